@@ -1,7 +1,7 @@
 """Sets aside folders of derived files that cannot be deleted or written.
 
-A folder is set aside by renaming it. The derived files are then rebuilt from the log in a new folder. A
-folder that was set aside is not read, and is deleted at the next startup if possible.
+The folder is renamed, and its files are rebuilt from the log in a new folder. A folder set aside is never
+read. The next startup deletes it if possible.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from commitlog.layout import is_aside
 
 
 def put_aside(disk: Disk, folder: str, prefix: str) -> None:
-    """Set a folder aside by renaming it to `prefix` followed by a number.
+    """Rename a folder to `prefix` and a number.
 
-    If renaming fails, raise OSError with advice for the operator.
+    If this fails, raise OSError with advice for the operator.
     """
     names, number = {*disk.list("")}, 1
     while (free := f"{prefix}{number}") in names:
@@ -33,7 +33,7 @@ def put_aside(disk: Disk, folder: str, prefix: str) -> None:
 
 
 def delete_aside(disk: Disk) -> None:
-    """Delete the folders that were set aside, ignoring errors other than `SyncFailed`."""
+    """Delete the folders set aside. Ignore errors other than `SyncFailed`."""
     for name in filter(is_aside, disk.list("")):
         try:
             disk.delete(name)
@@ -44,7 +44,7 @@ def delete_aside(disk: Disk) -> None:
 
 
 def is_unusable(disk: Disk, folder: str) -> bool:
-    """Return whether creating a file in a folder fails for a reason that is specific to the folder.
+    """Return whether no file can be created in a folder, for a reason of this folder alone.
 
     Raise `SyncFailed` if a sync fails.
     """

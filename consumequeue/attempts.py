@@ -1,4 +1,4 @@
-"""Records the number of delivery attempts for a message, and the first and last failures.
+"""Delivery attempts of a message, with the first and last failure.
 
 cause         reason why the lease ended
 EXPIRED       the lease time expired
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 
 class Cause(IntEnum):
-    """The reason why a lease ended without an acknowledgement."""
+    """Why a lease ended without an acknowledgement."""
 
     EXPIRED = 1
     SET_ASIDE = 2
@@ -31,7 +31,7 @@ _WORDS = {
 
 
 class Failure(NamedTuple):
-    """A failed delivery attempt, including the time (in ms since 1970), the cause, and the client."""
+    """A failed delivery attempt: time in milliseconds since the Unix epoch, cause, and client."""
 
     at_ms: int
     cause: int
@@ -43,16 +43,16 @@ class Failure(NamedTuple):
 
 
 class Attempts(NamedTuple):
-    """The number of delivery attempts for a message, and the first and last failures."""
+    """Number of delivery attempts for a message, and the first and last failure."""
 
     made: int = 0
     first: Failure | None = None
     last: Failure | None = None
 
     def failed(self, failure: Failure | None) -> Attempts:
-        """Return a copy of the attempts with `failure` as the last failure.
+        """Return a copy with `failure` as the last failure.
 
-        If `failure` is None, no failure is added.
+        None adds no failure.
         """
         return Attempts(self.made, self.first or failure, failure or self.last)
 

@@ -1,12 +1,11 @@
-"""Implements the Bloom filter of a run. Each test reads a single word of the filter.
+"""The Bloom filter of a run. Each test reads a single word.
 
-Keys are hashed with the finalizer of MurmurHash3, because keys may be offsets, which are not evenly
-distributed. The upper 40 bits of the hash select a 64-bit word. The lower 24 bits select four bits in this
-word. These four bits are set when a key is added. At 12 bits per key, the false positive rate is about 1 %.
-
-When a run is started, only an upper bound on the number of keys is known. Therefore, a filter is created with
-a multiple of 64 words, and is later reduced by folding. Folding combines the upper half of the words with the
-lower half. Word positions remain valid modulo the reduced word count. Memory usage is 12 to 24 bits per key.
+Keys are hashed with the finalizer of MurmurHash3, because offsets as keys are not evenly distributed. The
+upper 40 bits of the hash select a 64-bit word, and the lower 24 bits select four bits in it. Adding a key
+sets these four bits. At 12 bits per key, the false positive rate is about 1 %. A new run has only an upper
+bound for its number of keys. Its filter therefore starts with a multiple of 64 words and is folded later: the
+upper half of the words is combined with the lower half. Word positions stay valid modulo the smaller word
+count. Cost: 12 to 24 bits per key.
 """
 
 from __future__ import annotations
@@ -16,10 +15,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 Words = np.ndarray[Any, np.dtype[np.uint64]]
-"""An array of 64-bit words, which is used to store keys and filters."""
+"""Array of 64-bit words, for keys and filters."""
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
-"""An array of Boolean values."""
+"""Array of Boolean values."""
 
 BITS_PER_KEY: Final = 12
 _FOLDS: Final = 64
@@ -29,9 +28,9 @@ _SECOND: Final = 0xC4CEB9FE1A85EC53
 
 
 class Probe(NamedTuple):
-    """The word position (before the modulo operation) and the bits for a key.
+    """Word position (before the modulo) and bits of a key.
 
-    A probe can be used with any filter.
+    A probe works with any filter.
     """
 
     place: int
@@ -48,9 +47,9 @@ def probe_of(key: int) -> Probe:
 
 
 def probes_of(keys: Words) -> tuple[Words, Words]:
-    """Return the word positions and the bits for many keys as two arrays.
+    """Return the word positions and the bits of many keys as two arrays.
 
-    The results are the same as those of `probe_of`.
+    The values are those of `probe_of`.
     """
     mixed = (keys ^ (keys >> _u64(33))) * _u64(_FIRST)
     mixed = (mixed ^ (mixed >> _u64(33))) * _u64(_SECOND)
@@ -71,7 +70,7 @@ class Filter:
 
     @staticmethod
     def for_at_most(key_count: int) -> Filter:
-        """Return an empty filter that is large enough for `key_count` keys."""
+        """Return an empty filter for up to `key_count` keys."""
         return Filter(np.zeros(_FOLDS * (1 + key_count * BITS_PER_KEY // (64 * _FOLDS)), np.uint64))
 
     def add(self, keys: Words) -> None:
@@ -80,7 +79,7 @@ class Filter:
         np.bitwise_or.at(self.words, places % _u64(self._count), bits)
 
     def folded(self, key_count: int) -> Filter:
-        """Return the filter, folded to the minimum number of words required for `key_count` keys."""
+        """Return the filter, folded to the smallest size for `key_count` keys."""
         words = self.words
         assert key_count * BITS_PER_KEY <= 64 * len(words), "more keys than the filter was made for"
         while len(words) % 2 == 0 and len(words) * 32 >= key_count * BITS_PER_KEY:
@@ -89,14 +88,14 @@ class Filter:
         return Filter(words)
 
     def may_hold(self, probe: Probe) -> bool:
-        """Return whether the key of a probe may have been added to the filter.
+        """Return whether the key of a probe may have been added.
 
-        If the result is False, the key has not been added.
+        False means that it has not.
         """
         return self._seen[probe.place % self._count] & probe.bits == probe.bits
 
     def may_hold_each(self, places: Words, bits: Words) -> Mask:
-        """Return the results of `may_hold` for many keys, given the arrays returned by `probes_of`."""
+        """Return the results of `may_hold` for the arrays of `probes_of`."""
         held: Mask = (self.words[places % _u64(self._count)] & bits) == bits
         return held
 

@@ -1,19 +1,16 @@
 """Adds entries for log records to the queue indexes.
 
-The same rules apply during operation and during a rebuild. An entry is added for each record with the
-transaction type "none" or "commit", as in the `DefaultMessageStore` of RocketMQ. No entry is added for
-Tidewheel system records (type 12). In an imported log, an entry is added for each message of an inner batch.
-If a topic in an imported log was deleted and created again, its queue offsets restart at 0, and the new
-entries replace the earlier entries.
+Operation and rebuild follow the same rules. A record with the transaction type "none" or "commit" gets an
+entry, as in RocketMQ's `DefaultMessageStore`. Tidewheel system records (type 12) get none. In an imported
+log, each message of an inner batch gets an entry. If a topic of an imported log was deleted and created
+again, its queue offsets restart at 0, and new entries replace the old ones.
 
-The newest entries of a queue form its tail, which is kept in memory (`consumequeue.tails`). When a tail is
-full, a worker writes the entries to disk (`take`). Entries that cannot be written remain in memory. Entries
-are never lost permanently, because queues can always be rebuilt from the log. If a queue file cannot be
-written, the file is reported as damaged, and other queues are still written. The write is retried later, and
-the tail of the queue is dropped if it becomes too long. A queue file that cannot be created because the disk
-has no free inodes is treated in the same way. However, the marker file is kept if a file could not be
-created, because the files of other queues are still valid. At most one write of queue entries is in progress
-at any time.
+The newest entries of a queue form its tail in memory (`consumequeue.tails`). When a tail is full, a worker
+writes it to disk (`take`). Entries that cannot be written stay in memory. No entry is ever lost, because
+queues can be rebuilt from the log. If a queue file cannot be written, it is reported as damaged, and other
+queues are still written. The write is retried, and the tail is dropped if it becomes too long. The same
+applies if a file cannot be created for lack of inodes, but then the marker file stays, because the files of
+other queues are valid. At most one write of queue entries is in progress.
 
     dispatch --> tail of a queue ----> full: take --> a worker writes --> written: dropped from memory
                        ^                                   |
@@ -21,33 +18,29 @@ at any time.
                        |
                        +--> too long: dropped, reads of its file raise `StoreDamaged`
 
-A checkpoint copies the queues, including their tails, in batches (`commitlog.deferred_rows`). A queue that is
-about to change is copied before the change. The checkpoint worker syncs only the files that were written
-after the last checkpoint.
+A checkpoint copies the queues with their tails in batches (`commitlog.deferred_rows`). A queue that is about
+to change is copied first. The checkpoint worker syncs only files written since the last checkpoint.
 
-Recovery trusts the files listed in a snapshot if the marker file (`QUEUES_WHOLE`) exists. A checkpoint writes
-the marker file after it has synced the queue files. The marker file identifies the snapshot with which the
-queue files were created, because a crash may leave rebuilt queues next to an older snapshot. Rebuilt queue
-files may differ from the original files if records are missing from the log. The marker file is deleted when
-a queue file is damaged or cannot be written or synced. After the marker file has been deleted, no checkpoint
-writes it until recovery has rebuilt the queues. If the marker file cannot be deleted, the failure is reported
-once, and the deletion is retried at increasing intervals (`unmark_again`). Files that recovery cannot delete
-are renamed and are no longer read (`delete_files`).
+Recovery trusts the files in a snapshot if the marker file (`QUEUES_WHOLE`) exists. A checkpoint writes the
+marker after it has synced the queue files. The marker names the snapshot of the queue files, because a crash
+may leave rebuilt queues next to an older snapshot. Rebuilt files may differ from the original ones if records
+are missing from the log. The marker is deleted when a queue file is damaged or cannot be written or synced.
+No checkpoint then writes it until recovery has rebuilt the queues. If the marker cannot be deleted, this is
+reported once, and the deletion is retried at increasing intervals (`unmark_again`). Files that recovery
+cannot delete are renamed and never read again (`delete_files`).
 
-If the first records of a queue are lost because the log is damaged, the rebuilt queue begins with a gap
-(`begin_with_gap`), unless retention may have deleted the records (`firsts_there`). Retention cannot have
-deleted the records if the queue is replayed for the first time, or if the log still includes the offset of
-the first record. If retention may have deleted the records, a rebuilt queue may begin at a higher offset than
-its recorded first offset. The first offset is higher if retention could not read a damaged queue file and the
-log no longer contains the first records of the queue. Snapshots list such queues until their first offsets
-have been recorded in the log (`unrecorded`; `services.broker.housekeeping`).
+If damage to the log has destroyed the first records of a queue, the rebuilt queue begins with a gap
+(`begin_with_gap`), unless retention may have deleted them (`firsts_there`). Retention cannot have deleted
+them if the queue is replayed for the first time, or if the log still includes the offset of the first record.
+Otherwise a rebuilt queue may begin after its recorded first offset: retention could not read a damaged queue
+file, and the log no longer has the first records. Snapshots list such queues until their first offsets are
+recorded in the log (`unrecorded`; `services.broker.housekeeping`).
 
-Cost: Each record adds 20 bytes to a queue. Adjacent records of a queue are added in one step
-(`dispatch_runs`). With 80,000 queues, copying the references for a snapshot takes 3 to 6 ms, and each batch
-of 1,000 rows takes 1 to 2 ms. Each retention run checks all queues (`minimums`). Checking a queue takes 0.5
-to 1 us if no entries are removed, 50 us if entries are removed from the tail, and up to 340 us if entries are
-removed from a file. Weak spot: The first read of a file that was written by an earlier process verifies the
-CRC of the whole file, which takes 10 ms for 6 MB.
+Cost: 20 bytes per record. Adjacent records of a queue are added in one step (`dispatch_runs`). With 80,000
+queues, copying the references for a snapshot takes 3 to 6 ms, and each batch of 1,000 rows takes 1 to 2 ms.
+Each retention run checks all queues (`minimums`): 0.5 to 1 us per queue if nothing is removed, 50 us if
+entries leave the tail, and up to 340 us if entries leave a file. Weak spot: the first read of a file from an
+older process verifies the CRC of the whole file, 10 ms for 6 MB.
 """
 
 from __future__ import annotations
@@ -89,46 +82,42 @@ _LITE_TOPIC: Final = property_names.LITE_TOPIC.encode()
 _TAG: Final = property_names.TAG.encode()
 MARK_BYTES_MAX: Final = 32
 _ROOM_BYTES: Final = 1024 * 1024
-"""The free space in bytes below which a disk is considered full."""
+"""Free space in bytes below which a disk counts as full."""
 _DOUBTED_AT_ONCE: Final = 1_000
-"""The maximum number of failed files that are processed in one event loop iteration. Processing these files
-takes about 5 ms."""
+"""Maximum number of failed files per event loop iteration. This takes about 5 ms."""
 _TRIED_AGAIN: Final = 2 * limits.TAIL_ENTRIES_MAX
-"""The maximum number of entries per queue that are written when a failed write is retried."""
+"""Maximum number of entries per queue when a failed write is retried."""
 _ENTRIES_AT_ONCE: Final = 100_000
-"""The maximum number of entries in one write. The event loop copies up to 2 MB for these entries, and
-compares the copy with the tails after the write."""
+"""Maximum number of entries per write. The event loop copies up to 2 MB and later compares the copy."""
 _UNMARK_CALLS_MAX: Final = 64
-"""The maximum number of calls between two attempts to delete the marker file. At the usual call interval, 64
-calls take about 10 minutes."""
+"""Maximum number of calls between attempts to delete the marker file: about 10 minutes."""
 NO_FIRSTS: Final[Mapping[tuple[str, int], int]] = MappingProxyType({})
 _ADVICE: Final = "See to the disk, and restart the broker: the start makes the queues anew from the log."
 
 
 def is_indexed(record: Record) -> bool:
-    """Return whether a queue entry is added for a record."""
+    """Return whether a record gets a queue entry."""
     return record.sys_flag & TYPE_MASK in (TYPE_NORMAL, TYPE_COMMIT)
 
 
 @dataclass(slots=True, eq=False)
 class EntriesToWrite:
-    """The entries that a worker must write, grouped by queue.
+    """Entries for a worker to write, by queue.
 
-    The records to which these entries refer are durable.
+    Their records are durable.
     """
 
     writes: list[tuple[ConsumeQueue, QueueWrite]]
     written: list[tuple[ConsumeQueue, QueueWrite]] = field(default_factory=list)
     failed: dict[ConsumeQueue, OSError] = field(default_factory=dict)
-    """The queues whose files cannot be written."""
+    """Queues whose files cannot be written."""
     unmade: dict[ConsumeQueue, OSError] = field(default_factory=dict)
-    """The queues whose files cannot be created, although the disk is not full."""
+    """Queues whose files cannot be created although the disk is not full."""
 
     def write(self, disk: Disk) -> None:
-        """Write the entries in order without syncing them, and stop if the disk is full.
+        """Write the entries in order, without a sync. Stop if the disk is full.
 
-        Files that cannot be written are skipped. Raise `SyncFailed` if syncing a folder that also contains
-        other files fails.
+        Skip files that cannot be written. Raise `SyncFailed` if the sync of a folder with other files fails.
         """
         for queue, one in self.writes:
             if queue in self.failed or queue in self.unmade:
@@ -151,7 +140,7 @@ class EntriesToWrite:
 class Dispatch:
     """The queue indexes of a store.
 
-    There are no queues until they are restored from a snapshot or created for a record.
+    There are no queues until a snapshot restores them or a record creates them.
     """
 
     def __init__(
@@ -161,7 +150,7 @@ class Dispatch:
         found_damaged: FoundDamaged = ignore_damage,
         tail_entries_max: int = limits.TAIL_ENTRIES_MAX,
     ) -> None:
-        """Initialize the object without any queues.
+        """Begin without any queues.
 
         The log below `imported_until` was imported (`commitlog.imported`).
         """
@@ -170,31 +159,28 @@ class Dispatch:
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._tails = Tails(tail_entries_max, limits.TAILS_BYTES_MAX)
         self._unsynced: dict[str, None] = {}
-        """The paths of the files that have been written since the last checkpoint."""
+        """Paths of files written since the last checkpoint."""
         self._frozen: DeferredRows[tuple[str, int], ConsumeQueue] = NOTHING
         self._taken: EntriesToWrite | None = None
         self._recorded: dict[tuple[str, int], int] = {}
-        """The recorded first offsets of queues that begin at a higher offset than recorded."""
+        """Recorded first offsets of queues that begin later than recorded."""
         self._risen: dict[tuple[str, int], None] = {}
-        """The queues that may have files to be deleted (`ConsumeQueue.may_be_unneeded`)."""
+        """Queues that may have files to delete (`ConsumeQueue.may_be_unneeded`)."""
         self._is_damaged = False
-        """True if any queue file is known to be damaged. In this case, no checkpoint may write the marker
-        file."""
+        """Whether a queue file is known to be damaged. No checkpoint may then write the marker file."""
         self._is_unmarked = False
-        """True if the marker file was deleted because of damage."""
+        """Whether the marker file was deleted because of damage."""
         self._unmark_calls: int | None = None
-        """The number of calls to `unmark_again` since the deletion of the marker file failed, or None if no
-        deletion has failed."""
+        """Calls to `unmark_again` since the marker file could not be deleted, or None."""
         self._doubted = set[str]()
-        """The paths of the files that could not be synced."""
+        """Paths of files that could not be synced."""
         self._to_doubt: list[Iterator[tuple[str, OSError]]] = []
-        """The paths of the failed files that have not been processed yet."""
+        """Failed files that are not processed yet."""
         self.made_at: int | None = None
-        """The log offset of the snapshot with which the queue files were created, or None if there is no such
-        snapshot."""
+        """Log offset of the snapshot of the queue files, or None if there is none."""
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """Return the index of a queue, creating the index on first use."""
+        """Return the index of a queue. Create it on first use."""
         queue = self._queues.get((topic, queue_id))
         if queue is None:
             queue = self._queue(topic, queue_id)
@@ -205,14 +191,14 @@ class Dispatch:
     def look(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return the index of a queue for reading.
 
-        If the queue does not exist, return an empty index that is not added to the store.
+        If there is none, return an empty index that is not part of the store.
         """
         return self._queues.get((topic, queue_id)) or ConsumeQueue(self._disk, topic, queue_id)
 
     def dispatch(self, record: Record, record_bytes: int) -> bool:
-        """Add an entry for a durable record to its queue index.
+        """Add an entry for a durable record.
 
-        Return False if no entry is added for such a record.
+        Return False if such a record gets no entry.
         """
         if not is_indexed(record):
             return False
@@ -222,10 +208,9 @@ class Dispatch:
         return True
 
     def give_way(self, record: Record) -> None:
-        """Truncate the queue of an imported record if its queue offset has already been used.
+        """Truncate the queue of an imported record whose queue offset is already used.
 
-        In a log written by Tidewheel, queue offsets are never reused. A duplicate queue offset would be
-        reported by `put_many`.
+        In a log of Tidewheel, queue offsets are never reused, and `put_many` reports a duplicate.
         """
         if record.physical_offset >= self._imported_until or not is_indexed(record):
             return
@@ -239,9 +224,8 @@ class Dispatch:
     def begin_with_gap(self, record: Record, queue_offset: int) -> None:
         """Begin the empty queue of a durable record at a lower offset than that of the record.
 
-        The records between the two offsets are lost, and are replaced by a gap. If the queue is not empty,
-        nothing is changed. An imported queue begins at its first record, because an imported log does not
-        show whether earlier records existed.
+        The lost records in between become a gap. A queue that is not empty does not change. An imported queue
+        begins at its first record, because an imported log does not show whether there were older ones.
         """
         if not is_indexed(record) or record.physical_offset < self._imported_until:
             return
@@ -254,8 +238,7 @@ class Dispatch:
     def dispatch_runs(self, runs: Iterable[tuple[tuple[str, int], int, bytes]]) -> None:
         """Add durable records to their queue indexes.
 
-        Each run is a tuple that contains the queue key (topic, queue ID), the first queue offset, and the
-        encoded entries.
+        A run is a queue key (topic, queue ID), the first queue offset, and the encoded entries.
         """
         queues, frozen, tails = self._queues, self._frozen, self._tails
         for key, queue_offset, entries in runs:
@@ -267,27 +250,27 @@ class Dispatch:
                 tails.look(queue)
 
     def queues(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
-        """Yield a (topic, queue ID, index) tuple for each queue that has entries."""
+        """Yield (topic, queue ID, index) for each queue with entries."""
         for (topic, queue_id), queue in self._queues.items():
             if queue.end_offset:
                 yield topic, queue_id, queue
 
     def queues_of(self, topic: str, queue_count: int) -> Iterator[tuple[int, ConsumeQueue]]:
-        """Yield a (queue ID, index) tuple for each queue of a topic that has entries."""
+        """Yield (queue ID, index) for each queue of a topic with entries."""
         for queue_id in range(queue_count):
             queue = self._queues.get((topic, queue_id))
             if queue is not None and queue.end_offset:
                 yield queue_id, queue
 
     def write(self) -> None:
-        """Write all due tails in the calling thread. If the disk is full, the tails remain in memory."""
+        """Write all due tails in this thread. On a full disk, they stay in memory."""
         while (entries := self.take()) is not None:
             entries.write(self._disk)
             if not self.written():
                 return
 
     def take(self) -> EntriesToWrite | None:
-        """Return the tails to be written, or None if no tail is due or a write is already in progress.
+        """Return the tails to write, or None if none is due or a write is in progress.
 
         The caller must call `written` after the write.
         """
@@ -300,9 +283,9 @@ class Dispatch:
         return self._taken
 
     def _parts_of(self, queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, QueueWrite]]:
-        """Split tails into file writes, up to the maximum number of entries per write.
+        """Split tails into file writes, up to the maximum number of entries.
 
-        For queues whose last write failed, at most `_TRIED_AGAIN` entries are included.
+        A queue whose last write failed gets at most `_TRIED_AGAIN` entries.
         """
         parts, left = list[tuple[ConsumeQueue, QueueWrite]](), _ENTRIES_AT_ONCE
         for queue in queues:
@@ -314,7 +297,7 @@ class Dispatch:
         return parts
 
     def written(self) -> bool:
-        """Drop the written entries from memory, and return whether all taken entries were written."""
+        """Drop the written entries from memory. Return whether all taken entries were written."""
         assert self._taken is not None, "nothing was taken to be written"
         taken, self._taken = self._taken, None
         assert len(taken.written) <= len(taken.writes), "more was written than was taken"
@@ -334,17 +317,16 @@ class Dispatch:
         return len(taken.written) == len(taken.writes)
 
     def keys(self) -> list[tuple[str, int]]:
-        """Return the key (topic, queue ID) of each existing queue."""
+        """Return the key (topic, queue ID) of each queue."""
         return [*self._queues]
 
     def take_some(
         self, keys: deque[tuple[str, int]], count: int, cost_of: Callable[[str], int]
     ) -> list[tuple[str, int]]:
-        """Remove keys from the left of `keys`, and return the removed keys.
+        """Remove and return keys from the left of `keys`, at most `count`.
 
-        The number of keys is limited so that checking the queues does not take too long. The result contains
-        at most `count` keys. Fewer keys are returned if the queues have large unread files, or if `cost_of`
-        returns an additional cost for the topics.
+        There are fewer if the queues have large unread files, or if `cost_of` gives extra costs for their
+        topics, so that checking the queues does not take too long.
         """
         taken: list[tuple[str, int]] = []
         while keys and count > 0:
@@ -356,10 +338,9 @@ class Dispatch:
     def minimums(
         self, log_offset: int, keys: Iterable[tuple[str, int]]
     ) -> tuple[list[tuple[str, int, int]], list[int]]:
-        """Return (topic, queue ID, first remaining offset) for each queue with entries below a log offset.
+        """Return (topic, queue ID, first remaining offset) for queues with entries below a log offset.
 
-        The second list contains the log offset stored in the entry at each of these queue offsets, or
-        `UNKNOWN`.
+        The second list holds the log offset in the entry at each of these queue offsets, or `UNKNOWN`.
         """
         if log_offset <= 0:
             return [], []
@@ -374,10 +355,9 @@ class Dispatch:
         return queue.first_from(log_offset)
 
     def rise(self, minimums: Iterable[tuple[str, int, int]], begins_at: Iterable[int] = ()) -> None:
-        """Increase the first offset of each queue in `minimums`, a list of (topic, queue ID, offset) tuples.
+        """Raise the first offset of each queue in `minimums`, a list of (topic, queue ID, offset).
 
-        `begins_at` contains the log offsets stored in the entries at the new first offsets, as returned by
-        the method `minimums`.
+        `begins_at` holds the log offsets in the entries there, as the method `minimums` returns them.
         """
         places = chain(begins_at, repeat(UNKNOWN))
         for (topic, queue_id, min_offset), place in zip(minimums, places, strict=False):
@@ -389,7 +369,7 @@ class Dispatch:
                 self._note_recorded(queue, max(min_offset, self._recorded[queue.key]))
 
     def rise_unrecorded(self, minimums: list[tuple[str, int, int]], begins_at: list[int]) -> None:
-        """Increase the first offsets of queues before the new offsets are recorded in the log."""
+        """Raise first offsets of queues before the log records them."""
         queues = [self.queue(topic, queue_id) for topic, queue_id, _ in minimums]
         recorded = [(queue, self.recorded_min(*queue.key)) for queue in queues]
         self.rise(minimums, begins_at)
@@ -397,16 +377,16 @@ class Dispatch:
             self._note_recorded(queue, recorded_offset)
 
     def recorded_min(self, topic: str, queue_id: int) -> int:
-        """Return the first offset of a queue according to the records in the log."""
+        """Return the first offset of a queue as recorded in the log."""
         return self._recorded.get((topic, queue_id), self.look(topic, queue_id).min_offset)
 
     @property
     def has_unrecorded(self) -> bool:
-        """True if any queue begins at a higher offset than its recorded first offset."""
+        """Whether a queue begins after its recorded first offset."""
         return bool(self._recorded)
 
     def is_unrecorded(self, topic: str, queue_id: int) -> bool:
-        """Return whether a queue begins at a higher offset than its recorded first offset."""
+        """Return whether a queue begins after its recorded first offset."""
         return (topic, queue_id) in self._recorded
 
     def unrecorded(
@@ -414,8 +394,8 @@ class Dispatch:
     ) -> tuple[list[tuple[str, int, int]], list[int]]:
         """Return (topic, queue ID, first offset) for some queues whose first offset is not recorded.
 
-        The number of queues is limited by `take_some`. The second list contains the log offset stored in the
-        first entry of each queue, as in `minimums`.
+        `take_some` limits their number. The second list holds the log offset in the first entry of each, as
+        in `minimums`.
         """
         keys = self.take_some(deque(islice(self._recorded, count)), count, cost_of)
         queues = [self._queues[key] for key in keys]
@@ -423,11 +403,11 @@ class Dispatch:
         return rows, [queue.place(queue.min_offset) for queue in queues]
 
     def freeze_recorded(self) -> list[tuple[str, int, int]]:
-        """Return the recorded first offsets of the queues that begin at higher offsets, for a snapshot."""
+        """Return the recorded first offsets of queues that begin later, for a snapshot."""
         return [(*key, offset) for key, offset in self._recorded.items()]
 
     def _note_recorded(self, queue: ConsumeQueue, recorded_offset: int) -> None:
-        """Store the recorded first offset of a queue if the queue begins at a higher offset."""
+        """Remember the recorded first offset of a queue if the queue begins later."""
         if recorded_offset < queue.min_offset:
             self._recorded[queue.key] = recorded_offset
         else:
@@ -435,15 +415,15 @@ class Dispatch:
 
     @property
     def has_unneeded(self) -> bool:
-        """True if any file contains only entries that are no longer needed."""
+        """Whether a file holds only entries that are not needed."""
         return any(self._queues[key].has_unneeded for key in self._risen)
 
     def take_unneeded(self) -> list[str]:
-        """Return the paths of the files that contain only unneeded entries, so that a worker can delete them.
+        """Return the paths of files without needed entries, for a worker to delete.
 
-        The caller must pass the deleted files to `deleted`. Files that have not been deleted are returned
-        again by the next call. If a tail begins in a returned file, the tail is written first. Raise
-        `SyncFailed` if syncing a folder that also contains other files fails.
+        The caller must pass the deleted files to `deleted`. Other files are returned again by the next call.
+        A tail that begins in such a file is written first. Raise `SyncFailed` if the sync of a folder with
+        other files fails.
         """
         paths = list[str]()
         under_way = {one.path for _, one in self._taken.writes} if self._taken is not None else set[str]()
@@ -460,7 +440,7 @@ class Dispatch:
         return paths
 
     def deleted(self, paths: Iterable[str]) -> None:
-        """Update the state of queues after files returned by `take_unneeded` have been deleted."""
+        """Update the queues after files of `take_unneeded` were deleted."""
         for folder, inside in groupby(paths, lambda path: path[: -OFFSET_DIGITS - 1]):
             _, topic, queue_id = folder.split("/")
             queue = self._queues[topic, int(queue_id)]
@@ -474,20 +454,19 @@ class Dispatch:
             self._risen[queue.key] = None
 
     def take_unsynced(self) -> list[str]:
-        """Return the paths of the files written since the last call, which a checkpoint must sync."""
+        """Return the files written since the last call, for a checkpoint to sync."""
         paths, self._unsynced = [*self._unsynced], {}
         return paths
 
     def abandon_sync(self, paths: Iterable[str]) -> None:
-        """Take back the paths of a failed checkpoint, so that the next checkpoint syncs the files."""
+        """Take back the paths of a failed checkpoint, so that the next one syncs them."""
         self._unsynced |= dict.fromkeys(paths)
 
     def doubt(self, failed: Mapping[str, OSError]) -> None:
-        """Register the files that a checkpoint could not write or sync.
+        """Register files that a checkpoint could not write or sync.
 
         After a failed sync, written data may be lost even if the next sync succeeds. The marker file is
-        deleted immediately. The first batch of failed files is processed immediately, and all other files are
-        processed by `doubt_on`.
+        deleted immediately. The first batch of files is processed immediately, and the rest by `doubt_on`.
         """
         if failed:
             self._is_damaged = True
@@ -497,13 +476,13 @@ class Dispatch:
 
     @property
     def has_doubts(self) -> bool:
-        """True if there are failed files that `doubt_on` has not processed yet."""
+        """Whether `doubt_on` has failed files to process."""
         return bool(self._to_doubt)
 
     def doubt_on(self) -> None:
         """Process a batch of failed files.
 
-        Each failure is reported. If a sync failed, the file is marked as untrusted for later processes.
+        Report each failure. After a failed sync, mark the file as untrusted for later processes.
         """
         some = [*islice(chain.from_iterable(self._to_doubt), _DOUBTED_AT_ONCE)]
         if len(some) < _DOUBTED_AT_ONCE:
@@ -521,7 +500,7 @@ class Dispatch:
             )
 
     def freeze(self) -> DeferredRows[tuple[str, int], ConsumeQueue]:
-        """Capture the snapshot rows (`queue.kept`) of all queues that have entries."""
+        """Capture the snapshot rows (`queue.kept`) of all queues with entries."""
         while self.has_doubts:  # A snapshot must reflect all failures.
             self.doubt_on()
         self._frozen.take_all()
@@ -531,16 +510,15 @@ class Dispatch:
     def wants_mark(self) -> bool:
         """Return whether a checkpoint must write the marker file.
 
-        A checkpoint must write the marker file if all queue files are undamaged and the marker file has never
-        been written. If the marker file was deleted because of damage, possibly after the checkpoint began,
-        the result is False.
+        It must if all queue files are undamaged and the marker was never written. After damage, even since
+        the checkpoint began, the result is False.
         """
         return self.made_at is None and not self._is_damaged
 
     def complete_mark_attempt(self) -> None:
         """Record that a checkpoint has tried to write the marker file.
 
-        If damage has been found in the meantime, the marker file is deleted again.
+        If damage was found since, delete the marker again.
         """
         self._is_unmarked = False
         if self._is_damaged:
@@ -553,14 +531,13 @@ class Dispatch:
         read_topics: Set[str] = frozenset(),
         recorded: Iterable[tuple[str, int, int]] = (),
     ) -> bool:
-        """Restore queues from a snapshot of an earlier process, or return False if the files are not valid.
+        """Restore queues from a snapshot. Return False if the files are not valid.
 
-        If the power fails during a rebuild, some files may contain holes or may be damaged. In this case, the
-        marker file is missing or identifies a different snapshot. `frozen` is None for the first snapshot of
-        an import, which is written before the first queue exists. In this case, any existing queues were
-        created by a recovery that did not write a snapshot of its own. Only queue files of the topics in
-        `read_topics` are verified, because recovery reads these files. `recorded` contains the recorded first
-        offset of each queue that begins at a higher offset.
+        After a power failure during a rebuild, files may have holes or damage. The marker file is then
+        missing or names another snapshot. `frozen` is None for the first snapshot of an import, taken before
+        the first queue. Existing queues are then from a recovery without its own snapshot. Only queue files
+        of `read_topics` are verified, because recovery reads them. `recorded` holds the recorded first offset
+        of each queue that begins later.
         """
         assert not self._queues, "a store that has queues adopts no others"
         delete_aside(self._disk)
@@ -588,7 +565,7 @@ class Dispatch:
     def _are_folders_there(self, stored: Iterable[StoredQueue]) -> bool:
         """Return whether the folder of every topic exists.
 
-        The files themselves are not checked at startup. Return False if the folder of the queues cannot be
+        Startup does not check the files themselves. Return False if the folder of the queues cannot be
         listed, because all queues can be rebuilt.
         """
         try:
@@ -608,10 +585,9 @@ class Dispatch:
     ) -> None:
         """Extend rebuilt queues to their former ends.
 
-        Gaps replace the last records of the queues if these records are missing from the log. A queue without
-        records in the log consists of a gap that begins at the offset of the queue in `firsts`. If `firsts`
-        does not contain the queue, the queue is empty and begins at its former end. `recorded` has the same
-        meaning as in `adopt`.
+        Gaps replace missing records at the end. A queue without any record in the log becomes a gap from its
+        offset in `firsts` on, or, if `firsts` lacks it, an empty queue at its former end. `recorded` is as in
+        `adopt`.
         """
         recorded_offsets = {(topic, queue_id): offset for topic, queue_id, offset in recorded}
         for one in stored_queues(frozen):
@@ -644,7 +620,7 @@ class Dispatch:
     def _tell_unmade(self, queue: ConsumeQueue, error: OSError) -> None:
         """Report that a file could not be created.
 
-        The marker file is kept, because other files are not affected.
+        The marker file stays, because other files are not affected.
         """
         for one in queue.unwritten(1):
             what = (
@@ -655,9 +631,9 @@ class Dispatch:
             self._tell_damaged(one.path, what)
 
     def _let_go(self) -> None:
-        """Drop tails that cannot be written and have become too long.
+        """Drop tails that cannot be written and are too long.
 
-        This method must not be called while a write is in progress.
+        Do not call this during a write.
         """
         for queue in self._tails.to_let_go():
             self._frozen.before_change(queue.key)
@@ -671,11 +647,10 @@ class Dispatch:
         self._tell_damaged(path, what)
 
     def unmark_again(self) -> None:
-        """Retry the deletion of the marker file after a failure.
+        """Retry a failed deletion of the marker file.
 
-        The caller must call `unmark_again` every few seconds. Each attempt may block the event loop until the
-        device times out. Therefore, an attempt is made only at the 1st, 2nd, 4th, 8th, 16th, 32nd and 64th
-        call, and then at every 64th call.
+        Call this every few seconds. An attempt may block the event loop until the device times out. It is
+        made only at the 1st, 2nd, 4th, 8th, 16th, 32nd, and 64th call, and then at every 64th call.
         """
         if self._unmark_calls is not None:
             self._unmark_calls += 1
@@ -685,14 +660,14 @@ class Dispatch:
     def _unmark(self) -> None:
         """Delete the marker file once.
 
-        Later calls do nothing, because each deletion syncs the store folder even if there is no marker file.
-        After a failure, only `unmark_again` retries the deletion, even if damage is found in other files.
+        Later calls do nothing, because each deletion syncs the store folder even without a marker file. After
+        a failure, only `unmark_again` retries, even if other files are found damaged.
         """
         if not self._is_unmarked and self._unmark_calls is None:
             self._delete_mark()
 
     def _delete_mark(self) -> None:
-        """Delete the marker file, and report the first failure."""
+        """Delete the marker file. Report the first failure."""
         try:
             self._disk.delete(QUEUES_WHOLE)
         except OSError as error:  # From now on, checkpoints do not write the marker file.
@@ -703,9 +678,9 @@ class Dispatch:
             self._is_unmarked, self._unmark_calls = True, None
 
     def drop(self) -> None:
-        """Delete all queues, which can be rebuilt from the log.
+        """Delete all queues. They can be rebuilt from the log.
 
-        OSError is raised under the same conditions as in `delete_files`.
+        Raise OSError as `delete_files` does.
         """
         assert self._taken is None, "a worker is writing entries of these queues"
         self._queues.clear()
@@ -721,11 +696,11 @@ class Dispatch:
 
 
 def delete_files(disk: Disk) -> None:
-    """Delete the marker file and the files of all queues, which can be rebuilt from the log.
+    """Delete the marker file and all queue files. They can be rebuilt from the log.
 
-    If a file cannot be deleted (for example, because it is immutable, is owned by another user, or is
-    affected by a bad sector), the folder is renamed and is no longer read. Raise OSError if the folder cannot
-    be renamed or the marker file cannot be deleted.
+    If a file cannot be deleted (for example, because it is immutable, belongs to another user, or has a bad
+    sector), rename the folder, which is then never read. Raise OSError if this fails or the marker file
+    cannot be deleted.
     """
     disk.delete(QUEUES_WHOLE)
     delete_aside(disk)
@@ -738,7 +713,7 @@ def delete_files(disk: Disk) -> None:
 
 
 def _put_aside(disk: Disk, why: OSError) -> None:
-    """Rename the folder of all queues after the deletion of a file has failed, or raise OSError."""
+    """Rename the folder of all queues after a failed deletion. Raise OSError on failure."""
     try:
         put_aside(disk, CONSUMEQUEUE, QUEUES_ASIDE)
     except SyncFailed:
@@ -752,14 +727,14 @@ def _put_aside(disk: Disk, why: OSError) -> None:
 
 
 def mark_of(made_at: int) -> bytes:
-    """Return the marker file content for queue files that were created with the snapshot at a log offset."""
+    """Return the marker file content for queue files of the snapshot at a log offset."""
     return b"%d\n" % made_at
 
 
 def is_marked(disk: Disk, made_at: int) -> bool:
-    """Return whether the queue files on disk are valid and were created with the snapshot at a log offset.
+    """Return whether the queue files are valid and belong to the snapshot at a log offset.
 
-    An unreadable marker file is treated as missing, because all queue files can be rebuilt.
+    An unreadable marker file counts as missing, because all queue files can be rebuilt.
     """
     try:
         is_there = disk.size(QUEUES_WHOLE) >= 0
@@ -790,7 +765,7 @@ def _not_unmarked(error: OSError) -> str:
 def is_of_file(path: str, error: OSError) -> bool:
     """Return whether a failure affects only the file being written, which can be rebuilt.
 
-    The result is False if the disk is full, or if the failure is related to the process or to another file.
+    This is false on a full disk, and for failures of the process or of another file.
     """
     return is_of_folder(path, error) or (error.errno not in NO_ROOM and not is_of_others(error))
 
@@ -810,17 +785,15 @@ def is_of_making(disk: Disk, path: str, error: OSError) -> bool:
 def is_of_sync(path: str, error: OSError) -> bool:
     """Return whether a failed sync of a queue file affects only data that can be rebuilt.
 
-    A failed sync of the queue folder is also considered to affect the file, because the directory entry of
-    the file may be lost.
+    A failed sync of the queue folder counts too, because the directory entry of the file may be lost.
     """
     return is_of_file(path, error) or (isinstance(error, SyncFailed) and error.filename == path)
 
 
 def firsts_there(frozen: Any, log_first_offset: int) -> Iterator[tuple[tuple[str, int], int]]:
-    """Yield the key (topic, queue ID) and the first offset of each queue whose first record is in the log.
+    """Yield (topic, queue ID) and first offset of queues in a snapshot whose first record is in the log.
 
-    The queues are listed in a snapshot. Queues whose first records may have been deleted by retention are
-    omitted.
+    Queues whose first records retention may have deleted are omitted.
     """
     for one in stored_queues(frozen):
         if log_first_offset == 0 or one.begins_at >= log_first_offset:
@@ -828,16 +801,16 @@ def firsts_there(frozen: Any, log_first_offset: int) -> Iterator[tuple[tuple[str
 
 
 def files_named(frozen: Any) -> Iterator[tuple[str, int, int]]:
-    """Yield a (path, length in bytes, CRC-32) tuple for each queue file in the rows of a snapshot.
+    """Yield (path, length in bytes, CRC-32) for each queue file in the rows of a snapshot.
 
-    The oldest files may have been deleted since the snapshot was taken.
+    The oldest files may have been deleted since.
     """
     for one in stored_queues(frozen):
         yield from files_of(one)
 
 
 def entries_of(record: Record, record_bytes: int) -> bytes:
-    """Return the encoded queue entries of a record. An inner batch has one entry for each message."""
+    """Return the encoded queue entries of a record. An inner batch has one per message."""
     first = record.queue_offset
     if not record.sys_flag & INNER_BATCH:
         return encode(entry_of(record, record_bytes, first))
@@ -846,7 +819,7 @@ def entries_of(record: Record, record_bytes: int) -> bytes:
 
 
 def entry_of(record: Record, record_bytes: int, queue_offset: int) -> Entry:
-    """Return the queue entry at `queue_offset` for a record, or a gap entry if the message is unreadable."""
+    """Return the queue entry of a record at `queue_offset`, or a gap entry if it is unreadable."""
     try:
         stored = pick(record, queue_offset).properties
     except StoreDamaged:

@@ -1,4 +1,4 @@
-"""Defines the 20-byte ConsumeQueue entry, which contains the location of a record.
+"""The 20-byte ConsumeQueue entry with the location of a record.
 
 The format is compatible with Apache RocketMQ.
 
@@ -8,8 +8,8 @@ The format is compatible with Apache RocketMQ.
     12     8      tags_code: Java's String.hashCode() of the tag, sign-extended; 0 without a tag.
                   For a message of a lite topic, the `lite_code` of the lite topic
 
-If records are lost because the log is damaged, gap entries with the tags_code 0 are added in their place. As
-a result, the positions of later entries do not change. Readers skip gap entries.
+Gap entries with the tags_code 0 replace records lost in a damaged log, so that all other entries keep their
+positions. Readers skip gap entries.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ import numpy as np
 
 ENTRY_BYTES: Final = 20
 ENTRY: Final = np.dtype([("physical_offset", ">i8"), ("record_bytes", ">i4"), ("tags_code", ">i8")])
-"""The NumPy dtype of an entry, which is used for arrays of entries."""
+"""NumPy dtype of an entry."""
 
 Entries = np.ndarray[Any, np.dtype[np.void]]
-"""An array of `ENTRY`."""
+"""Array of `ENTRY`."""
 
 ENTRY_FORMAT: Final = struct.Struct(">qiq")
 
 
 class Entry(NamedTuple):
-    """The log offset and size of a record, and the hash of its tag."""
+    """Log offset and size of a record, and the hash of its tag."""
 
     physical_offset: int
     record_bytes: int
@@ -40,23 +40,23 @@ class Entry(NamedTuple):
 
 
 def encode(entry: Entry) -> bytes:
-    """Return the 20-byte encoding of an entry."""
+    """Encode an entry in 20 bytes."""
     return ENTRY_FORMAT.pack(*entry)
 
 
 def decode(stored: bytes, at: int) -> Entry:
-    """Return the entry that begins at a byte position."""
+    """Return the entry at a byte position."""
     return Entry._make(ENTRY_FORMAT.unpack_from(stored, at))
 
 
 def decode_all(stored: bytes) -> list[Entry]:
-    """Return the entries encoded in bytes whose length is a multiple of 20."""
+    """Return the entries in bytes. The length must be a multiple of 20."""
     return list(map(Entry._make, ENTRY_FORMAT.iter_unpack(stored)))
 
 
 @lru_cache(maxsize=16_384)
 def lite_code(lite_topic: str) -> int:
-    """Return the hash of a lite topic, which is a 64-bit BLAKE2b hash interpreted as a signed integer.
+    """Return the 64-bit BLAKE2b hash of a lite topic as a signed integer.
 
     Collisions are very rare.
     """
@@ -65,9 +65,9 @@ def lite_code(lite_topic: str) -> int:
 
 @lru_cache(maxsize=4096)
 def tags_code(tag: str) -> int:
-    """Return the result of Java's `String.hashCode()` for a tag, or 0 for "".
+    """Return Java's `String.hashCode()` of a tag, or 0 for "".
 
-    The hash is a signed 32-bit number computed from UTF-16 code units.
+    This is a signed 32-bit number over UTF-16 code units.
     """
     code = 0
     units = tag.encode("utf-16-be")

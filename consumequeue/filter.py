@@ -1,14 +1,12 @@
-"""Defines filters, which select the records that are delivered to a consumer.
+"""Filters, which select the records for a consumer.
 
-A filter is applied in two steps. First, the hash in each queue entry is compared with `tags_codes`, the
-hashes of the tags that the filter selects. If the hash in an entry is not in `tags_codes`, the entry is
-skipped without reading its record. Then, `matches` checks the stored properties of the remaining records,
-because hashes may collide and an expression may test properties other than the tag.
+A filter works in two steps. First, entries whose tag hash is not in `tags_codes` are skipped without reading
+their records. Then `matches` checks the stored properties of the other records, because hashes may collide
+and an expression may test other properties than the tag.
 
-Tag expressions are parsed as in RocketMQ's `FilterAPI`. The expression `*` and the empty expression match all
-messages. Any other expression consists of tags separated by `||`. Each tag is trimmed, and empty tags are
-ignored. SQL expressions are described in `sql_filter.py`. Tag expressions differ from those of RocketMQ in
-the following three cases:
+Tag expressions are parsed as in RocketMQ's `FilterAPI`. `*` and the empty expression match all messages. Any
+other expression is a list of tags separated by `||`. Tags are trimmed, and empty tags are ignored.
+`sql_filter.py` describes SQL expressions. Tag expressions differ from RocketMQ's in three cases:
 
 | expression | RocketMQ            | Tidewheel             | reason                            |
 |------------|---------------------|-----------------------|-----------------------------------|
@@ -32,49 +30,49 @@ TAG, SQL = "TAG", "SQL"
 
 
 class FilterText(NamedTuple):
-    """A filter in text form, which consists of the type `TAG` or `SQL` and an expression."""
+    """A filter as text: the type `TAG` or `SQL`, and an expression."""
 
     type: str
     expression: str
 
 
 class Filter(Protocol):
-    """A filter, which selects the records that are delivered to a consumer."""
+    """Selects the records for a consumer."""
 
     @property
     def text(self) -> FilterText:
-        """The filter in text form. Filters with the same text are equal."""
+        """The filter as text. Filters with the same text are equal."""
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
-        """The hashes of the tags that may match, or None if any tag may match."""
+        """Hashes of the tags that may match, or None if any tag may match."""
 
     def matches(self, stored: bytes) -> bool:
-        """Return whether a record with the given stored properties matches the filter."""
+        """Return whether a record with these stored properties matches."""
 
     def work(self, stored_bytes: int) -> int:
-        """Return the maximum cost of a `matches` call in units of `limits.WORK_NS`.
+        """Return the maximum cost of `matches` in units of `limits.WORK_NS`.
 
-        The cost depends on the size of the stored properties.
+        It depends on the size of the stored properties.
         """
 
 
 @dataclass(slots=True, frozen=True)
 class MatchAllFilter:
-    """The filter that matches every message."""
+    """Matches every message."""
 
     @property
     def text(self) -> FilterText:
-        """The filter in text form, which is always the expression `*`."""
+        """The expression `*`."""
         return _ALL
 
     @property
     def tags_codes(self) -> frozenset[int] | None:
-        """The value is None, because any tag may match."""
+        """None, because any tag may match."""
         return None
 
     def matches(self, stored: bytes) -> bool:
-        """Return True, because every record matches."""
+        """Return True."""
         return True
 
     def work(self, stored_bytes: int) -> int:
@@ -84,32 +82,31 @@ class MatchAllFilter:
 
 @dataclass(slots=True, frozen=True)
 class TagFilter:
-    """The filter for a tag expression, which matches messages that have one of the tags."""
+    """Matches messages with one of the tags in an expression."""
 
     tags: frozenset[str]
     tags_codes: frozenset[int] | None
     text: FilterText = field(compare=False)
 
     def matches(self, stored: bytes) -> bool:
-        """Return whether the tag of a record, and not only the hash of the tag, matches."""
+        """Return whether the tag of a record matches, not only its hash."""
         return properties.value_of(stored, property_names.TAG) in self.tags
 
     def work(self, stored_bytes: int) -> int:
-        """Return the cost of searching the stored properties for the tag."""
+        """Return the cost of searching the properties for the tag."""
         return stored_bytes // _TAG_SEARCHED_BYTES
 
 
 _TAG_SEARCHED_BYTES: Final = 8 * 1024
-"""The number of property bytes that can be searched for a tag in `limits.WORK_NS`."""
+"""Property bytes searched for a tag per `limits.WORK_NS`."""
 _ALL = FilterText(TAG, "*")
 EVERYTHING: Filter = MatchAllFilter()
 TRIMMED = "".join(map(chr, range(0x21)))
-"""The characters that Java's `String.trim` removes. Tags may begin or end with other whitespace
-characters."""
+"""Characters that Java's `String.trim` removes. Tags may begin or end with other whitespace."""
 
 
 def parse_tags(expression: str) -> Filter:
-    """Return the filter for a tag expression, or raise `IllegalFilter` if the expression is invalid.
+    """Return the filter for a tag expression. Raise `IllegalFilter` if it is invalid.
 
     Filters for short expressions are cached.
     """
@@ -139,7 +136,7 @@ _parse_kept = lru_cache(maxsize=limits.FILTERS_KEPT_MAX)(_parse)
 
 
 def check_expression(expression: str, characters_max: int = limits.FILTER_CHARACTERS_MAX) -> None:
-    """Raise `IllegalFilter` if an expression of any type is too long or is not valid Unicode text."""
+    """Raise `IllegalFilter` if an expression is too long or not valid Unicode."""
     if len(expression) > characters_max:
         raise IllegalFilter(f"It has {len(expression)} characters, the limit is {characters_max}.")
     try:

@@ -1,9 +1,8 @@
-"""Defines the grammar of SQL filter expressions.
+"""Grammar of SQL filter expressions.
 
-The keywords are those of RocketMQ, and the operator precedence is that of SQL92.
+The keywords are those of RocketMQ, and the precedence is that of SQL92.
 
-The following table lists the operators, with the lowest precedence first. Operators with the same precedence
-are left-associative.
+Operators, lowest precedence first. Operators of the same precedence are left-associative.
 
     a OR b          any
     a AND b         every
@@ -13,15 +12,15 @@ are left-associative.
     - +             sign
     name, 'text', 5, 2.5E3, TRUE, (...)
 
-Keywords are case-insensitive, and property names are case-sensitive. Strings are enclosed in single quotes.
-Two consecutive single quotes within a string represent one single quote. `--` begins a comment that extends
-to the end of the line, and `/* */` encloses a comment. The grammar does not define types. Type errors, such
-as an order comparison with a string, are detected when terms are combined (`filter_terms.py`).
+Keywords are case-insensitive, property names are not. Strings have single quotes, and two of them stand for
+one within a string. `--` begins a comment up to the end of the line, and `/* */` encloses one. The grammar
+has no types. Combining terms detects type errors, such as an order comparison with a string
+(`filter_terms.py`).
 
-The parser is an LALR(1) parser, which makes a single pass without backtracking and keeps its stack on the
-heap. Therefore, the required time and memory are linear in the length of the expression, which is limited.
-Each keyword is defined by a regular expression that does not match if a name character follows, because the
-keyword "or" would otherwise split the name `order`. A property name must not be a keyword.
+The LALR(1) parser makes a single pass without backtracking and keeps its stack on the heap. Time and memory
+are thus linear in the length of the expression, which is limited. The regular expression of a keyword does
+not match before a name character. Otherwise "or" would split the name `order`. A property name must not be a
+keyword.
 """
 
 from __future__ import annotations
@@ -114,5 +113,4 @@ SHOWN: Final = {
     "_EQUAL": "'='",
     "_UNEQUAL": "'<>'",
 }
-"""The names of terminals in error messages. Terminals with the name "" are omitted, and keywords are shown
-unchanged."""
+"""Names of terminals in error messages. "" omits a terminal, and keywords are shown unchanged."""

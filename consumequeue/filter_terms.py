@@ -1,35 +1,31 @@
-"""Defines the terms of SQL filter expressions. Each term is a function of the properties of a message.
+"""Terms of SQL filter expressions. A term is a function of the properties of a message.
 
 A term is a property, a string, a number, or a Boolean value. A Boolean value is true, false, or unknown
-(None). During parsing, terms are combined into larger terms, so the result is a tree of nested functions. No
-part of the expression is interpreted later or executed as code.
+(None). Parsing combines terms into larger terms, so the result is a tree of functions. No part of an
+expression is interpreted later or run as code.
 
-Properties are strings. If a property is compared with a number, the property is converted to a number. If a
-property is compared with a Boolean value, "true" in upper or lower case is converted to true, and any other
-string is converted to false. Numbers are decimal and exact. A term is unknown if it depends on a missing
-property, or on a nonnumeric property that is compared with a number. For unknown terms, AND, OR, and NOT
-follow SQL92 (8.12):
+Properties are strings. Compared with a number, a property becomes a number. Compared with a Boolean value,
+"true" in any case becomes true, and any other string false. Numbers are decimal and exact. A term is unknown
+if it needs a missing property, or compares a nonnumeric property with a number. AND, OR, and NOT of unknown
+terms follow SQL92 (8.12):
 
     AND      true     unknown  false       OR       true     unknown  false       NOT
     true     true     unknown  false       true     true     true     true        false
     unknown  unknown  unknown  false       unknown  true     unknown  unknown     unknown
     false    false    false    false       false    true     unknown  false       true
 
-If a term tests TAGS, the `tags` attribute of the term contains the tags for which the term can be true. The
-term is true only if the message has one of these tags. The hashes of these tags are compared with the hashes
-in queue entries, so that records that cannot match are skipped without being read.
+`tags` of a term that tests TAGS holds the only tags for which the term can be true. Their hashes are compared
+with those in queue entries, so that records that cannot match are skipped without a read.
 
-The parser limits the cost of an expression per message. The cost consists of `steps`, which are function
-calls, and `passes`, which are scans of the bytes of a property. Only CONTAINS requires scans. For each
-position at which the last character of the search string matches, CPython compares the preceding characters
-up to the first difference. Therefore, the maximum number of comparisons per property character is the number
-of prefixes of the search string that can overlap (`_overlaps`). The number of overlapping prefixes is 1 to 3
-for ordinary words. For the search string 'aaaaaaaaaaaaaaaaaaaab', the number is 20 if the property consists
-only of the letter 'a'. Eight character comparisons take as long as advancing to the next position.
+The parser limits the cost of an expression per message: `steps` are function calls, and `passes` are scans of
+a property. Only CONTAINS scans. Wherever the last character of the search string matches, CPython compares
+the characters before it up to the first difference. The maximum number of comparisons per property character
+is thus the number of prefixes of the search string that can overlap (`_overlaps`). This is 1 to 3 for
+ordinary words. For 'aaaaaaaaaaaaaaaaaaaab' and a property of the letter 'a' only, it is 20. Eight comparisons
+take as long as advancing to the next position.
 
-Weak spot: A property that is compared with numbers several times is converted to a number each time, unless
-the string is in a cache of recent strings. Only strings that are short enough to represent a number are
-cached.
+Weak spot: a property compared with several numbers is converted each time, unless a cache of recent strings
+has it. Only strings short enough for a number are cached.
 """
 
 from __future__ import annotations
@@ -70,7 +66,7 @@ _PARTS: Final[dict[str, Callable[[str, str], bool]]] = {
 
 
 class Kind(Enum):
-    """The kind of a term. The value of a member is the name that is used in error messages."""
+    """Kinds of terms, with their names in error messages."""
 
     PROPERTY = "a property"
     TEXT = "a text"
@@ -79,7 +75,7 @@ class Kind(Enum):
 
 
 class Place(NamedTuple):
-    """The line and column at which a term begins in the expression. Both numbers start at 1."""
+    """Line and column where a term begins. Both start at 1."""
 
     line: int
     column: int
@@ -87,13 +83,12 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Term:
-    """A part of an expression. `constant` is the value of a term that has the same value for every message.
+    """A part of an expression. `constant` is its value if this is the same for every message.
 
-    `depth` is the nesting depth of the term, and `count` is the number of terms that are evaluated per
-    message. The members of a list are not counted, because testing a list requires only one hash lookup.
-    `steps` is the number of function calls per message, and `passes` is the maximum number of scans of the
-    bytes of a property. `depth`, `count`, and `passes` are limited directly, and `steps` is limited by the
-    length of the expression.
+    `depth` is the nesting depth, and `count` the number of terms evaluated per message. Members of a list do
+    not count, because a list needs only one hash lookup. `steps` is the number of function calls per message,
+    and `passes` the maximum number of scans of a property. `depth`, `count`, and `passes` have their own
+    limits. The length of the expression limits `steps`.
     """
 
     kind: Kind
@@ -109,7 +104,7 @@ class Term:
 
 
 def illegal(place: Place, why: str) -> IllegalFilter:
-    """Return the error to be raised for an invalid part of the expression at a given position."""
+    """Return the error for an invalid part of the expression at a place."""
     return IllegalFilter(f"Line {place.line}, column {place.column}: {why}")
 
 
@@ -119,14 +114,14 @@ def constant(kind: Kind, value: Value, place: Place) -> Term:
 
 
 def named(name: str, place: Place) -> Term:
-    """Return the term for a property, which may be a reserved property of RocketMQ, such as TAGS or KEYS."""
+    """Return the term for a property. This may be a reserved one of RocketMQ, such as TAGS or KEYS."""
     return Term(Kind.PROPERTY, lambda given: given.get(name), place, name=name)
 
 
 def number(text: str) -> Decimal | None:
-    """Return the number in a string, or None if the string is not a number.
+    """Return the number in a string, or None if it is not a number.
 
-    A number consists of digits, an optional decimal point, and an optional exponent of up to four digits.
+    A number has digits, an optional decimal point, and an optional exponent of up to four digits.
     """
     return _short_number(text) if len(text) <= limits.FILTER_NUMBER_CHARACTERS_MAX else None
 
@@ -137,7 +132,7 @@ def _short_number(text: str) -> Decimal | None:
 
 
 def signed(term: Term, is_minus: bool) -> Term:
-    """Return the term for a number or a property with a sign. Raise `IllegalFilter` for any other term."""
+    """Return a number or property with a sign. Raise `IllegalFilter` for any other term."""
     of = _numeric(term, "A sign stands before a number or a property")
     if not is_minus:
         return _joined(Kind.NUMBER, of, term)
@@ -152,7 +147,7 @@ def signed(term: Term, is_minus: bool) -> Term:
 
 
 def equal(left: Term, right: Term) -> Term:
-    """Return the term `left = right`. Raise `IllegalFilter` if terms of these kinds can never be equal."""
+    """Return the term `left = right`. Raise `IllegalFilter` if these kinds can never be equal."""
     kinds = {left.kind, right.kind}
     if Kind.TRUTH in kinds and kinds & {Kind.TEXT, Kind.NUMBER}:
         raise illegal(left.place, f"{left.kind.value} and {right.kind.value} cannot be compared.")
@@ -166,7 +161,7 @@ def equal(left: Term, right: Term) -> Term:
 
 
 def ordered(order: str, left: Term, right: Term) -> Term:
-    """Return the term for an order comparison such as `left < right`.
+    """Return the term of an order comparison such as `left < right`.
 
     Raise `IllegalFilter` unless both terms are numeric.
     """
@@ -176,7 +171,7 @@ def ordered(order: str, left: Term, right: Term) -> Term:
 
 
 def between(term: Term, low: Term, high: Term) -> Term:
-    """Return the term `low <= term <= high`. Raise `IllegalFilter` if the result can never be true."""
+    """Return the term `low <= term <= high`. Raise `IllegalFilter` if it can never be true."""
     if (
         isinstance(low.constant, Decimal)
         and isinstance(high.constant, Decimal)
@@ -209,7 +204,7 @@ def one_of(term: Term, members: list[Term]) -> Term:
 
 
 def part(word: str, term: Term, sought: str) -> Term:
-    """Return a term that tests whether a string contains, begins with, or ends with `sought`.
+    """Return the term that a string contains, begins with, or ends with `sought`.
 
     If `sought` is empty, the result is unknown.
     """
@@ -226,13 +221,13 @@ def part(word: str, term: Term, sought: str) -> Term:
 
 
 def is_null(term: Term) -> Term:
-    """Return the term `term IS NULL`, which is true for missing properties and unknown Boolean values."""
+    """Return the term `term IS NULL`. It is true for missing properties and unknown Boolean values."""
     value = term.value
     return _joined(Kind.TRUTH, lambda given: value(given) is None, term)
 
 
 def negation(term: Term) -> Term:
-    """Return the term `NOT term`, which is true for false, false for true, and unknown for unknown."""
+    """Return the term `NOT term`. NOT of unknown is unknown."""
     # `tags` is not set, because a negated term may be true for any tag.
     of = truth(term)
 
@@ -244,9 +239,9 @@ def negation(term: Term) -> Term:
 
 
 def every(terms: list[Term]) -> Term:
-    """Return the conjunction of terms (AND).
+    """Return the conjunction (AND) of terms.
 
-    The result is false if any term is false, or else unknown if any term is unknown, or else true.
+    It is false if any term is false, else unknown if any is unknown, else true.
     """
     # All terms must be true, so a matching tag must be in the `tags` of every term that has tags.
     known = [term.tags for term in terms if term.tags is not None]
@@ -255,9 +250,9 @@ def every(terms: list[Term]) -> Term:
 
 
 def any_of(terms: list[Term]) -> Term:
-    """Return the disjunction of terms (OR).
+    """Return the disjunction (OR) of terms.
 
-    The result is true if any term is true, or else unknown if any term is unknown, or else false.
+    It is true if any term is true, else unknown if any is unknown, else false.
     """
     # One true term is sufficient, so a term without tags may match any tag.
     known = [term.tags for term in terms if term.tags is not None]
@@ -266,7 +261,7 @@ def any_of(terms: list[Term]) -> Term:
 
 
 def truth(term: Term) -> Verdict:
-    """Return the term as a Boolean term. Raise `IllegalFilter` for a string or a number."""
+    """Return the term as a Boolean. Raise `IllegalFilter` for a string or a number."""
     if term.kind is Kind.TRUTH:
         return cast(Verdict, term.value)
     if term.kind is not Kind.PROPERTY:
@@ -287,8 +282,8 @@ def truth(term: Term) -> Verdict:
 def _until(decisive: bool, verdicts: Iterable[Verdict]) -> Verdict:
     """Return a function that combines the results of `verdicts`.
 
-    The function returns `decisive` if any result equals `decisive`, or else unknown if any result is unknown,
-    or else the negation of `decisive`.
+    It returns `decisive` if any result is `decisive`, else unknown if any is unknown, else the negation of
+    `decisive`.
     """
     asked = tuple(verdicts)
 
@@ -338,7 +333,7 @@ def _number_of(term: Term) -> Callable[[Given], Decimal | None]:
 
 
 def _tags(tested: Term, wanted: Term) -> frozenset[str] | None:
-    """Return the tag in a comparison such as `TAGS = 'text'`, or None for any other comparison."""
+    """Return the tag in a comparison such as `TAGS = 'text'`, or None."""
     if tested.name == property_names.TAG and isinstance(wanted.constant, str):
         return frozenset({wanted.constant})
     return None
@@ -347,9 +342,8 @@ def _tags(tested: Term, wanted: Term) -> frozenset[str] | None:
 def _overlaps(sought: str) -> int:
     """Return the maximum number of prefixes of a string that can overlap at different positions.
 
-    The result is the length of the longest chain of borders (Knuth, Morris, Pratt 1977). The first border of
-    a string is the string itself. Each subsequent border is the longest proper prefix of the preceding border
-    that is also a suffix of that border.
+    This is the length of the longest chain of borders (Knuth, Morris, Pratt 1977). The first border is the
+    string itself. Each next border is the longest proper prefix of the last one that is also its suffix.
     """
     borders, depths = [0], [1]
     for at in range(1, len(sought)):
@@ -367,7 +361,7 @@ def _joined(
 ) -> Term:
     """Return a combined term.
 
-    Raise `IllegalFilter` if the term is too large, too deeply nested, or too expensive.
+    Raise `IllegalFilter` if it is too large, too deep, or too expensive.
     """
     depth, count = 1 + max(part.depth for part in parts), sum(part.count for part in parts)
     if depth > limits.FILTER_DEPTH_MAX:

@@ -1,9 +1,8 @@
-"""Tracks the in-flight messages of a consumer group on one queue, and the next message to be delivered.
+"""In-flight messages of a consumer group on one queue, and the next message to deliver.
 
     ... known to `GroupOffsets` ...|next_offset ... never delivered since startup ...
 
-Within a group, each message passes through the following states. The durable part of this state is stored in
-`offsets.py`:
+States of a message in a group. `offsets.py` holds the durable part:
 
     state    event                                            next state
     fresh    a receive reads it, its message group is free    leased
@@ -19,37 +18,33 @@ Within a group, each message passes through the following states. The durable pa
     aside    the filters of the group have changed            ready
     ready    a receive takes it, lowest first, before fresh   leased
 
-Each message below `next_offset` that is not done is leased to a consumer, ready, parked, or set aside
-(`consumequeue.set_aside`). Each lease is identified by a generation number, which is never reused.
+Each message below `next_offset` is done, leased, ready, parked, or set aside (`consumequeue.set_aside`). Each
+lease has a generation number, which is never reused.
 
-A message group that has no leased or waiting messages is free and has no entry. The states of a message group
-are as follows:
+A message group without leased or waiting messages is free and has no entry. States of a message group:
 
     free ---- a message is leased ----> closed ---- the last lease ended ----> its lowest message has the turn
      ^                                    ^                                          |            |
      +------ no message of it waits ------|------------------------------------------+            |
                                           +------------------ it is leased -----------------------+
 
-- If a message group is closed, or one of its messages has the delivery turn, later messages of the group are
-  parked.
-- A message that is set aside keeps the delivery turn, so its message group remains closed for later messages.
-- Only the message with the delivery turn can be delivered. The same receive may also deliver the messages
-  that follow it in a run (`services.broker.groups.message_leasing`).
+- While a message group is closed, or one of its messages has the turn, its other messages are parked.
+- A message set aside keeps the turn, so its message group stays closed for others.
+- Only the message with the turn can be delivered. The same receive may also deliver the messages after it as
+  a run (`services.broker.groups.message_leasing`).
 
-The in-flight state is not durable, and is derived from the durable offsets. At startup, messages with
-recorded leases are leased, and all other messages that are not done are fresh. An operation that finishes a
-message or ends a lease first updates the offsets, and then updates the in-flight state.
+The in-flight state is not durable. It follows from the durable offsets. At startup, messages with recorded
+leases are leased, and all others that are not done are fresh. An operation that finishes a message or ends a
+lease updates the offsets first.
 
 A queue of lite topics is not read in order, because messages are looked up by lite topic (`lite_index.py`).
-In such a queue, `next_offset` always equals the committed offset, and no message is ready or parked. Each
-lite topic is treated as a message group. The next message of a lite topic is looked up after the lease on the
-previous message has ended.
+There, `next_offset` is always the committed offset, and no message is ready or parked. Each lite topic is a
+message group. Its next message is looked up when the lease on the last one has ended.
 
-Memory usage is one entry for each message that is leased, ready, parked, or set aside. The number of messages
-in each state is limited. Cost: Starting a lease, ending a lease, and passing on a delivery turn each require
-one heap operation. Weak spots: `withdraw`, `skipped_to`, `judge_again`, and `MessageGroups.cut` iterate over
-all waiting messages. After a restart, `unleased_until` iterates over all leases until all messages with
-recorded leases have been passed.
+Cost: one entry per message that is leased, ready, parked, or set aside, with a limit for each state. Starting
+a lease, ending it, and passing on a turn need one heap operation each. Weak spots: `withdraw`, `skipped_to`,
+`judge_again`, and `MessageGroups.cut` visit all waiting messages. After a restart, `unleased_until` visits
+all leases until the messages with recorded leases are passed.
 """
 
 from __future__ import annotations
@@ -66,26 +61,25 @@ from consumequeue.offsets import GroupOffsets
 from consumequeue.set_aside import SetAsideOffsets
 
 ANY_FILTER = 1
-"""The filter bit of a group that has only one filter."""
+"""Filter bit of a group with a single filter."""
 
 
 @dataclass(slots=True)
 class Lease:
     """A consumer's lease on a message.
 
-    If `client_id` is set, the broker renews the lease on behalf of this client until `renewed_until_ms`.
-    `consumer` is the ID of the client that received the message. `is_gone` means that the consumer has
-    disconnected, `is_changed` means that the consumer has changed the lease time, and `is_suspended` means
-    that the attempt is not counted. `attempt_id` identifies the receive that leased the message. A receive
-    with the same `attempt_id` is a retry by a client that did not obtain the response. `is_lengthened` means
-    that a takeover has changed the end of the lease, and that the consumer has not made any call for the
-    lease since then. `is_failed` means that the consumer has reported a failure, so that the remaining lease
-    time is the delay before the next attempt. `is_failed` is reset by a restart. `handle` is the receipt
-    handle of the consumer, or an empty string if the lease began before a restart.
+    If `client_id` is set, the broker renews the lease for this client until `renewed_until_ms`. `consumer` is
+    the ID of the client that received the message. `is_gone`: the consumer has disconnected. `is_changed`:
+    the consumer has changed the lease time. `is_suspended`: the attempt does not count. `attempt_id`
+    identifies the receive, and a receive with the same one is a retry by a client that did not get the
+    response. `is_lengthened`: a takeover has changed the end of the lease, and the consumer has made no call
+    for it since. `is_failed`: the consumer has reported a failure, so the rest of the lease is the delay
+    before the next attempt. A restart resets `is_failed`. `handle` is the consumer's receipt handle, or an
+    empty string for a lease from before a restart.
 
-    `visible_ms` and `renewed_until_ms` use elapsed time (`services.broker.spine.lease_clock`), while
-    `leased_ms` uses the broker's time. In a lease that recovery has read from the log, `visible_ms` uses the
-    broker's time until the lease is restored.
+    `visible_ms` and `renewed_until_ms` are in elapsed time (`services.broker.spine.lease_clock`), and
+    `leased_ms` is in the broker's time. In a lease that recovery has read from the log, `visible_ms` is in
+    the broker's time until the lease is restored.
     """
 
     generation: int
@@ -106,7 +100,7 @@ class Lease:
 
 
 class InFlight:
-    """The in-flight messages of a group on one queue. The state is derived from the offsets of the group."""
+    """In-flight messages of a group on one queue, derived from the group's offsets."""
 
     def __init__(self, offsets: GroupOffsets) -> None:
         self.offsets = offsets
@@ -123,7 +117,7 @@ class InFlight:
 
     @property
     def leased_count(self) -> int:
-        """The number of messages that are leased."""
+        """Number of leased messages."""
         return len(self._leases)
 
     @property
@@ -138,21 +132,21 @@ class InFlight:
 
     @property
     def waiting_count(self) -> int:
-        """The number of messages that are ready for redelivery, parked, or set aside."""
+        """Number of messages that are ready, parked, or set aside."""
         return len(self._ready) + self.message_groups.parked_count + len(self._aside)
 
     @property
     def aside_count(self) -> int:
-        """The number of messages that are set aside for other filters of the group."""
+        """Number of messages set aside for other filters of the group."""
         return len(self._aside)
 
     def aside_counts(self) -> Counter[int]:
-        """Return the number of messages that are set aside for each filter, keyed by filter bit."""
+        """Return the number of messages set aside for each filter, by filter bit."""
         return self._aside.counts()
 
     @property
     def is_crowded(self) -> bool:
-        """True if no fresh messages are delivered because too many messages are leased or waiting."""
+        """Whether too many messages are leased or waiting to deliver fresh ones."""
         return (
             len(self._leases) + len(self._ready) >= limits.IN_FLIGHT_PER_QUEUE_MAX
             or self.message_groups.parked_count + len(self._aside) >= limits.PARKED_PER_QUEUE_MAX
@@ -160,9 +154,9 @@ class InFlight:
 
     @property
     def fresh_room(self) -> int:
-        """The maximum number of messages for `lease_run`.
+        """Maximum number of messages for `lease_run`.
 
-        The value is 0 if some of the next messages may be done or leased.
+        0 if some of the next messages may be done or leased.
         """
         if self.next_offset < max(self._restored_until, self.offsets.done_until):
             return 0
@@ -170,7 +164,7 @@ class InFlight:
 
     @property
     def has_ready(self) -> bool:
-        """True if a message is ready for redelivery or has the delivery turn of its message group."""
+        """Whether a message is ready or has the turn of its message group."""
         return bool(self._ready)
 
     def leases(self) -> Iterator[Lease]:
@@ -178,7 +172,7 @@ class InFlight:
         return iter(self._leases.values())
 
     def is_leased(self, offset: int) -> bool:
-        """Return whether a message is currently leased."""
+        """Return whether a message is leased."""
         return offset in self._leases
 
     def is_held(self, offset: int, message_group: str) -> bool:
@@ -194,7 +188,7 @@ class InFlight:
         return lease is not None and not lease.is_failed
 
     def attempts(self, offset: int) -> Attempts:
-        """Return the delivery attempts for a message, including the current attempt."""
+        """Return the delivery attempts of a message, with the current one."""
         known = self.offsets.attempts(offset)
         is_under_way = offset in self._leases and offset not in self.offsets.leases
         return known._replace(made=known.made + 1) if is_under_way else known
@@ -205,7 +199,7 @@ class InFlight:
         return has_had_them and offset not in self._leases and not self.offsets.is_done(offset)
 
     def candidate(self, end_offset: int, filter_bit: int = ANY_FILTER) -> int | None:
-        """Return the next offset to be checked by a receive with the given filter, or None if there is none.
+        """Return the next offset for a receive with this filter to check, or None.
 
         `end_offset` is the end of the queue.
         """
@@ -225,25 +219,25 @@ class InFlight:
         return self.next_offset if self.next_offset < end_offset else None
 
     def begin_at(self, queue_offset: int) -> None:
-        """Skip fresh messages below `queue_offset`, because the log was deleted up to this offset.
+        """Skip fresh messages below `queue_offset`, because the log was deleted up to there.
 
-        This method must be called before `skipped_to`.
+        Call this before `skipped_to`.
         """
         self.next_offset = max(self.next_offset, queue_offset)
 
     def unleased_until(self, first: int, end: int) -> int:
-        """Return the first leased offset from `first` up to `end`.
+        """Return the first leased offset from `first` to `end` (exclusive).
 
-        If no message in this range is leased, return `end`.
+        If there is none, return `end`.
         """
         if first >= self._restored_until:
             return end
         return min((leased for leased in self._leases if first <= leased < end), default=end)
 
     def park(self, offset: int, message_group: str) -> None:
-        """Park the candidate until it gets the delivery turn of its message group.
+        """Park the candidate until it gets the turn of its message group.
 
-        The candidate must be a fresh message.
+        The candidate must be fresh.
         """
         assert offset == self.next_offset, f"{offset} is not fresh"
         self.next_offset += 1
@@ -252,7 +246,7 @@ class InFlight:
     def set_aside(self, offset: int, wanted_by: int, message_group: str) -> None:
         """Set the candidate aside for the filters in a bit mask.
 
-        The message group of the candidate remains closed until the message is delivered or finished.
+        Its message group stays closed until the message is delivered or finished.
         """
         if offset == self.next_offset:
             self.next_offset += 1
@@ -264,7 +258,7 @@ class InFlight:
             self.message_groups.keep_turn(message_group, offset)
 
     def judge_again(self) -> None:
-        """Mark all messages that are set aside as ready, because the filters of the group have changed."""
+        """Make all messages set aside ready, because the filters of the group have changed."""
         self._ready = sorted([*self._ready, *self._aside.take_all()])  # A sorted list is a valid heap.
 
     def lease(self, lease: Lease) -> None:
@@ -281,17 +275,17 @@ class InFlight:
         self._hold(lease)
 
     def lease_run(self, leases: Sequence[Lease]) -> None:
-        """Lease adjacent fresh messages that have no message group, beginning with the candidate."""
+        """Lease adjacent fresh messages without a message group, from the candidate on."""
         assert not leases or leases[-1].queue_offset == self.next_offset + len(leases) - 1, "a run has a hole"
         self._leases.update({lease.queue_offset: lease for lease in leases})
         self.next_offset += len(leases)
 
     def lease_found(self, lease: Lease) -> None:
-        """Lease a message that was looked up by lite topic, even if it is not the candidate."""
+        """Lease a message found by lite topic, even if it is not the candidate."""
         self._hold(lease)
 
     def replace(self, lease: Lease) -> Lease:
-        """Replace the lease of a message within the same delivery attempt, and return the old lease."""
+        """Replace the lease of a message within the same attempt. Return the old lease."""
         before = self._leases.get(lease.queue_offset)
         assert before is not None, f"{lease.queue_offset} is leased to nobody"
         assert before.message_group == lease.message_group, "a lease changes its message group"
@@ -299,9 +293,9 @@ class InFlight:
         return before
 
     def withdraw(self, offset: int, message_group: str) -> None:
-        """Remove an unleased message from the waiting messages.
+        """Remove a message that is not leased from the waiting messages.
 
-        Afterwards, the caller must mark the message as finished.
+        The caller must mark it as finished afterwards.
         """
         assert offset not in self._leases, f"{offset} is leased"
         if offset >= self.next_offset:
@@ -314,9 +308,9 @@ class InFlight:
             self.message_groups.unpark(message_group, offset)
 
     def finished(self, offsets: Iterable[int]) -> list[Lease]:
-        """Remove messages that are done, and return the leases that have ended.
+        """Remove messages that are done. Return the leases that have ended.
 
-        The given messages may be leased messages, candidates, or later fresh messages.
+        The messages may be leased, candidates, or later fresh messages.
         """
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         ended: list[Lease] = []
@@ -335,9 +329,9 @@ class InFlight:
         return ended
 
     def skipped_to(self, queue_offset: int) -> None:
-        """Remove waiting messages below `queue_offset`, because the log was deleted up to this offset.
+        """Remove waiting messages below `queue_offset`, because the log was deleted up to there.
 
-        Leases are not removed.
+        Leases stay.
         """
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         self._ready = sorted(offset for offset in self._ready if offset >= queue_offset)
@@ -348,12 +342,12 @@ class InFlight:
     def reopened(self) -> None:
         """Reset the next offset to the committed offset.
 
-        This method is called when messages of lite topics must be delivered again.
+        Call this when messages of lite topics must be delivered again.
         """
         self.next_offset = self.offsets.committed_offset
 
     def give_back(self, offset: int) -> Lease:
-        """End and return the lease of an unacknowledged message, so that the message is redelivered."""
+        """End and return the lease of a message without an acknowledgement, to redeliver it."""
         lease = self._leases.pop(offset)
         if self.offsets.is_done(offset) or offset >= self.next_offset:
             # Either the message was deleted by retention, or its offset is at or above the next offset. The
@@ -404,9 +398,9 @@ def _lease(entry: LeaseEntry) -> Lease:
 
 @dataclass(slots=True)
 class MessageGroup:
-    """The state of a message group, including the number of leased messages and a heap of waiting offsets.
+    """State of a message group: number of leased messages, and a heap of waiting offsets.
 
-    `given_ms` is the time of the last delivery, or 0 if it is unknown.
+    `given_ms` is the time of the last delivery, or 0 if unknown.
     """
 
     in_flight: int = 0
@@ -421,21 +415,21 @@ class MessageGroups:
         self._groups: dict[str, MessageGroup] = {}
         self._turns: dict[int, str] = {}
         self.parked_count = 0
-        """The number of waiting messages that do not have the delivery turn of their message group."""
+        """Number of waiting messages without the turn of their message group."""
 
     def is_free(self, name: str, offset: int) -> bool:
-        """Return whether a message group is free or a candidate has its delivery turn."""
+        """Return whether a message group is free or a candidate has its turn."""
         return name not in self._groups or offset in self._turns
 
     def has_lease(self, name: str) -> bool:
-        """Return whether any message of a message group is leased."""
+        """Return whether a message of a message group is leased."""
         group = self._groups.get(name)
         return group is not None and group.in_flight > 0
 
     def next_parked(self, name: str) -> int | None:
         """Return the lowest parked offset of a message group, or None.
 
-        The message at this offset can continue a run.
+        It can continue a run.
         """
         group = self._groups.get(name)
         return group.waiting[0] if group and group.waiting else None
@@ -446,13 +440,13 @@ class MessageGroups:
         self.parked_count += 1
 
     def keep_turn(self, name: str, offset: int) -> None:
-        """Close the message group of a message that is set aside. The message keeps the delivery turn."""
+        """Close the message group of a message set aside. The message keeps the turn."""
         assert self.is_free(name, offset), f"{offset} is set aside, and {name} is not free"
         self._groups.setdefault(name, MessageGroup())
         self._turns[offset] = name
 
     def unpark(self, name: str, offset: int) -> None:
-        """Remove a parked message. The time required is linear in the number of waiting messages."""
+        """Remove a parked message. The time is linear in the number of waiting messages."""
         waiting = self._groups[name].waiting
         waiting.remove(offset)
         heapq.heapify(waiting)
@@ -460,9 +454,9 @@ class MessageGroups:
         assert self.parked_count >= len(waiting), "fewer are parked than in one message group"
 
     def waiting_since(self) -> list[int]:
-        """Return the time of the last delivery in ms for each message group that has waiting messages.
+        """Return the last delivery time of each message group with waiting messages, in milliseconds.
 
-        Groups for which this time is unknown are omitted.
+        Groups without a known time are omitted.
         """
         has_turn = set(self._turns.values())
         return [
@@ -472,7 +466,7 @@ class MessageGroups:
         ]
 
     def leased(self, name: str, offset: int, leased_ms: int) -> None:
-        """Record that a message is leased, and remove the message from the waiting messages."""
+        """Record a lease, and remove the message from the waiting ones."""
         group = self._groups.setdefault(name, MessageGroup())
         group.in_flight += 1
         group.given_ms = leased_ms
@@ -482,24 +476,24 @@ class MessageGroups:
             self.parked_count -= 1
 
     def returned(self, name: str, offset: int) -> int | None:
-        """Park a message whose lease has ended. Return the offset that gets the delivery turn, or None."""
+        """Park a message whose lease has ended. Return the offset that gets the turn, or None."""
         self.park(name, offset)
         return self.done(name)
 
     def done(self, name: str) -> int | None:
-        """Record the end of a lease, and return the offset that gets the delivery turn, or None."""
+        """Record the end of a lease. Return the offset that gets the turn, or None."""
         group = self._groups[name]
         group.in_flight -= 1
         assert group.in_flight >= 0, "a message group ends more leases than it has"
         return self._next_turn(name, group)
 
     def passed(self, offset: int) -> int | None:
-        """Remove the delivery turn of a message, and return the offset that gets the turn, or None."""
+        """Take the turn from a message. Return the offset that gets the turn, or None."""
         name = self._turns.pop(offset, None)
         return None if name is None else self._next_turn(name, self._groups[name])
 
     def cut(self, offset: int) -> list[int]:
-        """Remove the waiting messages below `offset`, and return the offsets that get the delivery turn."""
+        """Remove the waiting messages below `offset`. Return the offsets that get the turn."""
         for group in self._groups.values():
             left = sorted(one for one in group.waiting if one >= offset)  # A sorted list is a valid heap.
             self.parked_count -= len(group.waiting) - len(left)

@@ -1,25 +1,24 @@
-"""Implements the key index, which finds the records in a topic by key or message ID, newest records first.
+"""The key index, which finds records of a topic by key or message ID, newest first.
 
     put ----> in log order (packed arrays) ----> batches (sorted, with filters) ----> runs (sorted files)
               16,384 entries                     in memory until a checkpoint
 
-The key index is a run store (`consumequeue.run_store`) with its own schema. The key index contains messages,
-dead letters, half messages, and timers. Half messages and timers are indexed under their real topics. An
-entry consists of a 64-bit hash and the physical offset of the record. Hashes may collide, so the caller must
-read the record and compare the key (`carries`).
+The key index is a run store (`consumequeue.run_store`) with its own schema. It contains messages, dead
+letters, half messages, and timers, the last two under their real topics. An entry is a 64-bit hash and the
+physical offset of the record. Hashes may collide, so the caller must read the record and compare the key
+(`carries`).
 
-1. Records are added in log order. Therefore, the runs, the batches, and the remaining entries in memory cover
-   ascending parts of the log. A lookup searches these parts in reverse order, so a lookup of the newest
-   records may not need to read any run.
-2. The key index is derived from the log. If a run is missing or damaged, the index is rebuilt.
-3. Entries for records that were deleted by retention are skipped, and are removed by the next merge.
+1. Records are added in log order, so the runs, the batches, and the other entries in memory cover ascending
+   parts of the log. A lookup searches them from last to first, and may find the newest records without
+   reading a run.
+2. The key index is derived from the log. It is rebuilt if a run is missing or damaged.
+3. Entries of records that retention has deleted are skipped. The next merge removes them.
 
-Cost: Adding a key takes 0.4 us, most of which is spent computing the hash. A lookup takes 5 us, plus 0.2 us
-for each batch and each run with a filter, plus 10 us for each block that is read. One block is read from each
-run that contains the key or has no filter. Memory usage is 18 bytes for each entry in memory, and 12 to 24
-bits for each entry in a run with up to `FILTERED_MAX` entries, which amounts to about 10 MB. Larger runs use
-8 bytes per 255 entries. Weak spot: If many entries have the same hash, whole blocks are read in reverse
-order, even if only some of the entries are needed.
+Cost: adding a key takes 0.4 us, mostly for the hash. A lookup takes 5 us, plus 0.2 us per batch and per run
+with a filter, plus 10 us per block read. It reads one block of each run that contains the key or has no
+filter. An entry takes 18 bytes in memory, or 12 to 24 bits in a run with up to `FILTERED_MAX` entries, about
+10 MB in total. Larger runs take 8 bytes per 255 entries. Weak spot: if many entries have the same hash, whole
+blocks are read from last to first, even if only some entries are needed.
 """
 
 from __future__ import annotations
@@ -46,17 +45,17 @@ from tidewheel.errors import LibraryMissing
 
 BATCH_ENTRIES: Final = 16_384
 FILTERED_MAX: Final = 1 << 20
-"""The number of entries in the largest run that has a filter. The filter of such a run uses 1.5 to 3 MiB."""
+"""Maximum number of entries of a run with a filter. Its filter takes 1.5 to 3 MiB."""
 
 _KEYS: Final = property_names.KEYS.encode()
 _REAL_TOPIC: Final = property_names.REAL_TOPIC.encode()
 
 ENTRY: Final = np.dtype([("key", "<u8"), ("offset", "<u8")])
-"""The dtype of an entry, which consists of a 64-bit hash and the physical offset of a record."""
+"""Entry: 64-bit hash, and physical offset of the record."""
 
 
 def in_order(entries: Entries) -> Entries:
-    """Return the entries sorted by hash. Entries with the same hash remain in log order."""
+    """Sort entries by hash. Entries with the same hash stay in log order."""
     ordered: Entries = entries[order_of(entries["key"])]
     return ordered
 
@@ -74,14 +73,14 @@ KEYS: Final = Schema(
 
 
 def hash_of(topic: str, key: str) -> int:
-    """Return the 64-bit hash for a key in a topic."""
+    """Return the 64-bit hash of a key in a topic."""
     return int.from_bytes(digest_of(topic, key), "little")
 
 
 def names_of(record: Record) -> tuple[str, dict[str, None]]:
     """Return the real topic and the names of a record.
 
-    The names are the keys and the message ID. For an inner batch, the names of all messages are included.
+    The names are its keys and message ID. An inner batch has the names of all its messages.
     """
     stored = record.properties
     names = keys_of(stored)
@@ -93,7 +92,7 @@ def names_of(record: Record) -> tuple[str, dict[str, None]]:
 
 
 def carries(record: Record, topic: str, key: str) -> bool:
-    """Return whether a record belongs to `topic` and has the given key or message ID."""
+    """Return whether a record of `topic` has this key or message ID."""
     real_topic, names = names_of(record)
     return real_topic == topic and key in names
 
@@ -101,7 +100,7 @@ def carries(record: Record, topic: str, key: str) -> bool:
 def messages_of(record: Record) -> list[Record]:
     """Return the readable messages of an inner batch in order.
 
-    For any other record, return a list that contains only the record.
+    For any other record, return only the record.
     """
     first = record.queue_offset
     messages: list[Record] = []
@@ -112,7 +111,7 @@ def messages_of(record: Record) -> list[Record]:
 
 
 def other_keys_of(message: Message) -> Collection[str]:
-    """Return the keys of a message, excluding any key that equals the message ID."""
+    """Return the keys of a message that differ from its message ID."""
     keys, message_id = message.keys, message.message_id
     if not keys:
         return ()
@@ -141,14 +140,14 @@ def runs_named(frozen: Any) -> list[Run]:
 
 
 def holds_what_was_written(disk: Disk, path: str) -> bool:
-    """Return whether a file contains an undamaged run of the key index."""
+    """Return whether a file is an undamaged run of the key index."""
     with suppress(StoreDamaged):
         return Run.at(KEYS, disk, path).is_sound(disk)
     return False
 
 
 class _Batch(NamedTuple):
-    """A sorted batch, which consists of the columns of the entries and a filter for the hashes."""
+    """A sorted batch: the columns of its entries, and a filter of the hashes."""
 
     hashes: Words
     offsets: Words
@@ -156,9 +155,9 @@ class _Batch(NamedTuple):
 
 
 class RecentKeys:
-    """The entries in memory.
+    """Entries in memory.
 
-    Entries are added in log order, and older entries are stored in sorted batches.
+    They come in log order, and older ones are in sorted batches.
     """
 
     def __init__(self) -> None:
@@ -170,7 +169,7 @@ class RecentKeys:
         return self._batched_count + len(self.hashes)
 
     def close_batch(self) -> None:
-        """Create a sorted batch from all entries that are not yet in a batch."""
+        """Make a sorted batch of all entries that are in no batch yet."""
         assert len(self.hashes) == len(self.offsets), "a hash without its offset"
         assert self.offsets[0] <= self.offsets[-1], "records do not come in log order"
         hashes = np.frombuffer(self.hashes, np.uint64)
@@ -184,7 +183,7 @@ class RecentKeys:
         self.hashes, self.offsets = array("Q"), array("Q")
 
     def find(self, key_hash: int, probe: Probe) -> Iterator[int]:
-        """Yield the physical offsets of the entries with a given hash, newest first."""
+        """Yield the physical offsets of entries with this hash, newest first."""
         places = np.flatnonzero(np.asarray(self.hashes) == np.uint64(key_hash))
         yield from [self.offsets[place] for place in reversed(places)]
         for batch in reversed(self._batches):
@@ -193,7 +192,7 @@ class RecentKeys:
                 yield from reversed(batch.offsets[first:end].tolist())
 
     def take(self, newer: RecentKeys) -> None:
-        """Move all entries from `newer` to this object."""
+        """Move all entries of `newer` here."""
         if newer._batches and self.hashes:
             self.close_batch()
         self._batches += newer._batches
@@ -202,7 +201,7 @@ class RecentKeys:
         self.offsets += newer.offsets
 
     def chunks(self) -> Iterator[Entries]:
-        """Yield all entries in order. No entry may be added until the last chunk has been yielded."""
+        """Yield all entries in order. Do not add entries until the last chunk."""
         entries = np.empty(len(self), ENTRY)
         entries["key"] = np.concatenate([*(batch.hashes for batch in self._batches), self.hashes])
         entries["offset"] = np.concatenate([*(batch.offsets for batch in self._batches), self.offsets])
@@ -218,14 +217,14 @@ class KeyIndex(RunStore[RecentKeys]):
         super().__init__(disk, KEYINDEX, KEYS, RecentKeys, _is_below)
 
     def put(self, record: Record) -> None:
-        """Add a durable record to the index. Records must be added in log order."""
+        """Add a durable record. Records must come in log order."""
         topic, names = names_of(record)
         self.put_digests([digest_of(topic, name) for name in names], [record.physical_offset] * len(names))
 
     def put_digests(self, digests: Collection[bytes], offsets: Collection[int]) -> None:
-        """Add durable records to the index in log order.
+        """Add durable records in log order.
 
-        `digests` and `offsets` have one item for each name.
+        `digests` and `offsets` have one item per name.
         """
         assert len(digests) == len(offsets), "a name without its record"
         recent = self._recent
@@ -235,9 +234,9 @@ class KeyIndex(RunStore[RecentKeys]):
             recent.close_batch()
 
     def put_many(self, hashes: Words, offsets: Words) -> None:
-        """Add many durable records to the index.
+        """Add many durable records.
 
-        `hashes` contains the hashes of the names, and `offsets` contains the ascending offsets.
+        `hashes` holds the hashes of the names, and `offsets` the ascending offsets.
         """
         recent = self._recent
         recent.hashes.frombytes(hashes.tobytes())
@@ -246,7 +245,7 @@ class KeyIndex(RunStore[RecentKeys]):
             recent.close_batch()
 
     def offsets(self, topic: str, key: str, first_offset: int) -> Iterator[int]:
-        """Yield the offsets of records that may have a key, in descending order down to `first_offset`.
+        """Yield offsets of records that may have a key, from the newest down to `first_offset`.
 
         Raise `StoreDamaged` if the index cannot be read.
         """
@@ -259,7 +258,7 @@ class KeyIndex(RunStore[RecentKeys]):
                 yield from _at_least(first_offset, self._offsets_in(run, key_hash))
 
     def entries_from(self, first_offset: int) -> Iterator[Entries]:
-        """Yield the entries of all records at or above a log offset, in chunks and in any order.
+        """Yield the entries of all records from a log offset on, in chunks and any order.
 
         Raise `StoreDamaged` if the index cannot be read.
         """
@@ -276,7 +275,7 @@ class KeyIndex(RunStore[RecentKeys]):
     def to_write(self, until: int) -> RunsToWrite:
         """Return the state for a checkpoint, as `RunStore.to_write` does.
 
-        Runs that contain only entries below `until`, the first offset of the log, are dropped.
+        Runs with only entries below `until`, the first offset of the log, are dropped.
         """
         self._runs = tuple(run for run in self._runs if run.end_offset > until)
         return super().to_write(until)

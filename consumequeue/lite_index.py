@@ -1,21 +1,19 @@
-"""Implements the lite index, which finds the queue offsets of the messages of each lite topic in a queue.
+"""The lite index, which finds the messages of each lite topic in a queue.
 
-In the index, lite topics are identified by their codes.
+The index knows lite topics by their codes.
 
     ... only the last offset of each lite topic ...|floor ... every offset ...|read_offset ... unknown ...
 
-The lite index depends only on the queue, whose entries contain the code (`consumequeue.entry.lite_code`).
-Therefore, the index is not stored on disk. The index is rebuilt from the entries at startup, at a rate of a
-few million entries per second. Each query first adds the new entries of the queue to the index. Below an
-offset called the floor, no group has unfinished messages, and the index contains only the last offset of each
-lite topic. If a group is reset to an offset below the floor, the index is rebuilt with a lower floor.
+The entries of the queue contain the code (`consumequeue.entry.lite_code`), so the index is not stored on
+disk. Startup rebuilds it at a few million entries per second. Each query first adds the new entries of the
+queue. Below the floor, no group has unfinished messages, and the index has only the last offset of each lite
+topic. If a group is reset to an offset below the floor, the index is rebuilt with a lower floor. Two lite
+topics may have the same code, so the lite topic of a message is verified before delivery.
 
-Two lite topics may have the same code, so the lite topic of each message is verified before delivery.
-
-Cost: Each message above the floor uses 8 bytes, and each lite topic uses about 200 bytes. A lookup requires
-one binary search. Weak spots: The slowest group determines the floor for all groups. If `reach` is called
-with an offset below the floor, the whole queue is read in one step. If a queue file is damaged, the index
-contains no entries until retention has deleted the entries in the file.
+Cost: 8 bytes per message above the floor, and about 200 bytes per lite topic. A lookup is one binary search.
+Weak spots: the slowest group decides the floor for all. `reach` with an offset below the floor reads the
+whole queue in one step. If a queue file is damaged, the index is empty until retention has deleted the
+entries in the file.
 """
 
 from __future__ import annotations
@@ -35,24 +33,24 @@ _TRIM_EVERY: Final = 65_536
 
 
 class LiteIndex:
-    """The lite index of one queue."""
+    """The lite index of a queue."""
 
     def __init__(self, queue: ConsumeQueue) -> None:
         self._queue = queue
         self._offsets: dict[int, array[int]] = {}
         self._floor = queue.min_offset
         self.read_offset = queue.min_offset
-        """The queue offset up to which entries have been added to the index."""
+        """Queue offset up to which entries are in the index."""
         self._trimmed_at = self.read_offset
 
     def __len__(self) -> int:
-        """Return the number of lite topics that have messages."""
+        """Return the number of lite topics with messages."""
         self.read_on()
         return len(self._offsets)
 
     @property
     def known_count(self) -> int:
-        """The number of lite topics that have been added to the index."""
+        """Number of lite topics in the index."""
         return len(self._offsets)
 
     def __contains__(self, code: int) -> bool:
@@ -60,18 +58,18 @@ class LiteIndex:
 
     @property
     def is_long(self) -> bool:
-        """True if many entries have been added since the last call of `trim`."""
+        """Whether many entries were added since the last `trim`."""
         return self.read_offset - self._trimmed_at >= _TRIM_EVERY
 
     def next(self, code: int, offset: int) -> int | None:
-        """Return the first indexed offset of a lite topic at or above `offset`, or None if there is none."""
+        """Return the first indexed offset of a lite topic from `offset` on, or None."""
         self.read_on()
         offsets = self._offsets.get(code, ())
         at = bisect_left(offsets, offset)
         return offsets[at] if at < len(offsets) else None
 
     def between(self, code: int, first: int, end: int) -> array[int]:
-        """Return the offsets of a lite topic from `first` up to `end`, exclusive.
+        """Return the offsets of a lite topic from `first` to `end` (exclusive).
 
         Offsets below the floor are included.
         """
@@ -81,7 +79,7 @@ class LiteIndex:
         return offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]
 
     def reach(self, offset: int) -> None:
-        """If the floor is higher than `offset`, lower the floor to `offset` by reading the queue again."""
+        """Lower the floor to `offset` if it is higher, by reading the queue again."""
         offset = max(offset, self._queue.min_offset)
         if offset < self._floor:
             # Offsets can only be appended to the arrays, so the queue must be read again to add lower
@@ -93,7 +91,7 @@ class LiteIndex:
         self.read_on()
 
     def trim(self, floor: int) -> None:
-        """Remove empty lite topics, and remove offsets below `floor`, which all groups have finished."""
+        """Remove empty lite topics, and offsets below `floor`, which all groups have finished."""
         self._floor, self._trimmed_at = max(self._floor, floor), self.read_offset
         for code, offsets in list(self._offsets.items()):
             # The last offset of a lite topic is kept until retention has deleted the entry, even if the
@@ -103,7 +101,7 @@ class LiteIndex:
                 del self._offsets[code]
 
     def read_on(self) -> None:
-        """Add the new entries of the queue to the index, except entries that have already been removed."""
+        """Add the new entries of the queue, except those already removed."""
         self.read_offset = max(self.read_offset, self._queue.min_offset)
         while self.read_offset < self._queue.end_offset:
             rows = self._queue.rows(self.read_offset, _READ_AT_ONCE)
@@ -123,9 +121,9 @@ class LiteIndex:
 
 
 def _by_code(rows: Entries) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.intp]]]]:
-    """Yield each code in `rows` together with its positions in ascending order.
+    """Yield each code in `rows` with its ascending positions.
 
-    The code 0, which gap entries contain, is omitted.
+    The code 0 of gap entries is omitted.
     """
     codes = rows["tags_code"].astype(np.int64)
     order = np.argsort(codes, kind="stable")

@@ -1,11 +1,9 @@
-"""Implements a set of queue offsets that is stored as ranges.
+"""A set of queue offsets, stored as ranges.
 
-The memory usage of a set depends on the number of holes rather than on the number of offsets. The starts and
-the exclusive ends of the ranges are stored in two sorted lists. Ranges are never adjacent. If offsets are
-added at the end of the last range, as is usual for acknowledgements, only the end of the last range is
-changed. Any other addition requires a binary search and shifts the items that follow in the lists. Weak
-spots: `take_out` rewrites both lists. If only every second message in a queue is acknowledged, each
-acknowledged message requires its own range.
+Memory depends on the number of holes, not of offsets. Two sorted lists hold the starts and the exclusive ends
+of the ranges. Ranges are never adjacent. Acknowledgements usually extend the last range, which changes only
+its end. Any other addition needs a binary search and shifts the items after it. Weak spots: `take_out`
+rewrites both lists. If only every second message is acknowledged, each one needs its own range.
 """
 
 from __future__ import annotations
@@ -15,19 +13,19 @@ from collections.abc import Iterable, Iterator, Sequence
 
 
 class OffsetRanges:
-    """A set of offsets, which is initialized from (first, count) ranges."""
+    """A set of offsets, made from (first, count) ranges."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self._firsts: list[int] = []
         self._ends: list[int] = []
         self.count = 0
-        """The number of offsets in the set."""
+        """Number of offsets in the set."""
         for first, count in ranges:
             self.add(first, first + count)
 
     @property
     def end(self) -> int:
-        """The offset that follows the last offset in the set, or 0 if the set is empty."""
+        """Offset after the last one in the set, or 0 if the set is empty."""
         return self._ends[-1] if self._ends else 0
 
     def __contains__(self, offset: int) -> bool:
@@ -35,11 +33,11 @@ class OffsetRanges:
         return at >= 0 and offset < self._ends[at]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yield the ranges as (first, count) pairs in ascending order."""
+        """Yield the ranges as ascending (first, count)."""
         return ((first, end - first) for first, end in zip(self._firsts, self._ends, strict=True))
 
     def add(self, first: int, end: int) -> None:
-        """Add the offsets from `first` up to `end`, exclusive."""
+        """Add the offsets from `first` to `end` (exclusive)."""
         last = self._ends[-1] if self._ends else -1
         if first > last:
             self._append(first, end)
@@ -60,7 +58,7 @@ class OffsetRanges:
         assert self.count >= end - first, "fewer offsets than were just added"
 
     def take_out(self, offsets: Sequence[int]) -> None:
-        """Remove offsets, given in ascending order, in a single pass over all ranges."""
+        """Remove ascending offsets in a single pass over all ranges."""
         left, at = OffsetRanges(), 0
         for first, count in self:
             end = first + count
@@ -73,7 +71,7 @@ class OffsetRanges:
         self._firsts, self._ends, self.count = left._firsts, left._ends, left.count
 
     def behind(self, offset: int) -> int:
-        """Return the first offset at or above `offset` that is not in the set."""
+        """Return the first offset from `offset` on that is not in the set."""
         at = bisect_right(self._firsts, offset) - 1
         return self._ends[at] if at >= 0 and offset < self._ends[at] else offset
 

@@ -1,26 +1,24 @@
-"""Manages the durable offsets of a group on a queue, including failed attempts and FIFO leases.
+"""Durable offsets of a group on a queue, with failed attempts and FIFO leases.
 
     ... done ...|committed_offset ... done, tried, leased with a record, or untouched ...
 
-All messages below `committed_offset` are done. Above `committed_offset`, the offsets of messages that are
-done are stored as ranges. For each message that is not done, the failed attempts are stored (`attempts.py`).
-For message groups and lite topics, the current leases are also stored.
+All messages below `committed_offset` are done. Above it, ranges hold the offsets of messages that are done.
+For each message that is not done, the failed attempts are kept (`attempts.py`). For message groups and lite
+topics, the current leases are kept too.
 
-`GroupOffsets` contains the entire durable state of a group on a queue. Every change to the durable state is
-recorded in the log. The following functions apply changes during operation and during recovery:
+`GroupOffsets` is the entire durable state of a group on a queue. The log records every change. Operation and
+recovery apply changes through these functions:
 
     finish      acknowledged, skipped, or moved to the dead letters        `acks.py`
     take        a lease began or ended                                     `lease_records.py`
     reopen      finished messages must be delivered again                  `services.broker.groups.groups`
     skip_to     the log below was deleted                                  `services.broker.groups.groups`
 
-Leases on messages without a message group are not recorded. Such leases exist only in memory
-(`in_flight.py`).
+Leases on messages without a message group are not recorded. They are only in memory (`in_flight.py`).
 
-Memory usage is one entry for each unfinished message that has been attempted, and one range for each hole
-between finished messages. Weak spot: A single message that is never acknowledged prevents the committed
-offset from advancing. In this case, one range is stored for each hole above the committed offset, and `tried`
-and a long `finish` iterate over all attempts.
+Cost: one entry per attempted message that is not done, and one range per hole between finished messages. Weak
+spot: a message that is never acknowledged stops the committed offset. Each hole above it then takes a range,
+and `tried` and a long `finish` visit all attempts.
 """
 
 from __future__ import annotations
@@ -33,32 +31,31 @@ from consumequeue.offset_ranges import OffsetRanges
 
 
 class GroupOffsets:
-    """The durable offsets of a group on a queue.
+    """Durable offsets of a group on a queue.
 
-    Initially, all messages below `committed_offset` are done.
+    At first, all messages below `committed_offset` are done.
     """
 
     def __init__(self, committed_offset: int = 0) -> None:
         self.committed_offset = committed_offset
         self.leases: dict[int, LeaseEntry] = {}
-        """The current FIFO leases, keyed by queue offset. Each leased offset also has an entry in
-        `_attempts`."""
+        """Current FIFO leases by queue offset. Each leased offset is also in `_attempts`."""
         self._done = OffsetRanges()
         self._attempts: dict[int, Attempts] = {}
 
     @property
     def is_untouched(self) -> bool:
-        """True if the group has no state for the queue."""
+        """Whether the group has no state for the queue."""
         return not (self.committed_offset or self._done.count or self._attempts)
 
     @property
     def done_above_count(self) -> int:
-        """The number of finished messages above the committed offset."""
+        """Number of finished messages above the committed offset."""
         return self._done.count
 
     @property
     def done_until(self) -> int:
-        """The offset that follows the last finished message."""
+        """Offset after the last finished message."""
         return self._done.end or self.committed_offset
 
     def is_done(self, offset: int) -> bool:
@@ -66,17 +63,17 @@ class GroupOffsets:
         return offset < self.committed_offset or offset in self._done
 
     def open_from(self, offset: int) -> int:
-        """Return the first offset at or above `offset` that is not done."""
+        """Return the first offset from `offset` on that is not done."""
         return self._done.behind(max(offset, self.committed_offset))
 
     def open_count(self, min_offset: int, end_offset: int) -> int:
-        """Return the number of unfinished offsets from `min_offset` up to `end_offset`, exclusive."""
+        """Return the number of offsets from `min_offset` to `end_offset` (exclusive) that are not done."""
         first = max(min_offset, self.committed_offset)
         done = (max(0, min(at + count, end_offset) - max(at, first)) for at, count in self._done)
         return max(0, end_offset - first - sum(done))
 
     def attempts(self, offset: int) -> Attempts:
-        """Return the recorded attempts for a message, including the attempt of a current FIFO lease."""
+        """Return the recorded attempts of a message, with that of a current FIFO lease."""
         return self._attempts.get(offset, NEVER)
 
     def was_given(self, offset: int) -> bool:
@@ -84,13 +81,13 @@ class GroupOffsets:
         return offset in self._attempts
 
     def tried(self, attempts_max: int) -> list[int]:
-        """Return the ascending offsets of unfinished messages that have had `attempts_max` attempts."""
+        """Return the ascending offsets of messages that are not done after `attempts_max` attempts."""
         return sorted(at for at, one in self._attempts.items() if one.made >= attempts_max)
 
     def finish(self, first: int, end: int) -> None:
-        """Mark the messages from `first` up to `end`, exclusive, as done.
+        """Mark the messages from `first` to `end` (exclusive) as done.
 
-        The attempts and leases of the messages are dropped.
+        Drop their attempts and leases.
         """
         if self._attempts:  # Every lease has attempts.
             self._forget(first, end)
@@ -100,7 +97,7 @@ class GroupOffsets:
             self._rise(end)
 
     def take(self, entry: LeaseEntry) -> None:
-        """Apply the start or end of a lease. A new lease on a message that is done is ignored."""
+        """Apply the start or end of a lease. A new lease on a finished message is ignored."""
         offset, known = entry.queue_offset, self.attempts(entry.queue_offset)
         if entry.kind is Kind.LEASED:
             # An existing lease on a finished message is updated, because the message was deleted (`skip_to`)
@@ -120,7 +117,7 @@ class GroupOffsets:
     def skip_to(self, queue_offset: int) -> None:
         """Mark all messages below `queue_offset` as done, because they were deleted.
 
-        Leases on deleted messages remain until they end.
+        Their leases stay until they end.
         """
         if queue_offset <= self.committed_offset:
             return
@@ -132,9 +129,9 @@ class GroupOffsets:
         assert self.committed_offset <= self.done_until, "more is committed than is done"
 
     def reopen(self, offsets: list[int]) -> None:
-        """Mark messages as not done, given their offsets in ascending order.
+        """Mark messages as not done, in ascending order of offset.
 
-        This method is used for queues of lite topics.
+        For queues of lite topics.
         """
         # Committed offsets are converted to a range of finished offsets, so that the reopened offsets can be
         # removed from this range.
@@ -146,18 +143,17 @@ class GroupOffsets:
         assert self.committed_offset <= offsets[0], "what was taken back is committed again"
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot: offsets, ranges of finished messages, attempts, and FIFO leases.
+        """Return the state for a snapshot: offsets, ranges, attempts, and FIFO leases.
 
-        Leases that were extended by a takeover are listed in a separate field, which older programs ignore.
+        Leases lengthened by a takeover are in a separate field, which older programs ignore.
         """
         return kept(self.taken())
 
     def taken(self) -> int | dict[str, Any]:
-        """Return the current state, which `kept` converts to a snapshot row.
+        """Return the current state. `kept` converts it to a snapshot row.
 
-        If the committed offset is the entire state, as for most queues, only the committed offset is
-        returned. As a result, a checkpoint of many queues takes little event loop time. For an untouched
-        queue, the result is 0.
+        For most queues this is only the committed offset, or 0 if untouched. A checkpoint of many queues thus
+        takes little event loop time.
         """
         if not (self._done.count or self._attempts):
             return self.committed_offset
@@ -194,7 +190,7 @@ class GroupOffsets:
         assert len(self.leases) <= len(known), "a lease without attempts"
 
     def _rise(self, committed_offset: int) -> None:
-        """Advance the committed offset to `committed_offset` and past any finished messages that follow."""
+        """Advance the committed offset to `committed_offset` and past the finished messages after it."""
         assert committed_offset >= self.committed_offset, "only `reopen` takes the committed offset back"
         self.committed_offset = committed_offset
         if self._done.count:
@@ -203,7 +199,7 @@ class GroupOffsets:
 
 
 def kept(taken: int | dict[str, Any]) -> dict[str, Any]:
-    """Convert a result of `taken` to a snapshot row. The function is thread-safe."""
+    """Convert a result of `taken` to a snapshot row. Thread-safe."""
     if isinstance(taken, dict):
         return taken
     return {"low": taken, "done": [], "attempts": [], "leases": []}
@@ -216,7 +212,7 @@ def _frozen(one: LeaseEntry) -> list[Any]:
 
 
 def _thawed(frozen: list[Any], made: int) -> LeaseEntry:
-    """Return the lease entry for a lease in a snapshot row."""
+    """Return the lease entry of a lease in a snapshot row."""
     generation, offset, visible_ms, renewed_for, consumer, message_group, *others, leased_ms = frozen
     is_changed, is_suspended, attempt_id = others
     when, whose = (generation, visible_ms, leased_ms), (consumer, bool(renewed_for), message_group)
