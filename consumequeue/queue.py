@@ -1,29 +1,27 @@
-"""Implements the index of a single queue.
+"""The index of a single queue.
 
-Entry n begins at byte 20 n, and contains the location of the record with queue offset n.
+Entry n begins at byte 20 n and holds the location of the record with queue offset n.
 
     ... files deleted ...|min_offset ... in files ...|written_count ... tail in memory ...|end_offset
     consumequeue/<topic>/<queue_id>/<20 digits: first byte>     300,000 entries per file
 
-The index is derived from the log, and is rebuilt if it is deleted. The file format is that of RocketMQ's
-`ConsumeQueue` files. New entries are added to the tail, which is kept in memory until a worker has written
-the entries to a file (`consumequeue.dispatch`). A snapshot contains the tail and a CRC for each file, because
-the entries themselves have no CRC.
+The index is derived from the log and can be rebuilt. The files have RocketMQ's `ConsumeQueue` format. New
+entries go to the tail in memory until a worker has written them to a file (`consumequeue.dispatch`). A
+snapshot holds the tail and a CRC per file, because entries have no CRC of their own.
 
 Rules:
-- No file is opened at startup. Bytes beyond `written_count` are invalid and are overwritten later.
-- Every read of a file is verified against the CRCs of the written blocks. Therefore, a damaged entry is never
-  returned, and never causes a message to be skipped. The first read of a file in each process reads the whole
-  file and computes the CRCs of the blocks, because a snapshot contains only one CRC for each file.
-- A file is considered damaged if it is too short, cannot be read, or does not match its CRC. A damaged queue
-  file does not stop the broker, because the queues can be rebuilt. The damage is reported once, and the file
-  is not read again. Until the queues are rebuilt at the next startup, reads of entries in the file fail.
+- Startup opens no file. Bytes beyond `written_count` are invalid and will be overwritten.
+- Every read of a file is checked against the CRCs of its blocks. A damaged entry is thus never returned, and
+  never skips a message. The first read of a file in a process reads all of it and computes the CRCs of the
+  blocks, because a snapshot has only one CRC per file.
+- A file is damaged if it is too short, cannot be read, or does not match its CRC. This does not stop the
+  broker, because the queues can be rebuilt. The damage is reported once, and the file is not read again.
+  Reads of its entries fail until the next startup rebuilds the queues.
 
-Cost: An entry occupies 20 bytes. The first read of a file requires reading up to 6 MB. Each later read
-requires reading one or two blocks of 2,560 bytes. A search by log offset requires about 20 reads. Memory
-usage is 500 bytes for a queue with one entry, including references in `Dispatch`, plus up to 9 KB of block
-CRCs for each file that has been read. Weak spots: Damage to a file is not detected until the first read of
-the file. If the disk is full, tails grow without limit.
+Cost: 20 bytes per entry. The first read of a file reads up to 6 MB, and each other read one or two blocks of
+2,560 bytes. A search by log offset needs about 20 reads. A queue with one entry takes 500 bytes of memory,
+with its references in `Dispatch`, and each file that was read up to 9 KB of block CRCs. Weak spots: damage to
+a file is found only at its first read. On a full disk, tails grow without limit.
 """
 
 from __future__ import annotations
@@ -60,26 +58,25 @@ _ADVICE: Final = "The queues are made anew from the log at the next start: resta
 
 
 FoundDamaged = Callable[[str, str], None]
-"""A function that is called with the path of a damaged file and a description of the damage."""
+"""Called with the path of a damaged file and a description of the damage."""
 
 
 def ignore_damage(path: str, what: str) -> None:
-    """Do nothing. This function is used by tools that verify the files themselves."""
+    """Do nothing. For tools that verify the files themselves."""
 
 
 def is_of_others(error: OSError) -> bool:
-    """Return whether an error is unrelated to the file that was accessed.
+    """Return whether an error is unrelated to the accessed file.
 
-    Examples are a lack of file descriptors in the process and a failed sync of a folder.
+    For example, the process is out of descriptors, or the sync of a folder has failed.
     """
     return error.errno in OUT_OF_DESCRIPTORS or isinstance(error, SyncFailed)
 
 
 def is_of_folder(path: str, error: OSError) -> bool:
-    """Return whether an error was caused by a failed sync of the queue folder that contains a file.
+    """Return whether an error is a failed sync of the queue folder of a file.
 
-    In this case, the directory entry of the file may be lost, just as the content of a file may be lost after
-    a failed sync of the file.
+    The directory entry of the file may then be lost, as its content may be after a failed sync of the file.
     """
     failed = str(error.filename)
     is_of_queues = f"{failed}/".startswith(f"{CONSUMEQUEUE}/")
@@ -87,7 +84,7 @@ def is_of_folder(path: str, error: OSError) -> bool:
 
 
 class QueueWrite(NamedTuple):
-    """Entries to be written to a queue file at byte `position`."""
+    """Entries to write to a queue file at byte `position`."""
 
     path: str
     position: int
@@ -95,7 +92,7 @@ class QueueWrite(NamedTuple):
 
 
 class TakenQueue(NamedTuple):
-    """The state of a queue at a point in time, which `kept` converts to a snapshot row."""
+    """State of a queue at a point in time. `kept` converts it to a snapshot row."""
 
     written_count: int
     crcs: dict[int, int]
@@ -105,7 +102,7 @@ class TakenQueue(NamedTuple):
 
 
 class _Blocks:
-    """The CRC-32 values of the blocks in the first `length` bytes of a file."""
+    """CRC-32s of the blocks in the first `length` bytes of a file."""
 
     __slots__ = ("_crcs", "length")
 
@@ -115,7 +112,7 @@ class _Blocks:
         self.extend(stored)
 
     def extend(self, more: bytes) -> None:
-        """Add the CRCs of bytes that were appended to the file."""
+        """Add the CRCs of appended bytes."""
         at = 0
         while at < len(more):
             inside = self.length % _BLOCK_BYTES
@@ -127,12 +124,12 @@ class _Blocks:
             at, self.length = at + len(part), self.length + len(part)
 
     def span(self, position: int, length: int) -> tuple[int, int]:
-        """Return the byte range of the blocks that contain the given bytes."""
+        """Return the byte range of the blocks with these bytes."""
         begin = position // _BLOCK_BYTES * _BLOCK_BYTES
         return begin, min(-(-(position + length) // _BLOCK_BYTES) * _BLOCK_BYTES, self.length)
 
     def match(self, begin: int, stored: bytes) -> bool:
-        """Return whether the content of whole blocks, beginning at byte `begin`, matches the CRCs."""
+        """Return whether whole blocks from byte `begin` on match their CRCs."""
         first = begin // _BLOCK_BYTES
         starts = range(0, len(stored), _BLOCK_BYTES)
         return all(
@@ -148,7 +145,7 @@ _NO_DOUBT: Final = frozenset[int]()
 
 
 class ConsumeQueue:
-    """The index of a queue. Initially, the queue files contain `written_count` entries."""
+    """The index of a queue. Its files hold `written_count` entries at first."""
 
     __slots__ = (
         "_begins_at",
@@ -181,17 +178,14 @@ class ConsumeQueue:
         self._tail = bytearray()
         self._written_count = written_count
         self._crcs = _NO_FILES
-        """The CRC of each file, keyed by the first byte of the file. The dictionary is shared with
-        checkpoints and is never modified.
+        """CRC of each file, by its first byte. Checkpoints share this dictionary, so it never changes.
         """
         self._doubted = _NO_DOUBT
-        """The first bytes of files that could not be synced and must not be trusted by later processes."""
+        """First bytes of files that could not be synced. Later processes must not trust them."""
         self._damaged = _NO_DAMAGE
-        """The descriptions of damaged files, keyed by the first byte of each file. The dictionary is replaced
-        instead of being modified."""
+        """Descriptions of damaged files, by first byte. The dictionary is replaced, never changed."""
         self._blocks = _NO_BLOCKS
-        """The blocks of the files that have been read, keyed by the first byte of each file. The blocks are
-        extended in place."""
+        """Blocks of the files that were read, by first byte. They are extended in place."""
         self.min_offset = 0
         self._begins_at = UNKNOWN
         # The entries are stored as bytes, because the objects created by reading many queues would slow down
@@ -199,27 +193,26 @@ class ConsumeQueue:
         self._read_ahead = b""
         self._read_ahead_from = 0
         self.compared_bytes = 0
-        """The total size in bytes of the files that were read as a whole. The size indicates how long the
-        event loop was blocked."""
+        """Bytes of all files read as a whole: a measure of how long the event loop was blocked."""
         self.noted_bytes = 0
-        """The size of the tail in bytes when `consumequeue.tails` last checked it."""
+        """Size of the tail in bytes when `consumequeue.tails` last checked it."""
 
     @property
     def tail_bytes(self) -> int:
-        """The total size in bytes of the entries that exist only in memory."""
+        """Size in bytes of the entries that are only in memory."""
         return len(self._tail)
 
     @property
     def end_offset(self) -> int:
-        """The queue offset of the next record."""
+        """Queue offset of the next record."""
         return self._written_count + len(self._tail) // ENTRY_BYTES
 
     def put(self, queue_offset: int, new: Entry) -> None:
-        """Add an entry at its queue offset, filling any missing offsets with a gap."""
+        """Add an entry at its queue offset. A gap fills missing offsets."""
         self.put_many(queue_offset, entry.encode(new))
 
     def put_many(self, queue_offset: int, encoded: bytes) -> int:
-        """Add contiguous entries starting at `queue_offset`, filling any missing offsets with a gap.
+        """Add contiguous entries from `queue_offset` on. A gap fills missing offsets.
 
         Return the size of the tail in bytes.
         """
@@ -237,7 +230,7 @@ class ConsumeQueue:
         return len(self._tail)
 
     def entry(self, queue_offset: int) -> Entry:
-        """Return the entry at an offset below `end_offset`, and read subsequent entries ahead."""
+        """Return the entry at an offset below `end_offset`, and read ahead."""
         assert 0 <= queue_offset < self.end_offset, f"{self._folder}: there is no offset {queue_offset}"
         at = (queue_offset - self._read_ahead_from) * ENTRY_BYTES
         if not 0 <= at < len(self._read_ahead):
@@ -246,34 +239,33 @@ class ConsumeQueue:
         return entry.decode(self._read_ahead, at)
 
     def entries(self, queue_offset: int, count: int) -> list[Entry]:
-        """Return up to `count` entries starting at `queue_offset`.
+        """Return up to `count` entries from `queue_offset` on.
 
-        Only entries that have already been read ahead are returned.
+        Only entries read ahead are returned.
         """
         self.entry(queue_offset)
         first = (queue_offset - self._read_ahead_from) * ENTRY_BYTES
         return entry.decode_all(self._read_ahead[first : first + count * ENTRY_BYTES])
 
     def get(self, queue_offset: int, count: int) -> list[Entry]:
-        """Return up to `count` entries starting at `queue_offset`, but not beyond the end of a file.
+        """Return up to `count` entries from `queue_offset` on, at most to the end of a file.
 
-        In gap entries, `record_bytes` is 0.
+        `record_bytes` is 0 in gap entries.
         """
         return entry.decode_all(self._stored(queue_offset, count))
 
     def rows(self, queue_offset: int, count: int) -> Entries:
-        """Return the same entries as `get`, as an array of `entry.ENTRY`.
+        """Return the entries of `get` as an array of `entry.ENTRY`.
 
         The array is empty if the file was deleted.
         """
         return np.frombuffer(self._stored(queue_offset, count), entry.ENTRY)
 
     def next_match(self, queue_offset: int, tags_codes: Integers, count: int) -> int:
-        """Return the first of `count` offsets, starting at `queue_offset`, whose tag hash is in `tags_codes`.
+        """Return the first of `count` offsets from `queue_offset` on whose tag hash is in `tags_codes`.
 
-        A gap entry is considered a match, because the tag of a lost message is unknown. `tags_codes` must be
-        in ascending order. If no entry matches, return the offset that follows the examined entries. At least
-        one entry is examined.
+        A gap entry matches, because the tag of a lost message is unknown. `tags_codes` must be ascending. If
+        nothing matches, return the offset after the examined entries, at least one.
         """
         # The block size increases, so that the cost of a call is proportional to the number of skipped
         # entries.
@@ -288,10 +280,10 @@ class ConsumeQueue:
                 return at
 
     def gap_end(self, queue_offset: int) -> int:
-        """Return the end of the gap that contains `queue_offset`, or the offset at which the search stopped.
+        """Return the end of the gap at `queue_offset`, or where the search stopped.
 
-        The number of examined entries is limited. Adjacent gaps that result from different damaged ranges are
-        separate gaps. All entries of a gap contain the offset of the record that follows the damaged range.
+        A limited number of entries is examined. Adjacent gaps from different damaged ranges are separate: all
+        entries of a gap hold the offset of the record after the damaged range.
         """
         # The block size increases as in `next_match`, because a queue may have many gaps, most of which are
         # short.
@@ -312,30 +304,29 @@ class ConsumeQueue:
         return at
 
     def whole_gap_end(self, queue_offset: int) -> int:
-        """Return the end of the gap that contains `queue_offset`, regardless of the length of the gap.
+        """Return the end of the gap at `queue_offset`, whatever its length.
 
-        The search requires about 20 reads. The record that follows the gap must not be an inner batch. Raise
-        `StoreDamaged` if a file is damaged.
+        This takes about 20 reads. The record after the gap must not be an inner batch. Raise `StoreDamaged`
+        if a file is damaged.
         """
         end = self._search(self._physical_offset(queue_offset) + 1)
         assert end > queue_offset, f"{self._folder}: places do not ascend behind {queue_offset}"
         return end
 
     def place_before_gap(self, queue_offset: int) -> int:
-        """Return the log offset in the entry that precedes the gap containing `queue_offset`.
+        """Return the log offset in the entry before the gap at `queue_offset`.
 
-        Return -1 if the gap is at the start of the queue. If the preceding entry belongs to another gap,
-        return the offset of the record that follows the other gap, minus 1. Raise `StoreDamaged` if a file is
-        damaged.
+        Return -1 for a gap at the start of the queue. If that entry is of another gap, return the offset of
+        the record after that gap, minus 1. Raise `StoreDamaged` if a file is damaged.
         """
         first = self._search(self._physical_offset(queue_offset))
         return self._physical_offset(first - 1) if first > self.min_offset else -1
 
     def _stored(self, queue_offset: int, count: int) -> bytes:
-        """Return the encoded bytes of up to `count` entries starting at `queue_offset`.
+        """Return up to `count` encoded entries from `queue_offset` on, at most to the end of a file.
 
-        The result does not extend beyond the end of a file. Return b"" if all entries of the file are below
-        `min_offset`. Raise `StoreDamaged` if a needed file is missing or too short.
+        Return b"" if all entries of the file are below `min_offset`. Raise `StoreDamaged` if a file is
+        missing or too short.
         """
         in_files = min(count, max(0, self._written_count - queue_offset))
         first = (queue_offset + in_files - self._written_count) * ENTRY_BYTES
@@ -355,7 +346,7 @@ class ConsumeQueue:
         return found + gathered if len(found) == length else found
 
     def _compared(self, first_byte: int, inside: int, length: int, queue_offset: int) -> bytes:
-        """Return verified bytes from a file, or raise `StoreDamaged` if the file is damaged."""
+        """Return verified bytes of a file. Raise `StoreDamaged` if it is damaged."""
         if first_byte in self._damaged:
             raise StoreDamaged(self._damaged[first_byte])
         blocks = self._blocks.get(first_byte)
@@ -370,7 +361,7 @@ class ConsumeQueue:
         return stored[inside - begin : inside - begin + length]
 
     def _read(self, first_byte: int, position: int, length: int) -> bytes:
-        """Return bytes from a file. If the read fails, report the damage and raise `StoreDamaged`."""
+        """Return bytes of a file. If the read fails, report the damage and raise `StoreDamaged`."""
         path = self._path(first_byte)
         try:
             return self._disk.read(path, position, length)
@@ -381,13 +372,13 @@ class ConsumeQueue:
             raise self._damage(first_byte, what) from error
 
     def _damage(self, first_byte: int, what: str) -> StoreDamaged:
-        """Record and report that a file is damaged, and return the exception to be raised."""
+        """Record and report a damaged file. Return the exception to raise."""
         self._damaged = self._damaged | {first_byte: what}
         self._found_damaged(self._path(first_byte), what)
         return StoreDamaged(what)
 
     def _read_all(self, first_byte: int, queue_offset: int) -> bytes:
-        """Return the content of a whole file, or raise `StoreDamaged` if it does not match the CRC."""
+        """Return the content of a whole file. Raise `StoreDamaged` if it does not match its CRC."""
         self.compared_bytes += self._length(first_byte)
         stored = self._read(first_byte, 0, self._length(first_byte))
         if len(stored) != self._length(first_byte) or zlib.crc32(stored) != self._crcs[first_byte]:
@@ -395,7 +386,7 @@ class ConsumeQueue:
         return stored
 
     def _what(self, first_byte: int, queue_offset: int) -> str:
-        """Return an error message for a file that does not match its CRC."""
+        """Return the error message for a file that does not match its CRC."""
         path, how = self._path(first_byte), "cannot be read"
         with suppress(OSError):
             is_short = self._disk.size(path) < self._length(first_byte)
@@ -403,7 +394,7 @@ class ConsumeQueue:
         return f"{path} {how}; met at queue offset {queue_offset}. {_ADVICE}"
 
     def _matches(self, first_byte: int, crc: int) -> bool:
-        """Return whether a file has the required length and its valid entries match the CRC."""
+        """Return whether a file has its length and its valid entries match the CRC."""
         length = self._length(first_byte)
         try:
             stored = self._disk.read(self._path(first_byte), 0, length)
@@ -414,14 +405,14 @@ class ConsumeQueue:
         return len(stored) == length and zlib.crc32(stored) == crc
 
     def _length(self, first_byte: int) -> int:
-        """Return the number of bytes occupied by valid entries in a file."""
+        """Return the number of bytes of valid entries in a file."""
         return min(_FILE_BYTES, self._written_count * ENTRY_BYTES - first_byte)
 
     def is_sound(self, *, may_be_cut: bool = False) -> bool:
-        """Return whether all files with entries at or above `min_offset` are undamaged.
+        """Return whether all files with entries from `min_offset` on are undamaged.
 
-        If `may_be_cut` is true, the oldest files may be missing, because retention may have deleted the files
-        before the retention record is replayed.
+        If `may_be_cut` is true, the oldest files may be missing, because retention may have deleted them
+        before its record is replayed.
         """
         begins_at = self.min_offset * ENTRY_BYTES
         needed = sorted(one for one in self._crcs if one + self._length(one) > begins_at)
@@ -435,7 +426,7 @@ class ConsumeQueue:
         return False
 
     def holds(self, physical_offset: int) -> bool:
-        """Return whether a record of the queue begins at a log offset. The search requires about 20 reads."""
+        """Return whether a record of the queue begins at a log offset. This takes about 20 reads."""
         at = self._search(physical_offset)
         if at == self.end_offset:
             return False
@@ -443,10 +434,10 @@ class ConsumeQueue:
         return found.record_bytes > 0 and found.physical_offset == physical_offset
 
     def write(self) -> list[str]:
-        """Write the tail to files without syncing, and return the paths of the files.
+        """Write the tail to files without a sync. Return their paths.
 
-        No sync is required, because the files can be rebuilt. Raise OSError if the disk is full. Entries that
-        could not be written remain in the tail and can still be read.
+        No sync is needed, because the files can be rebuilt. Raise OSError on a full disk. Entries that were
+        not written stay in the tail and can still be read.
         """
         writes = self.unwritten()
         for one in writes:
@@ -455,7 +446,7 @@ class ConsumeQueue:
         return [one.path for one in writes]
 
     def written(self, one: QueueWrite) -> None:
-        """Remove written entries from the tail, unless the entries have already been removed."""
+        """Remove written entries from the tail, unless they are already removed."""
         first_byte, inside = int(one.path[-OFFSET_DIGITS:]), one.position
         if first_byte + inside != self._written_count * ENTRY_BYTES:
             return
@@ -469,17 +460,17 @@ class ConsumeQueue:
         self._written_count += len(one.entries) // ENTRY_BYTES
 
     def doubt(self, path: str) -> None:
-        """Mark a file as untrusted for later processes, because written data may be lost after `SyncFailed`.
+        """Mark a file as untrusted for later processes, because `SyncFailed` may lose written data.
 
-        The current process continues to use the file as long as reads return the written bytes.
+        This process continues to use the file while reads return what was written.
         """
         self._doubted |= {int(path[-OFFSET_DIGITS:])}
 
     def let_go(self) -> list[str]:
-        """Drop a tail that has not been written, and return the paths of the affected files.
+        """Drop a tail that was not written. Return the paths of its files.
 
-        The CRCs of the files are updated as if the entries had been written. As a result, reads of these
-        files raise `StoreDamaged` until the next startup.
+        Their CRCs are updated as if the entries were written. Reads of these files then raise `StoreDamaged`
+        until the next startup.
         """
         writes = self.unwritten()
         for one in writes:
@@ -492,7 +483,7 @@ class ConsumeQueue:
     def unwritten(self, count_max: int | None = None) -> list[QueueWrite]:
         """Return the file writes for up to `count_max` entries of the tail.
 
-        The entries remain in the tail.
+        The entries stay in the tail.
         """
         some = self._tail if count_max is None else self._tail[: count_max * ENTRY_BYTES]
         return [
@@ -500,9 +491,9 @@ class ConsumeQueue:
         ]
 
     def cut(self, queue_offset: int) -> list[str]:
-        """Truncate the queue at `queue_offset`, or raise OSError on failure.
+        """Truncate the queue at `queue_offset`. Raise OSError on failure.
 
-        Return the paths of the files that may have unsynced changes.
+        Return the paths of files that may have unsynced changes.
         """
         paths = self.write()
         assert queue_offset <= self._written_count, f"{self._folder}: nothing lies at {queue_offset}"
@@ -531,8 +522,8 @@ class ConsumeQueue:
     def _crc_of_cut(self, first_byte: int, length: int, queue_offset: int) -> int:
         """Return the CRC of a file truncated to `length` bytes.
 
-        If the file is damaged, return a CRC that does not match the file. An unreadable file is treated as
-        damaged, because it can be rebuilt and must not prevent startup.
+        For a damaged file, return a CRC that does not match. An unreadable file counts as damaged: it can be
+        rebuilt and must not prevent startup.
         """
         if first_byte not in self._damaged:
             with suppress(StoreDamaged):
@@ -546,7 +537,7 @@ class ConsumeQueue:
         return ~zlib.crc32(stored) & 0xFFFFFFFF
 
     def taken(self) -> TakenQueue | None:
-        """Capture the current state for a snapshot row (see `kept`). Return None if the queue is empty."""
+        """Capture the current state for a snapshot row (see `kept`), or None for an empty queue."""
         if self.end_offset == 0:
             return None
         crcs = self._crcs
@@ -555,7 +546,7 @@ class ConsumeQueue:
         return TakenQueue(self._written_count, crcs, bytes(self._tail), self.min_offset, self._begins_at)
 
     def pad_to(self, queue_offset: int, physical_offset: int) -> None:
-        """Extend the queue to `queue_offset` with gap entries that replace lost records."""
+        """Extend the queue to `queue_offset` with gap entries for lost records."""
         # All gap entries except the last are stored as a hole in the file, which uses no disk space. The last
         # gap entry is written, because `adopt` requires that the last file exist and contain at least one
         # entry.
@@ -568,8 +559,8 @@ class ConsumeQueue:
     def begin_with_gap(self, queue_offset: int, lost_until: int, physical_offset: int) -> None:
         """Begin an empty queue at an offset.
 
-        The range up to `lost_until` becomes a gap, because its records were destroyed by damage. Gap entries
-        overwrite old bytes in files written by an earlier process.
+        The range up to `lost_until` becomes a gap, because damage has destroyed its records. Gap entries
+        overwrite old bytes in files of an older process.
         """
         assert queue_offset < lost_until, f"{self._folder}: no gap before {lost_until}"
         self._begin_at(queue_offset)
@@ -578,7 +569,7 @@ class ConsumeQueue:
     def first_from(self, log_offset: int) -> int:
         """Return the first queue offset whose record begins at or above a log offset.
 
-        If a file is damaged, return the current first offset of the queue.
+        If a file is damaged, return the current first offset.
         """
         with suppress(StoreDamaged):
             if self.min_offset < self.end_offset and self._begin() < log_offset:
@@ -588,9 +579,8 @@ class ConsumeQueue:
     def _search(self, log_offset: int) -> int:
         """Return the first queue offset whose record begins at or above a log offset.
 
-        Raise `StoreDamaged` if a file is damaged. Intermediate entries are not verified, so the search reads
-        at most two whole files. The result and the preceding entry are verified, which is sufficient because
-        log offsets are in ascending order.
+        Raise `StoreDamaged` if a file is damaged. The search verifies only the result and the entry before
+        it, so it reads at most two whole files. This is enough, because log offsets ascend.
         """
         offsets = range(self.end_offset)
         found = bisect_left(offsets, log_offset, lo=self.min_offset, key=self._uncompared_place)
@@ -600,14 +590,14 @@ class ConsumeQueue:
         return bisect_left(offsets, log_offset, lo=self.min_offset, key=self._physical_offset)
 
     def _uncompared_place(self, queue_offset: int) -> int:
-        """Return the log offset stored in an entry, without verifying the entry."""
+        """Return the log offset in an entry, without verifying it."""
         return _place_of(self.peek(queue_offset))
 
     def peek(self, queue_offset: int) -> Entry:
-        """Return an entry without verifying the entry or reading the whole file.
+        """Return an entry without verifying it or reading the whole file.
 
-        The caller must verify the entry. Return a gap entry if the file does not contain the entry. Raise
-        `StoreDamaged` if the file cannot be read.
+        The caller must verify it. Return a gap entry if the file does not have it. Raise `StoreDamaged` if
+        the file cannot be read.
         """
         inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
         first_byte = queue_offset * ENTRY_BYTES - inside
@@ -618,13 +608,13 @@ class ConsumeQueue:
 
     @property
     def knows_begin(self) -> bool:
-        """True if the log offset in the first entry is known. The offset is cached by `first_from`."""
+        """Whether the log offset in the first entry is known. `first_from` caches it."""
         return self._begins_at != UNKNOWN
 
     def _begin(self) -> int:
         """Return the log offset in the first entry.
 
-        The offset is cached to reduce the number of files that retention must read.
+        It is cached, so that retention reads fewer files.
         """
         if self._begins_at == UNKNOWN:
             self._begins_at = self._physical_offset(self.min_offset)
@@ -632,17 +622,17 @@ class ConsumeQueue:
 
     @property
     def unread_bytes(self) -> int:
-        """The total size in bytes of the files that have not been read yet.
+        """Size in bytes of all files that were not read yet.
 
-        A file is read as a whole when it is first accessed.
+        The first access to a file reads all of it.
         """
         known = self._blocks.keys() | self._damaged.keys()
         return sum(self._length(first_byte) for first_byte in self._crcs if first_byte not in known)
 
     def whole_bytes(self, queue_offset: int) -> int:
-        """Return the number of bytes that must be read to verify a file before an entry can be read.
+        """Return how many bytes of a file must be verified before an entry can be read.
 
-        Return 0 if the whole file does not have to be read.
+        Return 0 if the whole file need not be read.
         """
         if 0 <= (queue_offset - self._read_ahead_from) * ENTRY_BYTES < len(self._read_ahead):
             return 0  # The entry may have been read from the tail without reading the file.
@@ -651,7 +641,7 @@ class ConsumeQueue:
         return 0 if is_known or queue_offset >= self._written_count else self._length(first_byte)
 
     def place(self, queue_offset: int) -> int:
-        """Return the log offset in an entry, or `UNKNOWN` if the entry is missing or its file is damaged."""
+        """Return the log offset in an entry, or `UNKNOWN` if it is missing or its file is damaged."""
         with suppress(StoreDamaged):
             if queue_offset < self.end_offset:
                 return (
@@ -660,10 +650,9 @@ class ConsumeQueue:
         return UNKNOWN
 
     def rise(self, min_offset: int, begins_at: int = UNKNOWN) -> None:
-        """Increase the first offset of the queue to `min_offset`, but not beyond the end of the queue.
+        """Raise the first offset of the queue to `min_offset`, at most to its end.
 
-        If the log offset in the entry at `min_offset` is known (`place`), the caller passes it as `begins_at`
-        to avoid a later read.
+        `begins_at` is the log offset in the entry there, if known (`place`), to avoid a later read.
         """
         risen = max(self.min_offset, min(min_offset, self.end_offset))
         if risen != self.min_offset:
@@ -672,38 +661,37 @@ class ConsumeQueue:
 
     @property
     def has_unneeded(self) -> bool:
-        """True if there is a file that may be deleted because all of its entries are below `min_offset`."""
+        """Whether a file may be deleted because all its entries are below `min_offset`."""
         return bool(self._crcs) and min(self._crcs) < self._needed_from
 
     @property
     def may_be_unneeded(self) -> bool:
-        """True if there is a file whose entries are all below `min_offset`, even if it is the last file.
+        """Whether all entries of a file are below `min_offset`, even if it is the last file.
 
-        If the value is False, it remains False until the first offset of the queue is increased again.
+        False stays False until the first offset of the queue is raised again.
         """
         oldest = min(self._crcs, default=self._written_count * ENTRY_BYTES)
         return self.min_offset * ENTRY_BYTES // _FILE_BYTES > oldest // _FILE_BYTES
 
     @property
     def _needed_from(self) -> int:
-        """The byte position at which the first file that must be kept begins.
+        """Byte position of the first file to keep.
 
-        The file that contains the last entry is always kept, because its CRC is updated when entries are
-        added.
+        The file with the last entry is always kept, because new entries update its CRC.
         """
         return min(self.min_offset, self.end_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
 
     def unneeded(self) -> list[str]:
-        """Return the paths of the files to be deleted. All entries in these files are below `min_offset`.
+        """Return the paths of the files to delete. All their entries are below `min_offset`.
 
-        The returned files are no longer read. A file in which the tail begins is kept, because writing the
-        tail would create the file again.
+        These files are no longer read. A file where the tail begins is kept, because writing the tail would
+        create it again.
         """
         first = min(self._needed_from, self._written_count * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES)
         return [self._path(at) for at in self._crcs if at < first]
 
     def deleted(self, paths: Iterable[str]) -> None:
-        """Remove the state of deleted files that were returned by `unneeded`."""
+        """Forget deleted files that `unneeded` returned."""
         first_bytes = {int(path[-OFFSET_DIGITS:]) for path in paths}
         # `_needed_from` is not used, because the last entry may be in a deleted file after the queue was
         # truncated.
@@ -713,10 +701,10 @@ class ConsumeQueue:
         self._forget(first_bytes)
 
     def write_what_goes(self) -> list[str]:
-        """If the tail begins in a file that is to be deleted, write as much of the tail as possible.
+        """If the tail begins in a file to delete, write as much of the tail as possible.
 
-        Return the paths of the written files. Raise `SyncFailed` if syncing a folder that also contains other
-        files fails, because the operating system reports the failure only once.
+        Return the paths of the written files. Raise `SyncFailed` if the sync of a folder with other files
+        fails, because the operating system reports this only once.
         """
         if self._written_count * ENTRY_BYTES >= self._needed_from:
             return []
@@ -733,14 +721,14 @@ class ConsumeQueue:
         return paths
 
     def _forget(self, first_bytes: Set[int]) -> None:
-        """Remove the state of files that were deleted or modified."""
+        """Forget files that were deleted or changed."""
         self._crcs = {at: crc for at, crc in self._crcs.items() if at not in first_bytes}
         self._blocks = {at: blocks for at, blocks in self._blocks.items() if at not in first_bytes}
         self._damaged = {at: what for at, what in self._damaged.items() if at not in first_bytes}
         self._doubted -= first_bytes
 
     def adopt(self, crcs: Iterable[tuple[int, int]], tail: bytes, min_offset: int, begins_at: int) -> None:
-        """Restore the state of an earlier process from a snapshot, without reading any file."""
+        """Restore the state of an older process from a snapshot, without reading a file."""
         assert self.end_offset == self._written_count, f"{self._folder}: a queue that goes on adopts nothing"
         self._crcs = dict(crcs) or _NO_FILES
         self._tail += tail
@@ -748,13 +736,13 @@ class ConsumeQueue:
         assert min_offset <= self.end_offset, f"{self._folder}: begins behind its end"
 
     def _begin_at(self, queue_offset: int) -> None:
-        """Begin a queue whose first records are no longer in the log. The first file begins with a hole."""
+        """Begin a queue whose first records are no longer in the log. Its first file begins with a hole."""
         assert self.end_offset == 0, f"{self._folder}: a queue begins once"
         self._written_count = self.min_offset = queue_offset
         self._begins_at = UNKNOWN
 
     def _physical_offset(self, queue_offset: int) -> int:
-        """Return the log offset in an entry, or raise `StoreDamaged` if the file is damaged."""
+        """Return the log offset in an entry. Raise `StoreDamaged` if the file is damaged."""
         (found,) = self.get(queue_offset, 1)
         return _place_of(found)
 
@@ -770,24 +758,23 @@ Row = tuple[int, list[tuple[int, int]], int, str, int]
 
 
 def kept(taken: TakenQueue) -> Row:
-    """Return the snapshot row of a queue.
+    """Return the snapshot row of a queue. Thread-safe.
 
-    This function is thread-safe. The row contains the number of entries in files, a (first byte, CRC-32)
-    tuple for each file, and the first queue offset. The row also contains the tail in base64 format, and the
-    log offset in the first entry or `UNKNOWN`.
+    The row has the number of entries in files, (first byte, CRC-32) of each file, the first queue offset, the
+    tail in base64, and the log offset in the first entry or `UNKNOWN`.
     """
     tail = b64encode(taken.tail).decode()
     return taken.written_count, [*taken.crcs.items()], taken.min_offset, tail, taken.begins_at
 
 
 def _crc_before(crcs: dict[int, int], first_byte: int, inside: int) -> int:
-    """Return the CRC of the first `inside` bytes of a file. A missing file is treated as a hole."""
+    """Return the CRC of the first `inside` bytes of a file. A missing file counts as a hole."""
     crc = crcs.get(first_byte)
     return zlib.crc32(bytes(inside)) if crc is None else crc
 
 
 class StoredQueue(NamedTuple):
-    """A queue as stored in a snapshot row."""
+    """A queue in a snapshot row."""
 
     topic: str
     queue_id: int
@@ -799,19 +786,19 @@ class StoredQueue(NamedTuple):
 
     @property
     def has_files(self) -> bool:
-        """True if any entries at or above `min_offset` are stored in files."""
+        """Whether files hold entries from `min_offset` on."""
         return self.written_count > self.min_offset
 
     @property
     def end_offset(self) -> int:
-        """The queue offset that follows the last entry."""
+        """Queue offset after the last entry."""
         return self.written_count + len(self.tail) // ENTRY_BYTES
 
 
 def stored_queues(rows: Any) -> Iterator[StoredQueue]:
-    """Yield the queues stored in snapshot rows. If `rows` is None, no queues are yielded.
+    """Yield the queues in snapshot rows, or none if `rows` is None.
 
-    Topic names are interned, because JSON parsing would otherwise create a separate string for each row.
+    Topic names are interned, because JSON parsing would create a string per row.
     """
     for topic, queue_id, written_count, crcs, min_offset, tail, begins_at in rows or ():
         yield StoredQueue(
@@ -820,25 +807,22 @@ def stored_queues(rows: Any) -> Iterator[StoredQueue]:
 
 
 def _place_of(found: Entry) -> int:
-    """Return the log offset by which an entry is ordered in searches.
+    """Return the log offset that orders an entry in searches.
 
-    A gap entry contains the offset of the record that follows the gap. Because the gap must be ordered before
-    this record, the result for a gap entry is the offset minus 1.
+    A gap entry holds the offset of the record after the gap. Its result is that offset minus 1, because the
+    gap comes before the record.
     """
     return found.physical_offset if found.record_bytes else max(found.physical_offset - 1, -1)
 
 
 def writes_of(key: tuple[str, int], taken: TakenQueue) -> Iterator[QueueWrite]:
-    """Yield the file writes for the tail in `taken`, where `key` is (topic, queue ID).
-
-    This function is thread-safe.
-    """
+    """Yield the file writes for the tail in `taken`. `key` is (topic, queue ID). Thread-safe."""
     for first_byte, inside, part in _parts(taken.written_count, taken.tail):
         yield QueueWrite(_path_of(*key, first_byte), inside, part)
 
 
 def _parts(written_count: int, tail: bytes | bytearray) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (first byte of the file, position in the file, entries) for each part of a tail."""
+    """Yield (first byte of the file, position in it, entries) for each part of a tail."""
     first, position = 0, written_count * ENTRY_BYTES
     while first < len(tail):
         inside = position % _FILE_BYTES
@@ -848,10 +832,9 @@ def _parts(written_count: int, tail: bytes | bytearray) -> Iterator[tuple[int, i
 
 
 def _is_in(codes: Integers, wanted: Integers) -> Flags:
-    """Return a Boolean array that indicates which codes are in `wanted`.
+    """Return for each code whether it is in `wanted`, an ascending array.
 
-    `wanted` must be in ascending order. If `wanted` contains 2,048 codes, the search for each code requires
-    12 steps.
+    With 2,048 wanted codes, each search takes 12 steps.
     """
     at = np.searchsorted(wanted, codes)
     found: Flags = wanted[np.minimum(at, len(wanted) - 1)] == codes
@@ -859,9 +842,9 @@ def _is_in(codes: Integers, wanted: Integers) -> Flags:
 
 
 def files_of(stored: StoredQueue) -> Iterator[tuple[str, int, int]]:
-    """Yield a (path, length in bytes, CRC-32) tuple for each queue file with remaining entries.
+    """Yield (path, length in bytes, CRC-32) for each queue file with remaining entries.
 
-    The last file is always included, because its CRC is updated when entries are added.
+    The last file is always included, because new entries update its CRC.
     """
     last = max((first_byte for first_byte, _ in stored.crcs), default=0)
     for first_byte, crc in stored.crcs:

@@ -1,14 +1,12 @@
-"""Encodes receipt handles.
+"""Receipt handles.
 
-A receipt handle identifies a lease, and consists of the nine fields used by RocketMQ, an epoch, and a
-generation.
+A receipt handle identifies a lease. It has the nine fields of RocketMQ, an epoch, and a generation.
 
     startOffset popTime invisibleTime reviveQueueId topicType
     brokerName queueId offset commitLogOffset [epoch] generation
 
-Receipt handles are opaque to clients. Each lease has a unique generation, so a receipt handle is rejected
-after its message has been acknowledged or leased again. If the epoch of the lease is 0, the epoch is omitted.
-(See `ReceiptHandle` in RocketMQ.)
+Receipt handles are opaque to clients. Each lease has a unique generation, so a handle is rejected once its
+message has been acknowledged or leased again. The epoch 0 is omitted. (See `ReceiptHandle` in RocketMQ.)
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from tidewheel.errors import InvalidReceiptHandle
 
 
 class Receipt(NamedTuple):
-    """The content of a receipt handle. A receipt handle identifies a lease and the leased message."""
+    """Content of a receipt handle: a lease and its message."""
 
     queue_id: int
     queue_offset: int
@@ -36,7 +34,7 @@ def encode(
     queue_id: int, offset: int, physical_offset: int, leased_ms: int, invisible_ms: int, generation: int,
     epoch: int, broker_name: str,
 ) -> str:  # fmt: skip
-    """Return the receipt handle for a lease. Times are in ms since 1970."""
+    """Return the receipt handle of a lease. Times are in milliseconds since the Unix epoch."""
     lease = f"{epoch} {generation}" if epoch else generation
     return (
         f"{offset} {leased_ms} {invisible_ms} 0 0 {broker_name} {queue_id} {offset} {physical_offset} {lease}"
@@ -46,7 +44,7 @@ def encode(
 def generation_of(handle: str) -> int:
     """Return the generation in a receipt handle, or -1 if the handle is malformed.
 
-    The caller compares the result with the generation of the current lease.
+    The caller compares it with that of the current lease.
     """
     try:
         return int(handle.rpartition(" ")[2])
@@ -56,9 +54,9 @@ def generation_of(handle: str) -> int:
 
 @lru_cache(maxsize=limits.ENTRIES_PER_REQUEST_MAX)
 def decode(handle: str) -> Receipt:
-    """Return the content of a receipt handle, or raise `InvalidReceiptHandle` if it is malformed.
+    """Return the content of a receipt handle. Raise `InvalidReceiptHandle` if it is malformed.
 
-    The result is cached, because the receipt handle of an ended lease is decoded twice.
+    Results are cached, because the handle of an ended lease is decoded twice.
     """
     try:
         first, leased, invisible, revive, kind, _, queue, offset, physical, *rest = handle.split(" ")

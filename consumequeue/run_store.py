@@ -1,11 +1,11 @@
-"""Implements run stores.
+"""Run stores.
 
-A run store is an index that stores recent entries in memory and older entries in sorted runs.
+A run store is an index with recent entries in memory and older ones in sorted runs.
 
     put ----> recent (memory) ----> closed ----> runs (`consumequeue.sorted_runs`)
               since the last to_write            written and merged by checkpoints
 
-There are two kinds of run stores, each of which has its own schema, in-memory structure, and lookup methods:
+There are two kinds, each with its own schema, memory structure, and lookup methods:
 
                     key index (`keyindex.py`)          timer index (`timerindex.py`)
     an entry        hash of a key, offset of a record  key, check, offset of a record, at, extra
@@ -14,29 +14,26 @@ There are two kinds of run stores, each of which has its own schema, in-memory s
     expired         below the log's first offset       as defined by the caller (rule 2)
     damage          the index is rebuilt (rule 3)      intact blocks remain readable (rule 3)
 
-1. Files are written by the checkpoint worker, and are listed in the snapshot of the checkpoint. Files are
-   never modified, and file numbers are never reused. A file is deleted when it is listed in neither the new
-   snapshot nor the previous snapshot, because recovery may start from either snapshot. A failed checkpoint
-   may have written its snapshot to disk. Therefore, the runs of a failed checkpoint are kept until a
+1. The checkpoint worker writes files, and its snapshot lists them. Files never change, and file numbers are
+   never reused. A file is deleted when neither the new nor the previous snapshot lists it, because recovery
+   may start from either. A failed checkpoint may have written its snapshot. Its runs are kept until a
    checkpoint succeeds.
-2. A merge drops expired entries. If only the newest entry for a key is valid, an expired entry is kept as
-   long as a run that is not part of the merge may contain an older entry for the key. If the expired entry
-   were dropped, the older entry would become valid again. As a result, a lookup may return expired entries,
-   and the caller must check whether an entry has expired.
-3. A damaged run and all older runs are never merged. A derived index can be rebuilt from the log. A derived
-   index is restored either completely or not at all. If a derived index has a damaged run, snapshots contain
-   None for the index, and the index is rebuilt at the next startup. If files cannot be written to the folder
-   of a derived index, the folder is set aside (`consumequeue.aside`). In an index that is not derived,
-   damaged runs are kept, because these runs contain the only copies of their entries. Lookups that need a
-   damaged block raise `StoreDamaged`, and all other lookups succeed. A read error (EIO) is also treated as
-   damage, and does not prevent startup or checkpoints.
-4. Runs are selected for merging by size. A run is merged when all later runs and the new entries together
-   contain at least three times as many entries as the run. As a result, an index has about three runs of each
-   size, and an entry is rewritten only when it moves to a run that is at least four times as large.
+2. A merge drops expired entries. If only the newest entry of a key is valid, an expired one is kept while a
+   run outside the merge may have an older entry of the key, because dropping it would make the older one
+   valid again. A lookup may thus return expired entries, and the caller must check this.
+3. A damaged run and all older runs are never merged. A derived index can be rebuilt from the log, and is
+   restored completely or not at all. If it has a damaged run, snapshots hold None for it, and the next
+   startup rebuilds it. If its folder cannot be written, the folder is set aside (`consumequeue.aside`). In
+   other indexes, damaged runs are kept, because they hold the only copies of their entries. Lookups that need
+   a damaged block raise `StoreDamaged`, and all others succeed. A read error (EIO) counts as damage, and does
+   not prevent startup or checkpoints.
+4. A run is merged when all later runs and the new entries together have at least three times its entries. An
+   index thus has about three runs of each size, and an entry is rewritten only into a run at least four times
+   as large.
 
-Up to `UNSAVED_MAX` entries are kept in memory. A checkpoint is due when this number of entries is in memory
-or in runs that are not listed in any snapshot. Recovery may replay more than `UNSAVED_MAX` entries, and
-therefore writes runs during the replay (`spill`). Weak spot: A damaged run prevents merges of all older runs.
+A checkpoint is due when `UNSAVED_MAX` entries are in memory or in runs that no snapshot lists. Recovery may
+replay more entries, and writes runs meanwhile (`spill`). Weak spot: a damaged run prevents merges of all
+older runs.
 """
 
 from __future__ import annotations
@@ -58,20 +55,20 @@ UNSAVED_MAX: Final = 1_000_000
 _GROWTH: Final = 3
 
 IsOver = Callable[[Entries, int], Mask]
-"""A function that returns a Boolean array indicating which entries have expired at a time or log offset."""
+"""Returns for each entry whether it has expired at a time or log offset."""
 
 
 class Unsaved(Protocol):
-    """The in-memory entries of an index."""
+    """Entries of an index in memory."""
 
     def __len__(self) -> int:
         """Return the number of entries."""
 
     def chunks(self) -> Iterator[Entries]:
-        """Yield all entries in order. No entry may be added until the last chunk has been yielded."""
+        """Yield all entries in order. Do not add entries until the last chunk."""
 
     def take(self, newer: Self) -> None:
-        """Move all entries from `newer` to this object. `newer` must not be used afterwards."""
+        """Move all entries of `newer` here. Do not use `newer` afterwards."""
 
 
 Memory = TypeVar("Memory", bound=Unsaved)
@@ -79,9 +76,9 @@ Memory = TypeVar("Memory", bound=Unsaved)
 
 @dataclass(slots=True, eq=False)
 class RunsToWrite:
-    """The state of a run store for a checkpoint.
+    """State of a run store for a checkpoint.
 
-    The state consists of closed in-memory structures and runs.
+    It consists of closed memory structures and runs.
     """
 
     schema: Schema
@@ -90,20 +87,19 @@ class RunsToWrite:
     runs: tuple[Run, ...]
     recents: tuple[Unsaved, ...]
     named: frozenset[str]
-    """The names of the files that snapshots on disk may list."""
+    """Names of files that snapshots on disk may list."""
     is_over: IsOver
     until: int
-    """The time or log offset that is passed to `is_over`."""
+    """Time or log offset for `is_over`."""
     damaged: set[int]
     written: tuple[Run, ...] | None = field(default=None, init=False)
-    """The runs that result from `write`, or None if `write` has not been called."""
+    """Runs after `write`, or None before."""
 
     def write(self, disk: Disk) -> None:
-        """Merge the new entries with the runs selected by rule 4, and write the result to a durable run.
+        """Merge the new entries with the runs of rule 4 into a durable run.
 
-        Damaged runs, and all runs that are older than a damaged run, are left unchanged. If files cannot be
-        written to the folder of a derived index, the folder is set aside, and all runs are considered
-        damaged. Raise OSError on failure.
+        A damaged run and all older runs stay as they are. If the folder of a derived index cannot be written,
+        set it aside and treat all runs as damaged. Raise OSError on failure.
         """
         try:
             self._write(disk)
@@ -133,18 +129,18 @@ class RunsToWrite:
         self.written = self.runs[:kept] if new is None else (*self.runs[:kept], new)
 
     def freeze(self) -> Any:
-        """Return a snapshot row for each run (`Run.freeze`), or None if the index must be rebuilt."""
+        """Return a snapshot row per run (`Run.freeze`), or None if the index must be rebuilt."""
         assert self.written is not None, "frozen before it was written"
         is_damaged = any(run.number in self.damaged for run in self.written)
         return None if self.schema.is_derived and is_damaged else [run.freeze() for run in self.written]
 
     def delete_unused(self, disk: Disk) -> None:
-        """Delete the files that are listed in neither the new snapshot nor the previous snapshot."""
+        """Delete the files that neither the new nor the previous snapshot lists."""
         assert self.written is not None, "tidied before it was written"
         _delete_all_but(disk, self.folder, self.named | _names(self.runs) | _names(self.written))
 
     def _sound_from(self) -> int:
-        """Return the position of the run after the newest damaged run, or 0 if no run is damaged."""
+        """Return the position after the newest damaged run, or 0 if none is damaged."""
         places = [place for place, run in enumerate(self.runs, 1) if run.number in self.damaged or run.lost]
         return max(places, default=0)
 
@@ -166,7 +162,7 @@ class RunsToWrite:
             raise
 
     def _needed(self, entries: Entries, older: tuple[Run, ...]) -> Entries:
-        """Return all entries except expired entries that do not supersede an older entry."""
+        """Return all entries except expired ones that supersede no older entry."""
         # After a false positive of a filter, an expired entry is only kept until the next merge.
         is_over = self.is_over(entries, self.until)
         if self.schema.newest_only and older and is_over.any():
@@ -177,7 +173,7 @@ class RunsToWrite:
 
 
 class RunStore(Generic[Memory]):
-    """An index that is stored in one folder. The index is initially empty."""
+    """An index in one folder. It is empty at first."""
 
     def __init__(
         self, disk: Disk, folder: str, schema: Schema, begin: Callable[[], Memory], is_over: IsOver
@@ -199,42 +195,41 @@ class RunStore(Generic[Memory]):
 
     @property
     def is_full(self) -> bool:
-        """True if a checkpoint is due.
+        """Whether a checkpoint is due.
 
-        A checkpoint is due if too many entries are in memory or in runs that are not listed in any snapshot.
+        It is due if too many entries are in memory or in runs that no snapshot lists.
         """
         return len(self._recent) + self._closed_count + self._unnamed_count >= UNSAVED_MAX
 
     @property
     def runs(self) -> tuple[Run, ...]:
-        """The current runs, ordered from oldest to newest."""
+        """Current runs, from oldest to newest."""
         return self._runs
 
     def recents(self) -> tuple[Memory, ...]:
-        """Return the entries in memory, ordered from oldest to newest."""
+        """Return the entries in memory, from oldest to newest."""
         return (*self._closed, self._recent)
 
     @property
     def damaged_runs(self) -> list[Run]:
-        """The runs that are known to be damaged."""
+        """Runs known to be damaged."""
         return [run for run in self._runs if run.lost or run.number in self._damaged]
 
     @property
     def damage(self) -> str:
-        """A description of the known damage, or "" if there is none."""
+        """Description of the known damage, or "" if there is none."""
         if self._schema.is_derived:
             return " ".join(run.damage for run in self.damaged_runs)
         return " ".join(run.wrong for run in self.damaged_runs)
 
     def found_damaged(self, runs: Iterable[Run]) -> None:
-        """Record that the given runs are damaged. Runs that are no longer in use are ignored."""
+        """Record damaged runs. Runs no longer in use are ignored."""
         self._damaged |= {run.number for run in runs if run in self._runs}
 
     def to_write(self, until: int) -> RunsToWrite:
-        """Return the state to be written by a checkpoint. Another thread may write the state.
+        """Return the state for a checkpoint to write, possibly in another thread.
 
-        The caller must report the result by calling `written` or `failed`. No entries are removed from memory
-        until the result has been reported.
+        The caller must call `written` or `failed`. Entries stay in memory until then.
         """
         if len(self._recent):
             self._closed.append(self._recent)
@@ -257,12 +252,12 @@ class RunStore(Generic[Memory]):
         )
 
     def written(self, done: RunsToWrite) -> None:
-        """After a successful checkpoint, replace the written entries and merged runs with the new runs."""
+        """Replace the written entries and merged runs with the new runs after a checkpoint."""
         self._take_over(done)
         self._named, self._unnamed_count = _names(self._runs), 0
 
     def failed(self, done: RunsToWrite) -> None:
-        """Start using the runs written by a failed checkpoint, because a snapshot may list these runs."""
+        """Use the runs of a failed checkpoint, because a snapshot may list them."""
         # The snapshot of the checkpoint may have been written before the failure, and may now be the newest
         # or the previous snapshot. Therefore, its files are kept until a checkpoint succeeds, even if they
         # have been merged.
@@ -271,7 +266,7 @@ class RunStore(Generic[Memory]):
         self._use(done)
 
     def _use(self, done: RunsToWrite) -> None:
-        """Start using the written runs. If no run was written, reopen the newest closed structure."""
+        """Use the written runs. If there are none, reopen the newest closed structure."""
         if done.written is not None:
             self._unnamed_count += sum(map(len, done.recents))
             self._take_over(done)
@@ -285,8 +280,8 @@ class RunStore(Generic[Memory]):
     def spill(self, until: int) -> None:
         """Write a run if too many entries are in memory.
 
-        This method is used by recovery, which may add any number of entries. If the write fails, entries
-        remain in memory, and the write is retried after `UNSAVED_MAX` additional entries.
+        For recovery, which may add any number of entries. If the write fails, entries stay in memory, and the
+        next attempt follows after `UNSAVED_MAX` more.
         """
         if len(self._recent) + self._closed_count >= self._spill_count:
             done = self.to_write(until)
@@ -298,12 +293,11 @@ class RunStore(Generic[Memory]):
             self._use(done)
 
     def adopt(self, frozen: Any, others: Iterable[Any] = ()) -> str:
-        """Restore the runs from a snapshot, and return a description of any damage, or "" if there is none.
+        """Restore the runs from a snapshot. Return a description of any damage, or "".
 
-        Files that are listed in other snapshots are kept, and all other files are deleted. A derived index is
-        restored only if all runs are undamaged and readable. In any other index, an unreadable run is kept
-        and is also listed in later snapshots, because the remaining entries of the index are correct. Raise
-        OSError on failure.
+        Files listed in other snapshots are kept, and all others are deleted. A derived index is restored only
+        if all runs are undamaged. In any other index, an unreadable run is kept and listed in later
+        snapshots, because the other entries are correct. Raise OSError on failure.
         """
         self._clear()
         runs = tuple(Run(self._schema, self._folder, *fields) for fields in frozen or ())
@@ -323,11 +317,10 @@ class RunStore(Generic[Memory]):
         return self.damage
 
     def _delete_unnamed(self, names: frozenset[str]) -> str:
-        """Delete the files that are not in `names`.
+        """Delete the files not in `names`.
 
-        Return an error message if the folder cannot be listed, or else "". If a file of a derived index
-        cannot be deleted, the next checkpoint retries the deletion. For an index that is not derived, raise
-        OSError.
+        Return an error message if the folder cannot be listed, or "". If a file of a derived index cannot be
+        deleted, the next checkpoint retries. For any other index, raise OSError.
         """
         try:
             _delete_all_but(self._disk, self._folder, names)
@@ -364,7 +357,7 @@ class RunStore(Generic[Memory]):
 
 
 def _kept_count(runs: Sequence[Run], new_count: int) -> int:
-    """Return the number of oldest runs that are excluded from a merge with `new_count` new entries."""
+    """Return how many of the oldest runs stay out of a merge with `new_count` new entries."""
     behind = new_count + sum(run.entry_count for run in runs)
     for position, run in enumerate(runs):
         behind -= run.entry_count
@@ -380,8 +373,7 @@ def _names(runs: Iterable[Run]) -> frozenset[str]:
 def _delete_all_but(disk: Disk, folder: str, names: frozenset[str]) -> None:
     """Delete all files in a folder that are not in `names`.
 
-    A failure does not prevent other deletions. The first OSError is raised after all files have been
-    processed.
+    A failure does not stop other deletions. The first OSError is raised at the end.
     """
     failed: list[OSError] = []
     for name in disk.list(folder):

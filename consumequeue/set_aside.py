@@ -1,21 +1,18 @@
-"""Stores the messages of a queue that are set aside for other filters of a consumer group.
+"""Messages of a queue that are set aside for other filters of a consumer group.
 
-If a message does not match the filter of a receive but matches another filter of the group, the message is
-set aside. Messages that are set aside are delivered to later receives with a matching filter, beginning with
-the lowest offset.
+A message that does not match the filter of a receive, but another filter of the group, is set aside. Receives
+with a matching filter get these messages from the lowest offset on.
 
-Each filter corresponds to a bit in the mask `wanted_by`. Messages with the same mask share a heap, so each
-message is in only one heap, regardless of the number of filters. The next message for a filter is the lowest
-of the head offsets of all heaps whose mask contains the filter's bit. If the filters of the group change, the
-bits are assigned to other filters. In this case, `take_all` removes all messages in one step, and each
-message is checked again. Because a receive can change the filters of a group, this step must not cost more
-per message than normal processing.
+Each filter is a bit in the mask `wanted_by`. Messages with the same mask share a heap, so each message is in
+one heap, whatever the number of filters. The next message for a filter is the lowest head of all heaps with
+its bit. If the filters of the group change, the bits get other meanings. `take_all` then removes all messages
+in one step, and each is checked again. A receive can change the filters of a group, so this step must not
+cost more per message than normal processing.
 
-Memory usage is one dictionary entry and one heap entry per message, for up to `PARKED_PER_QUEUE_MAX` messages
-(`consumequeue.in_flight`). Cost: Adding or taking a message requires one heap operation. `first` reads the
-heads of at most 2**FILTERS_PER_GROUP_MAX - 1 heaps, but usually only one or two. Weak spot: If a message is
-finished by retention or by an operator, the heap entry of the message remains until it reaches the head of
-the heap.
+Cost: one dictionary entry and one heap entry per message, for up to `PARKED_PER_QUEUE_MAX` messages
+(`consumequeue.in_flight`). Adding or taking a message is one heap operation. `first` reads the heads of at
+most 2**FILTERS_PER_GROUP_MAX - 1 heaps, usually one or two. Weak spot: if retention or an operator finishes a
+message, its heap entry stays until it reaches the head.
 """
 
 from __future__ import annotations
@@ -25,7 +22,7 @@ from collections import Counter
 
 
 class SetAsideOffsets:
-    """The offsets of messages that are set aside, grouped by the filters that match the messages."""
+    """Offsets of messages set aside, by the filters that match them."""
 
     def __init__(self) -> None:
         self._wanted_by: dict[int, int] = {}
@@ -47,12 +44,12 @@ class SetAsideOffsets:
         heapq.heappush(self._heaps.setdefault(wanted_by, []), offset)
 
     def first(self, filter_bit: int) -> int | None:
-        """Return the lowest offset that is set aside for a filter, or None if there is none."""
+        """Return the lowest offset set aside for a filter, or None."""
         heads = [self._head(mask) for mask in list(self._heaps) if mask & filter_bit]
         return min((one for one in heads if one is not None), default=None)
 
     def take(self, offset: int) -> bool:
-        """Remove an offset, and return whether it was set aside."""
+        """Remove an offset. Return whether it was set aside."""
         mask = self._wanted_by.pop(offset, None)
         if mask is None:
             return False
@@ -63,7 +60,7 @@ class SetAsideOffsets:
         return True
 
     def take_all(self) -> list[int]:
-        """Remove all offsets, and return them in ascending order."""
+        """Remove all offsets. Return them in ascending order."""
         taken = sorted(self._wanted_by)
         self._wanted_by, self._heaps, self._counts = {}, {}, Counter()
         return taken
@@ -74,7 +71,7 @@ class SetAsideOffsets:
             self.take(offset)
 
     def counts(self) -> Counter[int]:
-        """Return the number of offsets for each filter, keyed by filter bit."""
+        """Return the number of offsets per filter, by filter bit."""
         counts: Counter[int] = Counter()
         for mask, count in self._counts.items():
             while mask:

@@ -1,13 +1,11 @@
-"""Implements sorted runs, which are immutable files of fixed-size entries in key order.
+"""Sorted runs: immutable files of fixed-size entries in key order.
 
-Each run also contains fences and a Bloom filter.
+Each run also has fences and a Bloom filter.
 
-`consumequeue.run_store` decides when runs are written, merged, and deleted. The entries are described by a
-`Schema`. The key index (`consumequeue.keyindex`) and the timer index (`consumequeue.timerindex`) each define
-a schema.
+`consumequeue.run_store` decides when runs are written, merged, and deleted. A `Schema` describes the entries.
+The key index (`consumequeue.keyindex`) and the timer index (`consumequeue.timerindex`) each have one.
 
-**A run** is stored in the file `<folder>/<20-digit number>`, which consists of a header, blocks of 4,096
-bytes, and a tail.
+**A run** is the file `<folder>/<20-digit number>`: a header, blocks of 4,096 bytes, and a tail.
 
     head    width  field                        block     width    field
     0       8      magic of the schema          0         4080     whole entries, zeros after the last
@@ -19,27 +17,24 @@ bytes, and a tail.
                                                 ...       8 each   words of the filter (`bloom_filter.py`)
                                                 ...       4, 4     CRC-32 of the fences, of the filter
 
-Integers are little-endian, and unused bytes are set to zero. A file is written under a temporary name, and
-the header is written last. Finally, the file is renamed, so that it is either complete or absent. The CRC of
-a block depends on the block number, so that misplaced blocks are detected.
+Integers are little-endian, and unused bytes are zero. A file is written under a temporary name, header last,
+and then renamed, so it is complete or absent. The CRC of a block depends on its number, so that misplaced
+blocks are detected.
 
-Entries are sorted by `key`, and then by the minor field of the schema. The fences and the filter are kept in
-memory. A lookup usually requires reading one block if the run contains the key, or no block if it does not.
-To limit memory usage, a run that has more than `filtered_max` entries has no filter, and each lookup in such
-a run reads a block. If the fences or the filter are damaged, lookups return the same results, but require
-additional reads. No entry is returned from a damaged block, or from a file whose header does not match the
-snapshot. A read error is also treated as damage (`StoreDamaged`). For a derived index, every error that is
-specific to the file is treated as damage. For any other index, only EIO is treated as damage.
+Entries are sorted by `key`, and then by the minor field of the schema. The fences and the filter are in
+memory. A lookup usually reads one block if the run contains the key, and none otherwise. To limit memory, a
+run with more than `filtered_max` entries has no filter, and each lookup in it reads a block. If the fences or
+the filter are damaged, lookups give the same results with more reads. No entry is returned from a damaged
+block, or from a file whose header does not match the snapshot. A read error is damage too (`StoreDamaged`):
+every error of the file alone for a derived index, and only EIO for any other.
 
-**A merge** combines several sorted sources into a single run. Each pass reads a chunk from every source, and
-yields all entries up to the lowest of the last entries of the chunks. Therefore, each pass consumes at least
-one whole chunk, and at most one chunk of each source is in memory. Entries with the same key and minor field
-are always in the same pass.
+**A merge** combines sorted sources into a single run. Each pass reads a chunk of every source and yields all
+entries up to the lowest last entry of the chunks. Each pass thus consumes at least one whole chunk, with at
+most one chunk per source in memory. Entries with the same key and minor field are in the same pass.
 
-Cost: A lookup takes 0.3 us for a run that does not contain the key, and 8 us for each block that is read.
-Memory usage is 8 bytes per block for the fences. The total memory usage of a run with a filter is 12 to 25
-bits per entry. A merge uses the memory of one chunk per source. Weak spot: A merge rewrites all entries of
-the merged runs, even if their key ranges do not overlap.
+Cost: a lookup takes 0.3 us in a run without the key, and 8 us per block read. Fences take 8 bytes of memory
+per block. A run with a filter takes 12 to 25 bits per entry in total. A merge takes one chunk per source.
+Weak spot: a merge rewrites all entries of its runs, even if their key ranges do not overlap.
 """
 
 from __future__ import annotations
@@ -61,12 +56,12 @@ from consumequeue.bloom_filter import Filter, Mask, Probe, Words
 from consumequeue.queue import is_of_others
 
 Entries = np.ndarray[Any, np.dtype[np.void]]
-"""An array of entries in the format of a schema."""
+"""Array of entries in the format of a schema."""
 
 BLOCK_BYTES: Final = 4096
 CONTENT_BYTES: Final = 4080
 READ_BLOCKS: Final = 64
-"""The number of blocks per read when all blocks of a run are read."""
+"""Blocks per read when a whole run is read."""
 
 _CRC: Final = struct.Struct("<I")
 _CRCS: Final = struct.Struct("<II")
@@ -76,42 +71,40 @@ _PIECE_WORDS: Final = 1 << 17
 
 @dataclass(slots=True, frozen=True, eq=False)
 class Schema:
-    """The entry format and the rules of a run store.
+    """Entry format and rules of a run store.
 
-    The entry format must include the 64-bit fields `key` and `offset`.
+    The entry must have the 64-bit fields `key` and `offset`.
     """
 
     magic: bytes
     entry: np.dtype[np.void]
     minor: str
-    """The field by which entries with the same key are sorted."""
+    """Field that sorts entries with the same key."""
     merged: Callable[[Entries], Entries]
-    """The function that sorts entries from several sources and drops superseded entries. The entries are
-    passed to the function with the oldest source first."""
+    """Sorts entries of several sources, oldest source first, and drops superseded ones."""
     newest_only: bool
-    """True if only the entry with the highest offset is valid among entries with the same key and minor
-    field."""
+    """Whether only the highest offset is valid among entries with the same key and minor field."""
     is_derived: bool
-    """True if all entries are derived from the log, so that the index can be rebuilt if a run is damaged."""
+    """Whether the log has all entries, so that a damaged index can be rebuilt."""
     filtered_max: int
-    """The maximum number of entries in a run that has a filter."""
+    """Maximum number of entries of a run with a filter."""
     advice: str
-    """The advice for the operator in the error message about a damaged run."""
+    """Advice for the operator about a damaged run."""
 
     def __post_init__(self) -> None:
         assert CONTENT_BYTES % self.entry.itemsize == 0, "a full block of entries has room left"
 
     @property
     def block_entries(self) -> int:
-        """The number of entries in a full block."""
+        """Number of entries in a full block."""
         return CONTENT_BYTES // self.entry.itemsize
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A file that contains `entry_count` entries.
+    """A file with `entry_count` entries.
 
-    The offsets of the entries range from `first_offset` up to `end_offset`, exclusive.
+    Their offsets range from `first_offset` to `end_offset` (exclusive).
     """
 
     schema: Schema = field(repr=False)
@@ -121,24 +114,24 @@ class Run:
     end_offset: int
     entry_count: int
     path: str = field(default="", kw_only=True)
-    """The path of the file in the store. By default, the path is derived from the number."""
+    """Path of the file in the store. By default, it follows from the number."""
     fences: Words | None = field(default=None, init=False, repr=False)
     filter: Filter | None = field(default=None, init=False, repr=False)
     is_tail_sound: bool = field(default=False, init=False)
-    """True if the fences and the filter are undamaged."""
+    """Whether the fences and the filter are undamaged."""
     lost: str = field(default="", init=False)
-    """The reason why the entire run cannot be read, or "" if the run can be read."""
+    """Why the entire run cannot be read, or ""."""
     unread: str = field(default="", init=False)
-    """The operating system's error message from a failed read of the file, or "" if no read has failed."""
+    """Error message of a failed read, or ""."""
 
     def __post_init__(self) -> None:
         self.path = self.path or f"{self.folder}/{self.name}"
 
     @classmethod
     def at(cls, schema: Schema, disk: Disk, path: str) -> Run:
-        """Return the run described by the header of a file.
+        """Return the run that the header of a file describes.
 
-        Raise `StoreDamaged` if the header is missing. The fences and the filter are not loaded.
+        Raise `StoreDamaged` if there is no header. Fences and filter are not loaded.
         """
         stored = disk.read(path, 0, _HEAD.size)
         if len(stored) < _HEAD.size:
@@ -148,28 +141,28 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The name of the file within its folder."""
+        """Name of the file in its folder."""
         return f"{self.number:0{OFFSET_DIGITS}d}"
 
     @property
     def block_count(self) -> int:
-        """The number of blocks that follow the header."""
+        """Number of blocks after the header."""
         return -(-self.entry_count // self.schema.block_entries)
 
     @property
     def tail_at(self) -> int:
-        """The byte position at which the fences begin."""
+        """Byte position of the fences."""
         return (1 + self.block_count) * BLOCK_BYTES
 
     def freeze(self) -> list[int]:
-        """Return the snapshot row of the run, which contains the fields of the header."""
+        """Return the snapshot row of the run: the fields of the header."""
         return [self.number, self.first_offset, self.end_offset, self.entry_count]
 
     def load(self, disk: Disk) -> None:
-        """Load the fences and the filter into memory, and determine whether the run is lost.
+        """Load the fences and the filter, and find out whether the run is lost.
 
-        A run is considered lost if its header cannot be read from disk. A run of a derived index is also
-        considered lost if its tail cannot be read. Raise OSError under the same conditions as `blocks`.
+        A run is lost if its header cannot be read. A run of a derived index is also lost if its tail cannot
+        be read. Raise OSError as `blocks` does.
         """
         try:
             self._load(disk)
@@ -199,9 +192,9 @@ class Run:
         self.is_tail_sound = are_fences_sound and is_filter_sound
 
     def _read_tail(self, disk: Disk, position: int, length: int) -> bytes:
-        """Return bytes from the tail.
+        """Return bytes of the tail.
 
-        For an index that is not derived, return b"" if the bytes cannot be read.
+        For an index that is not derived, return b"" if they cannot be read.
         """
         try:
             return disk.read(self.path, position, length)
@@ -214,24 +207,24 @@ class Run:
     def may_hold(self, probe: Probe) -> bool:
         """Return whether the run may contain the key of a probe.
 
-        A result of False means that the run does not contain the key.
+        False means that it does not.
         """
         return self.filter is None or self.filter.may_hold(probe)
 
     def may_hold_each(self, places: Words, bits: Words) -> Mask:
-        """Return, for each probe, whether the run may contain the key.
+        """Return for each probe whether the run may contain its key.
 
-        If the run has no filter, all results are True.
+        Without a filter, all results are True.
         """
         if self.filter is None:
             return np.ones(len(places), np.bool_)
         return self.filter.may_hold_each(places, bits)
 
     def find(self, disk: Disk, key: int) -> Iterator[Entries]:
-        """Yield the entries for a key block by block, beginning with the last block.
+        """Yield the entries of a key block by block, from the last block on.
 
-        Raise `StoreDamaged` if a block is damaged. The caller should call `may_hold` first, because `find`
-        always reads at least one block.
+        Raise `StoreDamaged` if a block is damaged. Call `may_hold` first, because `find` always reads a
+        block.
         """
         if self.lost:
             raise StoreDamaged(self.lost)
@@ -247,12 +240,12 @@ class Run:
                 yield entries[first:behind]
 
     def chunks(self, disk: Disk) -> Iterator[Entries]:
-        """Yield all entries in order, or raise `StoreDamaged` if a block is damaged."""
+        """Yield all entries in order. Raise `StoreDamaged` if a block is damaged."""
         for number in range(0, self.block_count, READ_BLOCKS):
             yield self.blocks(disk, number, min(READ_BLOCKS, self.block_count - number))
 
     def is_sound(self, disk: Disk) -> bool:
-        """Read every block, and return whether the whole file is undamaged."""
+        """Read every block. Return whether the whole file is undamaged."""
         fresh, damaged = Run(self.schema, self.folder, *self.freeze(), path=self.path), list[int]()
         fresh.load(disk)
         if not fresh.lost:
@@ -262,7 +255,7 @@ class Run:
         return fresh.is_tail_sound and not fresh.lost and not damaged
 
     def readable(self, disk: Disk, damaged: list[int]) -> Iterator[Entries]:
-        """Yield the readable entries in order, and append the numbers of damaged blocks to `damaged`."""
+        """Yield the readable entries in order. Append the numbers of damaged blocks to `damaged`."""
         if disk.size(self.path) < 0:
             damaged.extend(range(self.block_count))
             return
@@ -281,11 +274,12 @@ class Run:
                 damaged.append(number)
 
     def blocks(self, disk: Disk, number: int, count: int) -> Entries:
-        """Return the entries of `count` blocks, beginning with block `number`, or raise `StoreDamaged`.
+        """Return the entries of `count` blocks from block `number` on.
 
-        `StoreDamaged` is also raised if the blocks cannot be read from disk. OSError is raised if the error
-        is not specific to the file. For an index that is not derived, OSError is also raised if the error is
-        not EIO.
+        Raise `StoreDamaged` if they cannot be read.
+
+        Raise OSError if the error is not of the file alone or, for an index that is not derived, if it is not
+        EIO.
         """
         try:
             stored = disk.read(self.path, (1 + number) * BLOCK_BYTES, count * BLOCK_BYTES)
@@ -302,12 +296,12 @@ class Run:
 
     @property
     def damage(self) -> str:
-        """The error message for a damaged run, including advice for the operator."""
+        """Error message for a damaged run, with advice for the operator."""
         return self.lost or f"{self.wrong} {self.schema.advice}"
 
     @property
     def wrong(self) -> str:
-        """The error message for a damaged run, without advice."""
+        """Error message for a damaged run, without advice."""
         if self.lost or not self.unread:
             return self.lost or f"{self.path} does not match its CRC."
         if self.schema.is_derived:
@@ -318,9 +312,9 @@ class Run:
         )
 
     def _unread_or_raise(self, error: OSError) -> str:
-        """Record a read error, and return a message that describes the damage.
+        """Record a read error and return a message about the damage.
 
-        Under the same conditions as in `blocks`, raise the error instead.
+        Raise the error under the conditions of `blocks`.
         """
         if is_of_others(error) or not (self.schema.is_derived or error.errno == EIO):
             raise error
@@ -331,7 +325,7 @@ class Run:
 def write_run(
     disk: Disk, schema: Schema, folder: str, number: int, chunks: Iterable[Entries], count_max: int
 ) -> Run | None:
-    """Write a durable run of at most `count_max` sorted entries, or return None if there are no entries."""
+    """Write a durable run of up to `count_max` sorted entries. Return None if there are none."""
     unfinished = f"{folder}/unfinished"
     disk.delete(unfinished)
     run, fences, last_key = Run(schema, folder, number, 1 << 63, 0, 0), [], 0
@@ -363,7 +357,7 @@ def write_run(
 
 
 def bounds(keys: Words, key: int) -> tuple[int, int]:
-    """Return the half-open range of positions at which the sorted keys equal `key`."""
+    """Return the half-open range where the sorted keys equal `key`."""
     wanted = np.uint64(key)
     first = int(keys.searchsorted(wanted))
     if first == len(keys) or keys[first] != wanted:
@@ -373,7 +367,7 @@ def bounds(keys: Words, key: int) -> tuple[int, int]:
 
 
 def order_of(keys: Words) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the indexes that sort the keys in ascending order. Equal keys keep their relative order."""
+    """Return the indexes that sort the keys. Equal keys keep their order."""
     order = np.argsort(keys)
     ordered = keys[order]
     # A stable sort takes five times as long, and produces the same result if all keys are different.
@@ -383,7 +377,7 @@ def order_of(keys: Words) -> np.ndarray[Any, np.dtype[np.int64]]:
 def passes(sources: Iterable[Iterator[Entries]], major: str, minor: str) -> Iterator[Entries]:
     """Yield all entries in chunks with ascending keys.
 
-    The entries of each chunk are grouped by source, oldest source first.
+    The entries of a chunk are grouped by source, oldest source first.
     """
     waiting = [(chunk, chunks) for chunks in sources if (chunk := _next_of(chunks)) is not None]
     while waiting:
@@ -402,13 +396,13 @@ def _next_of(chunks: Iterator[Entries]) -> Entries | None:
 
 
 def _count_up_to(majors: Words, minors: Words, last_major: int, last_minor: int) -> int:
-    """Return the number of sorted entries up to and including (`last_major`, `last_minor`)."""
+    """Return the number of sorted entries up to (`last_major`, `last_minor`), inclusive."""
     first, end = bounds(majors, last_major)
     return first + int(minors[first:end].searchsorted(np.uint64(last_minor), side="right"))
 
 
 class _FencesRead(Sequence[int]):
-    """The fences of a run, which are read on demand from the first entries of the blocks."""
+    """Fences of a run, read on demand from the first entries of its blocks."""
 
     def __init__(self, run: Run, disk: Disk) -> None:
         self._run, self._disk = run, disk
@@ -426,7 +420,7 @@ def _head(run: Run) -> bytes:
 
 
 def _in_whole_blocks(chunks: Iterable[Entries], schema: Schema) -> Iterator[Entries]:
-    """Yield the entries in chunks that consist of full blocks, except for the last chunk."""
+    """Yield the entries in chunks of full blocks. The last block may not be full."""
     left: Entries = np.empty(0, schema.entry)
     for chunk in chunks:
         gathered = np.concatenate((left, chunk))
@@ -439,7 +433,7 @@ def _in_whole_blocks(chunks: Iterable[Entries], schema: Schema) -> Iterator[Entr
 
 
 def _encode_blocks(entries: Entries, first_number: int) -> bytes:
-    """Return the encoded blocks that contain the entries. Block numbers begin at `first_number`."""
+    """Return the encoded blocks of the entries. Block numbers start at `first_number`."""
     # Entries never cross a block boundary, so that each block can be read, verified, and searched
     # independently.
     stored = entries.tobytes()
@@ -451,7 +445,7 @@ def _encode_blocks(entries: Entries, first_number: int) -> bytes:
 
 
 def _write_words(disk: Disk, path: str, position: int, words: Words) -> tuple[int, int]:
-    """Write words in several pieces, and return their CRC-32 and the position after the last word."""
+    """Write words in pieces. Return their CRC-32 and the position after them."""
     crc = 0
     for at in range(0, len(words), _PIECE_WORDS):
         piece = words[at : at + _PIECE_WORDS].tobytes()

@@ -1,15 +1,12 @@
-"""Implements SQL filters, which select messages by their properties.
+"""SQL filters, which select messages by their properties.
 
-An example of an SQL filter expression is `price > 5 AND region IN ('eu', 'us')`.
+An example is `price > 5 AND region IN ('eu', 'us')`.
 
-The syntax of expressions is defined in `filter_grammar.py`, and the semantics are defined in
-`filter_terms.py`. Each expression is parsed once, using the package `lark`. During parsing, the terms are
-combined into a single function. A message matches only if the function returns true, and not if the result is
-false or unknown. Recently used filters are cached, because every long poll sends its filter expression again.
-
-If Apache RocketMQ's SQL filter deviates from SQL92, Tidewheel follows SQL92. In all other cases, Tidewheel
-behaves as RocketMQ does. The test `tests/rocketmq/test_filters.py` compares RocketMQ's filter with
-Tidewheel's filter, using the cases in `tests/vectors/sql_filters.json`:
+`filter_grammar.py` defines the syntax, and `filter_terms.py` the semantics. The package `lark` parses each
+expression once, and the terms are combined into a single function. A message matches only if the result is
+true, not if it is unknown. Recent filters are cached, because every long poll sends its expression again.
+Where Apache RocketMQ's SQL filter deviates from SQL92, Tidewheel follows SQL92, and otherwise RocketMQ.
+`tests/rocketmq/test_filters.py` compares both with the cases in `tests/vectors/sql_filters.json`:
 
     expression                   RocketMQ 5.4                           Tidewheel
     a = 1 b, a LIKE 'x'          unreadable parts are ignored           refused
@@ -53,7 +50,7 @@ _SHOWN_CHARACTERS: Final = 20
 
 @dataclass(slots=True, frozen=True)
 class SqlFilter:
-    """The filter for an SQL expression. The filter matches the messages for which the expression is true."""
+    """Matches messages for which an SQL expression is true."""
 
     text: FilterText
     tags_codes: frozenset[int] | None = field(compare=False)
@@ -64,13 +61,13 @@ class SqlFilter:
     def work(self, stored_bytes: int) -> int:
         """Return the maximum cost of `matches` in units of `WORK_NS`.
 
-        The cost depends on the size of the stored properties.
+        It depends on the size of the stored properties.
         """
         a_byte_ns = _DECODED_BYTE_NS + self.passes * _PASSED_BYTE_NS
         return (self.steps * _STEP_NS + stored_bytes * a_byte_ns) // limits.WORK_NS
 
     def matches(self, stored: bytes) -> bool:
-        """Return whether the expression is true for a record with the given stored properties."""
+        """Return whether the expression is true for a record with these stored properties."""
         return self.holds(properties.decode(stored)) is True
 
 
@@ -78,7 +75,7 @@ class SqlFilter:
 def parse_sql(expression: str) -> Filter:
     """Return the filter for an SQL expression.
 
-    If the expression is invalid, raise `IllegalFilter` with the line and column.
+    If it is invalid, raise `IllegalFilter` with the line and column.
     """
     check_expression(expression)
     if (count := expression.count("(") + expression.count(",")) > limits.FILTER_MARKS_MAX:
@@ -97,10 +94,9 @@ def parse_sql(expression: str) -> Filter:
 
 @v_args(inline=True)
 class _Reading(Transformer[Token, Term]):
-    """The parser actions.
+    """Parser actions.
 
-    The class has one method for each grammar rule. The parser calls the method for a rule when the rule has
-    been matched.
+    The parser calls the method of a grammar rule when it has matched the rule.
     """
 
     def start(self, term: Term) -> Term:
@@ -184,13 +180,13 @@ class _Reading(Transformer[Token, Term]):
 
 
 _PARSER: Final = Lark(GRAMMAR, parser="lalr", transformer=_Reading())
-"""The parser is created when the module is imported, because building the parser tables takes 30 to 90 ms."""
+"""Created on import, because building the parser tables takes 30 to 90 ms."""
 
 
 def _refusal(error: UnexpectedInput, expression: str) -> IllegalFilter:
     """Return the exception for a syntax error.
 
-    The error message contains the text that was found and the text that was expected.
+    The message says what was found and what was expected.
     """
     place = Place(error.line, error.column)
     if isinstance(error, UnexpectedToken):

@@ -1,35 +1,30 @@
-"""Manages the tails of queues.
+"""The tails of queues.
 
-A tail contains the newest entries of a queue, and is kept in memory to reduce the number of file writes for
-small queues. A tail is kept in memory and in snapshots until it contains `limits.TAIL_ENTRIES_MAX` entries. A
-worker then writes the tail to the file of the queue. If the total size of all tails is too large, the largest
-tails are written earlier.
+A tail holds the newest entries of a queue in memory, so that small queues need fewer file writes. It stays in
+memory and in snapshots until it has `limits.TAIL_ENTRIES_MAX` entries. A worker then writes it to the file of
+the queue. If all tails together are too large, the largest are written first.
 
     class     0         1          ...  4           5
     entries   8 to 15   16 to 31   ...  128 to 255  256 and more: must be written
 
 Rules:
-- The size of a tail is checked when the tail reaches 8 entries, and then each time the tail doubles in size.
-  As a result, adding an entry requires only one comparison. A tail with fewer than 8 entries does not belong
-  to any class, because such a tail uses less than a third of the other memory used by the queue. If the 160
-  bytes of such a tail were written to a file, they would occupy 4 KiB.
-- `bytes` is the total size of the tails at their last checks. The actual total size of all checked tails is
-  at most twice `bytes`. If `bytes` exceeds half of `limits.TAILS_BYTES_MAX`, the largest tails are written
-  until `bytes` is three eighths of the limit. `limits.TAILS_BYTES_MAX` limits the memory usage of all tails,
-  and also the size of all tails in a snapshot.
-- A queue is called refused if its file cannot be written or created. A refused queue does not belong to any
-  class, and is not included in `bytes`, so that other queues are still written. Refused queues are retried
-  after the other queues. Up to eight refused queues are retried at a time. The memory used by refused tails
-  is also limited. If the tail of a refused queue reaches 256 KiB, the tail is dropped. If the refused tails
-  use more than one eighth of `limits.TAILS_BYTES_MAX`, the tails whose last write attempts are the oldest are
-  dropped (`to_let_go`). Up to 2,000 tails are dropped at a time, which takes 4 ms.
-- A write contains at most 500 queues and 100,000 entries (`consumequeue.dispatch`). A write blocks the event
-  loop for a few milliseconds before and after the disk is accessed.
+- A tail is checked when it reaches 8 entries, and then each time it doubles. Adding an entry thus needs only
+  one comparison. A tail with fewer than 8 entries has no class: it takes less than a third of the queue's
+  other memory, and its 160 bytes would take 4 KiB in a file.
+- `bytes` is the size of all tails at their last checks. Their actual size is at most twice as large. Above
+  half of `limits.TAILS_BYTES_MAX`, the largest tails are written until `bytes` is three eighths of the limit.
+  `limits.TAILS_BYTES_MAX` limits the tails in memory and in a snapshot.
+- A queue is refused if its file cannot be written or created. It has no class and is not part of `bytes`, so
+  that other queues are still written. Refused queues are retried after the others, up to eight at a time. A
+  refused tail is dropped at 256 KiB. If all refused tails take more than one eighth of
+  `limits.TAILS_BYTES_MAX`, those with the oldest write attempts are dropped (`to_let_go`), up to 2,000 at a
+  time, in 4 ms.
+- A write has at most 500 queues and 100,000 entries (`consumequeue.dispatch`). It blocks the event loop for a
+  few milliseconds before and after the disk access.
 
-Cost: A tail is checked six times before it is written. Weak spot: If entries are evenly distributed over a
-very large number of queues, the tails do not become full. For example, the tails of 80,000 queues with 20
-entries each use 32 MiB. In this case, each write adds few entries to a file, and checkpoints must sync many
-files.
+Cost: six checks of a tail before it is written. Weak spot: if entries are spread evenly over very many
+queues, tails do not become full. For example, 80,000 queues with 20 entries each take 32 MiB. Each write then
+adds few entries to a file, and checkpoints must sync many files.
 """
 
 from __future__ import annotations
@@ -48,37 +43,37 @@ _LET_GO_AT_ONCE: Final = 2_000
 
 
 class Tails:
-    """The queues that have entries in memory, grouped into classes by the number of entries."""
+    """Queues with entries in memory, in classes by number of entries."""
 
     def __init__(self, entries_max: int, bytes_max: int) -> None:
         least_entries = min(_LEAST_ENTRIES, entries_max)
         self.least_bytes = least_entries * ENTRY_BYTES
-        """The size in bytes below which a tail is not checked."""
+        """Size in bytes below which a tail is not checked."""
         self._before_first = least_entries.bit_length()
         self._full = entries_max.bit_length() - self._before_first
         self._noted_max, self._refused_max = bytes_max // 2, bytes_max // 8
         self._is_spilling = False
         self.bytes = 0
-        """The total size of the tails at their last checks, excluding refused tails."""
+        """Size of all tails at their last checks, without refused ones."""
         self.refused_bytes = 0
-        """The total size of the refused tails at their last checks."""
+        """Size of the refused tails at their last checks."""
         # Dictionaries are used as ordered sets, so that simulations are reproducible.
         self._classes: list[dict[ConsumeQueue, None]] = [{} for _ in range(self._full + 1)]
         self._refused: dict[ConsumeQueue, None] = {}
-        """The refused queues, in the order of their last write attempts."""
+        """Refused queues, in the order of their last write attempts."""
         self._too_long: dict[ConsumeQueue, None] = {}
 
     def look(self, queue: ConsumeQueue) -> None:
-        """Update the recorded size of the tail of a queue."""
+        """Update the known size of a queue's tail."""
         now_bytes = queue.tail_bytes
         self._note(queue, now_bytes if now_bytes >= self.least_bytes else 0)
         if not queue.noted_bytes:
             self._refused.pop(queue, None)
 
     def refuse(self, queue: ConsumeQueue) -> bool:
-        """Mark a queue as refused, and move the queue to the end of the retry order.
+        """Mark a queue as refused and move it to the end of the retry order.
 
-        Return whether the queue was not already marked as refused.
+        Return whether it was not refused before.
         """
         is_new = queue not in self._refused
         self._note(queue, 0)
@@ -88,7 +83,7 @@ class Tails:
         return is_new
 
     def is_refused(self, queue: ConsumeQueue) -> bool:
-        """Return whether a queue is marked as refused because its last write failed."""
+        """Return whether the last write of a queue failed."""
         return queue in self._refused
 
     def accept(self, queue: ConsumeQueue) -> None:
@@ -99,7 +94,7 @@ class Tails:
         self.look(queue)
 
     def to_let_go(self) -> list[ConsumeQueue]:
-        """Return refused queues whose tails must be dropped to comply with the memory limits."""
+        """Return the refused queues whose tails must be dropped to keep the memory limits."""
         chosen = dict.fromkeys(islice(self._too_long, _LET_GO_AT_ONCE))
         left_bytes = self.refused_bytes - sum(queue.noted_bytes for queue in chosen)
         for queue in self._refused:
@@ -111,10 +106,10 @@ class Tails:
         return [*chosen]
 
     def to_write(self) -> list[ConsumeQueue]:
-        """Return the queues whose tails must be written next.
+        """Return the queues whose tails to write next.
 
-        These are queues with full tails or, if the total size limit is exceeded, queues with the largest
-        tails. If there are none, refused queues are returned.
+        These have full tails or, above the limit, the largest tails. If there are none, return refused
+        queues.
         """
         if full := self._classes[self._full]:
             return [*islice(full, _QUEUES_AT_ONCE)]
@@ -137,9 +132,9 @@ class Tails:
             queues.clear()
 
     def _note(self, queue: ConsumeQueue, now_bytes: int) -> None:
-        """Assign a queue to the class that corresponds to the size of its tail.
+        """Put a queue in the class of its tail size.
 
-        A queue with an empty tail is removed from all classes.
+        A queue with an empty tail is in no class.
         """
         more_bytes = now_bytes - queue.noted_bytes
         if queue in self._refused:

@@ -1,23 +1,21 @@
-"""Implements the timer index, which stores the newest fact about each timer and timer name on disk.
+"""The timer index: the newest fact about each timer and timer name, on disk.
 
-The memory usage of the index is limited. The timer index is a run store (`consumequeue.run_store`) with its
-own schema. There are two timer indexes in separate folders. One index contains facts about timer names, with
-the key `hashes_of(topic, name)`. A fact about a timer name contains the offset, due time, and store time of
-the timer. The other index contains facts about timer offsets. A fact about a timer offset contains the record
-that ended the timer, the time of this record, and the outcome. Facts in memory are stored in a hash table
-(`timerindex_recent.py`).
+Its memory is bounded. It is a run store (`consumequeue.run_store`) with its own schema. There are two timer
+indexes in separate folders. One has facts about timer names, with the key `hashes_of(topic, name)`: the
+offset, due time, and store time of the timer. The other has facts about timer offsets: the record that ended
+the timer, its time, and the outcome. A hash table holds the facts in memory (`timerindex_recent.py`).
 
-1. If there are several facts for the same (key, check) pair, only the fact with the highest offset is valid.
-   A lookup searches memory first, and then searches every run that may contain a fact with a higher offset.
-   Therefore, facts may be added in any order.
-2. A merge keeps the newest facts that have not expired. A lookup may return a fact that has expired.
-3. If the record of a fact was deleted by retention, the run contains the only copy of the fact. Therefore,
-   damaged runs are kept until recovery replaces them (`services.broker.timers.timer_facts`).
+1. Of several facts for the same (key, check), only the one with the highest offset is valid. A lookup
+   searches memory, and then every run that may have a fact with a higher offset. Facts may thus be added in
+   any order.
+2. A merge keeps the newest facts that have not expired. A lookup may return an expired fact.
+3. If retention has deleted the record of a fact, the run holds the only copy. Damaged runs are therefore kept
+   until recovery replaces them (`services.broker.timers.timer_facts`).
 
-Cost: Adding a fact takes 0.7 us. The fact uses 48 bytes of memory until the next checkpoint. A lookup that
-finds no fact takes about 2 us plus 0.3 us per run. A lookup that finds a fact also reads one block. Memory
-usage is 4 MB, plus 13 to 25 bits for each fact in a run. Weak spot: Facts cannot be derived from the log, so
-facts in damaged blocks are lost (rule 3).
+Cost: adding a fact takes 0.7 us, and 48 bytes of memory until the next checkpoint. A lookup without a result
+takes about 2 us plus 0.3 us per run. One with a result also reads a block. Memory is 4 MB plus 13 to 25 bits
+per fact in a run. Weak spot: facts cannot be derived from the log, so those in damaged blocks are lost (rule
+3).
 """
 
 from __future__ import annotations
@@ -57,10 +55,10 @@ FACTS: Final = Schema(
 
 @lru_cache(maxsize=1_024)
 def hashes_of(topic: str, name: str) -> tuple[int, int]:
-    """Return the 64-bit key and the 64-bit check for a timer name in a topic.
+    """Return the 64-bit key and check of a timer name in a topic.
 
-    The result is cached, because the names of a new timer are looked up before they are stored. Computing a
-    hash takes 1.5 us.
+    Results are cached, because the names of a new timer are looked up before they are stored. A hash takes
+    1.5 us.
     """
     key, check = _HASHES.unpack(wide_digest_of(topic, name))
     return key, check
@@ -73,7 +71,7 @@ class FactIndex(RunStore[Recent]):
         super().__init__(disk, folder, FACTS, Recent, is_expired)
 
     def take_out(self, run: Run) -> int:
-        """Remove a run, add its readable facts to memory, and return the number of these facts."""
+        """Remove a run and add its readable facts to memory. Return their number."""
         count = 0
         for facts in run.readable(self._disk, []):
             self.put_many(facts)
@@ -83,10 +81,9 @@ class FactIndex(RunStore[Recent]):
         return count
 
     def check(self, damaged_numbers: Iterable[int], bytes_max: int) -> None:
-        """Record that the given runs are damaged.
+        """Record damaged runs.
 
-        If the total size of all runs does not exceed `bytes_max`, read all runs, and also record any damage
-        found.
+        If all runs together do not exceed `bytes_max`, read them, and record any damage found too.
         """
         known = set(damaged_numbers)
         if sum(run.tail_at for run in self._runs) <= bytes_max:
@@ -94,7 +91,7 @@ class FactIndex(RunStore[Recent]):
         self._damaged = frozenset(run.number for run in self._runs if run.number in known)
 
     def put(self, key: int, check: int, offset: int, at: int, extra: int) -> None:
-        """Add a fact, given the fields defined in `timerindex_fact`."""
+        """Add a fact with the fields of `timerindex_fact`."""
         self._recent.put(key, check, offset, at, extra)
 
     def put_many(self, facts: Facts) -> None:
@@ -102,10 +99,9 @@ class FactIndex(RunStore[Recent]):
         self._recent.put_many(facts)
 
     def newest(self, key: int, check: int) -> FactContent | None:
-        """Return the newest fact for a (key, check), or None if there is none.
+        """Return the newest fact for a (key, check), or None.
 
-        Expired facts may or may not be returned. Raise `StoreDamaged` if the fact cannot be read, or OSError
-        if the disk fails.
+        It may have expired. Raise `StoreDamaged` if the fact cannot be read, or OSError if the disk fails.
         """
         best = self._recent.find(key, check)
         for closed in self._closed:
@@ -132,7 +128,7 @@ class FactIndex(RunStore[Recent]):
         return None
 
     def knows_each(self, keys: Words, checks: Words) -> Mask:
-        """Return, for each (key, check) pair, whether a fact exists.
+        """Return for each (key, check) whether there is a fact.
 
         The result is undefined for expired facts. Raise `StoreDamaged` if a fact cannot be read, or OSError
         if the disk fails.

@@ -1,4 +1,4 @@
-"""Defines the 40-byte format of timer facts, and the rule for selecting the newest of several facts.
+"""The 40-byte format of timer facts, and the selection of the newest.
 
     key (8), check (8)    the subject of the fact
     offset (8)            the offset of the fact's record; the fact with the highest offset is the newest
@@ -18,17 +18,17 @@ from consumequeue.bloom_filter import Mask
 from consumequeue.sorted_runs import order_of
 
 FACT: Final = np.dtype([("key", "<u8"), ("check", "<u8"), ("offset", "<u8"), ("at", "<u8"), ("extra", "<u8")])
-"""The dtype of a fact. Integers are little-endian."""
+"""A fact. Integers are little-endian."""
 
 Facts = np.ndarray[Any, np.dtype[np.void]]
-"""An array of `FACT`."""
+"""Array of `FACT`."""
 
 IsExpired = Callable[[Facts, int], Mask]
-"""A function that returns a Boolean array indicating which facts have expired at a time in ms."""
+"""Returns for each fact whether it has expired at a time in milliseconds."""
 
 
 class FactContent(NamedTuple):
-    """The content of a fact."""
+    """Content of a fact."""
 
     offset: int
     at: int
@@ -36,9 +36,9 @@ class FactContent(NamedTuple):
 
 
 def newest_of(facts: Facts) -> Facts:
-    """Return the newest fact for each (key, check) pair, in ascending order.
+    """Return the newest fact for each (key, check), in ascending order.
 
-    If several facts have the same offset, the last of these facts in the array is returned.
+    Of facts with the same offset, the last one in the array is returned.
     """
     if len(facts) == 0:
         return facts

@@ -1,15 +1,15 @@
-"""Implements an in-memory hash table of facts with chaining.
+"""A hash table of facts in memory, with chaining.
 
-The table consists of two flat arrays, and uses 48 bytes per fact.
+It consists of two flat arrays and takes 48 bytes per fact.
 
     heads    2**19 - 1 slots, selected by the key modulo the number of slots; each contains the start of its
              chain, or 0
     words    key, check, offset, at, extra, and the next fact in the chain; the first six words are unused
 
-A fact replaces any older fact for the same (key, check) pair, so chains remain short even if the same timer
-is set repeatedly. With one million facts, the average chain length is two entries. `put_many` uses NumPy to
-add facts to the same arrays. Weak spot: The number of slots is fixed. If ten million facts are kept in memory
-because the disk is full, the average chain length is about twenty entries.
+A fact replaces an older one for the same (key, check), so chains stay short even if the same timer is set
+repeatedly. With one million facts, a chain has two entries on average. `put_many` adds facts to the same
+arrays with NumPy. Weak spot: the number of slots is fixed. With ten million facts in memory because the disk
+is full, a chain has about twenty entries.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CHUNK_FACTS: Final = 16_384
 
 
 class Recent:
-    """The in-memory facts of a timer index. There is only one fact for each (key, check) pair."""
+    """Facts of a timer index in memory, one per (key, check)."""
 
     def __init__(self) -> None:
         # The operating system fills each page with zeros when the page is first accessed.
@@ -42,7 +42,7 @@ class Recent:
         return len(self._words) // _WIDTH - 1
 
     def put(self, key: int, check: int, offset: int, at: int, extra: int) -> None:
-        """Add a fact, unless there is a newer fact for the same (key, check) pair."""
+        """Add a fact, unless there is a newer one for the same (key, check)."""
         words = self._words
         slot = key % _SLOTS
         first = place = self._heads[slot]
@@ -56,7 +56,7 @@ class Recent:
         words.frombytes(_WORDS.pack(key, check, offset, at, extra, first))
 
     def find(self, key: int, check: int) -> FactContent | None:
-        """Return the fact for a (key, check), or None if there is none."""
+        """Return the fact for a (key, check), or None."""
         words = self._words
         place = self._heads[key % _SLOTS]
         while place:
@@ -73,15 +73,15 @@ class Recent:
         self._append(facts[rows == 0])
 
     def knows_each(self, keys: Words, checks: Words) -> Mask:
-        """Return, for each (key, check) pair, whether a fact exists."""
+        """Return for each (key, check) whether there is a fact."""
         return self._rows_of(keys, checks) > 0
 
     def take(self, newer: Recent) -> None:
-        """Move all facts from `newer` to this object."""
+        """Move all facts of `newer` here."""
         self.put_many(_facts(newer._table()[1:]))
 
     def chunks(self) -> Iterator[Facts]:
-        """Yield all facts in order. No fact may be added until the last chunk has been yielded."""
+        """Yield all facts in order. Do not add facts until the last chunk."""
         keys = self._column(0)
         order = np.argsort(keys)
         keys = keys[order]
@@ -93,7 +93,7 @@ class Recent:
     def _table(self) -> Words:
         """Return a two-dimensional view of the words, with one row per fact.
 
-        No fact can be added as long as this view exists.
+        No fact can be added while this view exists.
         """
         return np.frombuffer(self._words, np.uint64).reshape(-1, _WIDTH)
 
@@ -101,7 +101,7 @@ class Recent:
         return self._table()[1:, number].copy()
 
     def _rows_of(self, keys: Words, checks: Words) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Return the table row for each (key, check) pair, or 0 if there is none."""
+        """Return the table row of each (key, check), or 0 if there is none."""
         table, heads = self._table(), np.frombuffer(self._heads, np.uint32)
         places = heads[keys % np.uint64(_SLOTS)]
         rows = np.zeros(len(keys), np.int64)
@@ -126,7 +126,7 @@ class Recent:
     def _append(self, facts: Facts) -> None:
         """Add facts for new (key, check) pairs.
 
-        Each fact is inserted at the head of the chain for its slot.
+        Each fact becomes the head of the chain of its slot.
         """
         if len(facts) == 0:
             return
@@ -150,5 +150,5 @@ class Recent:
 
 
 def _facts(rows: Words) -> Facts:
-    """Return the facts in the given table rows."""
+    """Return the facts in these table rows."""
     return np.ascontiguousarray(rows[:, :5]).view(FACT).reshape(-1)
