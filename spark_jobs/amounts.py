@@ -1,8 +1,8 @@
-"""Amounts as an accountant reads them: whole numbers of the smallest coin, and the currency that says which.
+"""Formats amounts in the smallest unit of a currency.
 
-ISO 4217 says how many decimals a currency has: mostly two, none of JPY, three of KWD. An amount without a
-currency is shown in hundredths. Of what is no currency of ISO 4217 (`POINTS`) nobody knows the decimals, so
-the number stays whole and says so.
+ISO 4217 defines the decimals of a currency: mostly two, but none for JPY and three for KWD. An amount without
+a currency is in hundredths. The decimals of anything else (`POINTS`) are unknown, so the number stays whole
+and says so.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ _WITH_FOUR: Final = ("CLF", "UYW")
 _DECIMALS: Final = (
     dict.fromkeys(_WITHOUT_DECIMALS, 0) | dict.fromkeys(_WITH_THREE, 3) | dict.fromkeys(_WITH_FOUR, 4)
 )
-"""The currencies of ISO 4217 that have not two decimals."""
+"""ISO 4217 currencies whose number of decimals is not two."""
 
 _DECIMALS_ELSE: Final = 2
 _CODE: Final = re.compile("[A-Za-z]{3}")
 
 
 def code_of(currency: str | None) -> str:
-    """Return a currency as it is added up, however a table writes it; empty for none."""
+    """Return a normalized currency, or an empty string if there is none."""
     named = (currency or "").strip()
     return named.upper() if _CODE.fullmatch(named) else named
 
 
 def amount(minor: int, currency: str | None) -> str:
-    """Return an amount of so many of the smallest coin, such as `1,234.50 EUR`."""
+    """Format an amount in the smallest unit, such as `1,234.50 EUR`."""
     code = code_of(currency)
     if code and not _CODE.fullmatch(code):
         return f"{minor:,} of the smallest coin of {code}"
@@ -44,5 +44,5 @@ def amount(minor: int, currency: str | None) -> str:
 
 
 def amounts(sums: Mapping[str, int]) -> str:
-    """Return sums by currency (`""` for none), those that are not zero: `12.50 EUR and 300 JPY`."""
+    """Format the nonzero sums by currency (`""` for none): `12.50 EUR and 300 JPY`."""
     return " and ".join(amount(sums[one], one) for one in sorted(sums) if sums[one])

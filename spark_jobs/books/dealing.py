@@ -1,4 +1,4 @@
-"""The ledger dealt into buckets of order ids (`buckets`), a task for some rows of a file each."""
+"""Splits the ledger into buckets of order IDs (`buckets`), in tasks of some rows each."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Piece:
 
 
 def pieces(source: Path) -> Iterator[Piece]:
-    """Yield a Parquet file, or a folder of some, in pieces of about `ROWS_PER_TASK` rows."""
+    """Yield a Parquet file or folder in pieces of about `ROWS_PER_TASK` rows."""
     for fragment in ds.dataset(source, format="parquet").get_fragments():
         numbers: list[int] = []
         rows = 0
@@ -45,7 +45,7 @@ def pieces(source: Path) -> Iterator[Piece]:
 
 
 def deal_cleared(spark: SparkSession, ledger: Path, folder: Path, count: int) -> None:
-    """Write the orders that a ledger has cleared (`joining.CLEARED`), dealt into `count` buckets."""
+    """Write the orders that a ledger has cleared (`joining.CLEARED`) into `count` buckets."""
     folder.mkdir()
     listed = list(pieces(ledger))
 

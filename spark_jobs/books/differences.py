@@ -1,4 +1,4 @@
-"""Carts that are not what their ledgers say, and the orders to which they are put down."""
+"""Carts that differ from their ledgers, and the orders that may explain this."""
 
 from __future__ import annotations
 
@@ -22,8 +22,7 @@ OVERTAKEN: Final = pa.schema([("order_id", pa.string()), ("overtaken", pa.list_(
 def attributed(
     differences: DataFrame, orders: DataFrame, order_lines: DataFrame, orphans: DataFrame
 ) -> DataFrame:
-    """Return the differences (see `carts`) with `order_id`: the customer's newest order of the article, else
-    null.
+    """Return the differences (see `carts`) with the customer's newest order of the article, or null.
 
     `orphans` are orders that only the log knows: order_id, customer_id, placed_ms, lines.
     """
@@ -45,7 +44,7 @@ def attributed(
 
 
 def surpluses(attributed_differences: DataFrame) -> DataFrame:
-    """Return per order the articles of which its customer's cart holds more or less than it should."""
+    """Return per order the articles of which the customer's cart holds too many or too few."""
     article = F.struct("sku", "cart", "ledger")
     return (
         attributed_differences.filter(F.col("order_id").isNotNull())
@@ -55,7 +54,7 @@ def surpluses(attributed_differences: DataFrame) -> DataFrame:
 
 
 def taken_entries(ledger: DataFrame) -> DataFrame:
-    """Return what the ledger's entries of orders took out: customer_id, order_id, sku, entries, quantity."""
+    """Return what ledger entries of orders took out: customer_id, order_id, sku, entries, quantity."""
     is_told = F.col("entry_id").isNotNull() & F.col("sku").isNotNull()
     keys = ("customer_id", F.col("entry_id").alias("order_id"), "sku")
     sums = (F.count("*").alias("entries"), F.sum("quantity").alias("quantity"))
@@ -63,11 +62,11 @@ def taken_entries(ledger: DataFrame) -> DataFrame:
 
 
 def compared(taken: DataFrame, order_lines: DataFrame) -> DataFrame:
-    """Return per order what its entries took out beyond its lines, as `OVERTAKEN`, and `is_comparable`:
-    whether its lines have any article of its entries. Orders that took out no more are left out.
+    """Return per order what its entries took out beyond its lines, as `OVERTAKEN`, and `is_comparable`.
 
-    An order of which the lines have no article is not accused: they may be archived, or name articles in
-    another way than the ledger.
+    `is_comparable` says whether its lines have any article of its entries. If they have none, the order is
+    not accused: the lines may be archived, or name articles differently. Orders that took out no more than
+    ordered are omitted.
     """
     ordered = order_lines.groupBy("order_id", "sku").agg(F.sum("quantity").alias("ordered"))
     both = taken.withColumnRenamed("quantity", "taken").join(ordered, ["order_id", "sku"], "left")
@@ -83,10 +82,10 @@ def compared(taken: DataFrame, order_lines: DataFrame) -> DataFrame:
 
 
 def overtaken(beyond: DataFrame, told: DataFrame) -> DataFrame:
-    """Return as `OVERTAKEN` the orders of `compared` whose message does not say that so much was ordered.
+    """Return the orders of `compared` whose message does not confirm the quantity, as `OVERTAKEN`.
 
-    `told`: order_id and lines, null where it does not say, of the message on which the cart service has
-    acted; lines may have been changed in the database since.
+    `told` holds order_id and lines (null if unknown) of the message that the cart service has processed.
+    Lines in the database may have changed since.
     """
     said = told.select("order_id", F.inline("lines")).groupBy("order_id", "sku")
     lines = said.agg(F.sum("quantity").alias("told"))

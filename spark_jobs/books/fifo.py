@@ -1,17 +1,16 @@
-"""Messages that were passed over: a later one of their message group and queue is acknowledged.
+"""Finds skipped messages: a later one of their message group and queue was acknowledged.
 
-A group goes through its queues from the front. So few messages are not acknowledged although a later place
-of their queue is; only they, and of the others those of the same message groups, are looked at.
+A group reads its queues in order, so few messages are unacknowledged before an acknowledged one. Only these
+and the others of their message groups are examined.
 
 Rules:
-- A message is passed over if its group acknowledged a later place of the same queue and message group, and
-  not this place.
-- The first pass looks at places alone: not acknowledged, and the queue goes on behind. The second reads the
-  acknowledged messages of the message groups that the first has found, and nothing of the others.
+- A message is skipped if its group acknowledged a later place of the same queue and message group, but not
+  this place.
+- The first pass finds unacknowledged places before acknowledged ones. The second reads only the acknowledged
+  messages of their message groups.
 
-Weak spot: places say nothing of why. A group that an operator moved on has the same gap as a broken broker.
-
-Cost: under 1 s of processor time per million messages that have an order among them.
+Weak spot: places do not show the reason. If an operator has moved a group forward, the gap looks like a
+broken broker. Cost: less than 1 s of CPU time per million messages with a message group.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _GROUP: Final = ("topic", "queue_id", "message_group")
 
 
 def gaps(spark: SparkSession, staged: Staged, acknowledged: Acknowledged) -> DataFrame:
-    """Return the first passed over message of each order, as `GAPS`: the place in its queue."""
+    """Return the first skipped message of each order as `GAPS`: its place in the queue."""
     schema, folder = SCHEMAS["grouped"], Path(tempfile.mkdtemp(prefix="passed-", dir=staged.folder)) / "open"
     if staged.has("grouped"):
         find_open = partial(left_open, staged, acknowledged)
@@ -57,7 +56,7 @@ def gaps(spark: SparkSession, staged: Staged, acknowledged: Acknowledged) -> Dat
 
 
 def left_open(staged: Staged, acknowledged: Acknowledged, names: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield the messages of some parts that are not acknowledged, where a later place of their queue is."""
+    """Yield the unacknowledged messages of some parts that have an acknowledged place after them."""
     for name in names:
         file = staged.path("grouped") / name
         places = columns_of(file, ["topic", "queue"])
@@ -69,7 +68,7 @@ def left_open(staged: Staged, acknowledged: Acknowledged, names: Sequence[str]) 
 def done_of_groups(
     staged: Staged, acknowledged: Acknowledged, folder: Path, names: Sequence[str]
 ) -> Iterator[pa.Table]:
-    """Yield the messages of some parts that are acknowledged and of a message group that is in `folder`."""
+    """Yield the acknowledged messages of some parts whose message group is in `folder`."""
     files = [staged.path("grouped") / name for name in names]
     messages = pa.concat_tables([columns_of(file, SCHEMAS["grouped"].names) for file in files])
     messages = messages.filter(are_in(messages["message_group"], folder, "message_group"))
@@ -77,7 +76,7 @@ def done_of_groups(
 
 
 def _flags(messages: pa.Table, acknowledged: Acknowledged, is_done: bool) -> Flags:
-    """Return which messages are acknowledged; or which are not, although the group went on behind them."""
+    """Return which messages are acknowledged, or which are not although the group went past them."""
     topic, queue = messages["topic"].to_numpy(), messages["queue"].to_numpy()
     flags = np.zeros(len(topic), np.bool_)
     for number, places in acknowledged.items():

@@ -1,10 +1,11 @@
-"""One bucket of the books: fact rows of all parts, rows of the database, ledger entries -> one row each.
+"""Joins a bucket of the books: log facts, database rows, and ledger entries, one row per order.
 
     facts     of every part of the log that speaks of the order; merged by column (`order_facts.MERGES`)
     rows      of the database, one per order
     entries   of the ledger, one per order (`cleared_once`); one of no order has a row of its own
 
-Whole columns and no loop over orders. Cost: about 3 µs an order, most of it for hashing and copying texts.
+The join works on whole columns, without a loop over orders. Cost: about 3 µs per order, mostly to hash and
+copy text.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ CLEARED: Final = pa.schema([
 
 
 def joined(facts: pa.Table, wanted: tuple[Fact, ...], *sides: pa.Table) -> pa.Table:
-    """Return one row per id of the fact rows of all parts, and of the `sides`, which have no id twice:
-    order_id, a column for each fact and the sides' columns, null where there is nothing.
+    """Return one row per ID of the facts and of the `sides`, which have distinct IDs.
 
-    The tables' first column is the id.
+    The columns are order_id, the facts, and those of the sides, null where missing. The first column of each
+    table is the ID.
     """
     ids, numbers = _numbered(facts, *sides)
     columns = {"order_id": ids} | _merged(facts, numbers[0], len(ids), wanted)
@@ -41,9 +42,7 @@ def joined(facts: pa.Table, wanted: tuple[Fact, ...], *sides: pa.Table) -> pa.Ta
 
 
 def _numbered(*tables: pa.Table) -> tuple[pa.StringArray, list[Integers]]:
-    """Return the distinct ids in the order in which they come, and the number of each table's ids among
-    them.
-    """
+    """Return the distinct IDs in order of appearance, and the number of each table's IDs."""
     chunks = [chunk for table in tables for chunk in table.column(0).chunks]
     indexed = pa.chunked_array(chunks, pa.string()).combine_chunks().dictionary_encode()
     edges = np.cumsum([len(table) for table in tables])[:-1]
@@ -66,7 +65,7 @@ def _fact(values: pa.Int64Array, places: Integers, is_there: Flags, fact: Fact) 
 
 
 def _placed(table: pa.Table, places: Integers, count: int) -> dict[str, pa.ChunkedArray]:
-    """Return the columns of a table but its first, its rows at `places` of `count`."""
+    """Return all columns of a table except the first, with its rows at `places` of `count`."""
     assert np.bincount(places).max(initial=0) <= 1, "an id twice"
     row_of = np.full(count, -1, np.int64)
     row_of[places] = np.arange(len(places))
@@ -75,9 +74,9 @@ def _placed(table: pa.Table, places: Integers, count: int) -> dict[str, pa.Chunk
 
 
 def cleared(ledger: pa.Table) -> pa.Table:
-    """Return the orders among a ledger's entries `order`, with when, and for which customers.
+    """Return the orders among a ledger's entries, with their time and customers.
 
-    An order has an entry for each article, mostly one after the other and alike in all that is asked here.
+    An order has an entry per article, mostly adjacent and equal in these columns.
     """
     customer = ledger["customer_id"]
     entries = pa.table([ledger["entry_id"], ledger["at_ms"], customer, customer], schema=CLEARED)
@@ -85,7 +84,7 @@ def cleared(ledger: pa.Table) -> pa.Table:
 
 
 def _is_new(rows: pa.Table) -> Flags:
-    """Return which rows are not like the one before."""
+    """Return which rows differ from the one before."""
     is_new = np.ones(rows.num_rows, np.bool_)
     if rows.num_rows:
         alike = [_like_before(column.combine_chunks()) for column in rows.columns]
@@ -100,9 +99,7 @@ def _like_before(values: pa.Array) -> Flags:
 
 
 def cleared_once(entries: pa.Table) -> pa.Table:
-    """Return the same of several files together; one whose entry has no time was cleared all the same, at
-    0.
-    """
+    """Return the same for several files together. An entry without a time counts as cleared at 0."""
     places = entries["order_id"].combine_chunks().dictionary_encode().indices.to_numpy()
     is_repeated = pa.array(np.bincount(places)[places] > 1)
     once, repeated = entries.filter(pc.invert(is_repeated)), entries.filter(is_repeated)
@@ -123,6 +120,6 @@ def half_end(orders: pa.Table) -> pa.Array:
 
 
 def is_acknowledged(queue_places: pa.ChunkedArray, places: Places) -> pa.BooleanArray:
-    """Return whether each place is acknowledged; false for null."""
+    """Return whether each place is acknowledged. Null is not."""
     asked = pc.fill_null(queue_places, -1).to_numpy()
     return pa.array(places.has(asked))

@@ -1,7 +1,7 @@
-"""The written orders: one file for each bucket of the books.
+"""Writes the orders, one file per bucket of the books.
 
-Most orders balance, and nothing is known of them but what their book row says: those are copied from there,
-column by column. Spark hands over the others only: orders of a case, and those of which more was looked up.
+Most orders balance, and their book row is all that is known. These are copied column by column. Spark only
+provides the others: orders of a case, and those with additional data.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ _KINDS: Final = ("case", "status", "half_end")
 
 
 def write_bucket(orders: Path, judged: Path, first_row: int, schema: pa.Schema, to: Path) -> None:
-    """Write one bucket with the columns of `schema`: `orders` are its book rows, from `first_row` on;
-    `judged` has, of any buckets, the orders that Spark hands over, and says which are to be left out."""
+    """Write a bucket with the columns of `schema` from its book rows, which begin at `first_row`.
+
+    `judged` holds the orders of any bucket that Spark provides, and which of them to leave out.
+    """
     file = pq.ParquetFile(orders)
     known = set(file.schema_arrow.names)
     rows = file.read([name for name in schema.names if name in known], use_threads=False)

@@ -1,8 +1,7 @@
-"""The evidence of findings: all that the log says of an order, in log order, with what each record is about.
+"""Timelines as evidence for findings: all log records of an order, in log order.
 
-Made in a pass of its own for the orders that are findings, so that nobody collects a list for an order that
-balances. An acknowledgement is a range of places; the record that covers a message's place is found by
-bisection among all ranges.
+They are made in a separate pass for findings only, because orders that balance need none. An acknowledgement
+is a range of places. Bisection among all ranges finds the record that covers the place of a message.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from spark_jobs.staging.order_facts import DELIVERIES, ENDS_OF_TIMERS
 from spark_jobs.staging.staged import SCHEMAS, Staged
 
 TIMELINES_MAX: Final = 100_000
-"""So many findings have a timeline."""
+"""Maximum number of findings with a timeline."""
 
 KINDS: Final = {
     Code.HALF: "half",
@@ -59,17 +58,17 @@ _BY_HOLDS: Final = {
 _OF_HALVES: Final = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.ASKED)
 
 Acks = dict[tuple[int, int], tuple[int, int]]
-"""(topic, place in its queue) -> (log offset, store time) of the record that acknowledged it."""
+"""(topic, place in queue) to (log offset, store time) of the acknowledgement record."""
 
 
 def timelines(events: DataFrame, staged: Staged, mapping: Mapping) -> DataFrame:
-    """Return a row of `TIMELINES` for each order of `events` (see `order_events.events_of_orders`)."""
+    """Return a row of `TIMELINES` per order of `events` (see `order_events.events_of_orders`)."""
     names, acks = mapping.topics.all, _acks_of(events, staged)
     return by_order(events, lambda its: {"timeline": timeline(its, acks, names)}, TIMELINES)
 
 
 def timeline(events: list[Event], acks: Acks, names: tuple[str, ...]) -> list[dict[str, Any]]:
-    """Return the events of one order, and the acknowledgements of its messages, in log order."""
+    """Return the events of an order and the acknowledgements of its messages, in log order."""
     listed = [_entry(event, names) for event in events]
     for event in events:
         place = event["topic"], event["queue"]
@@ -92,7 +91,7 @@ def _listed(offset: int, store_ms: int, kind: str, topic: str, note: str) -> dic
 
 
 def _note(event: Event) -> str:
-    """Return what a record is about beside its order."""
+    """Return what a record refers to besides its order."""
     code, ref, due_ms = event["code"], event["ref"], event["due_ms"]
     notes = []
     if code in _OF_HALVES and ref >= 0:

@@ -1,17 +1,17 @@
-"""Ledger entries that are missing: what orders have taken out of carts without an entry.
+"""Missing ledger entries: what orders have taken out of carts without an entry.
 
-The idea: an order whose message was consumed has an entry in its customer's ledger. If it has none, either
-the cart was not changed (then cart and ledger agree, and the message is to be delivered again), or the entry
-is missing: then the cart holds less than its ledger says, by what the order took out. So a deficit is put
-down to the customer's orders without an entry before any other order is suspected.
+An order whose message was consumed has an entry in its customer's ledger. Without an entry, the cart may be
+unchanged: it then agrees with the ledger, and the message must be delivered again. Or the entry is missing:
+the cart then holds less than the ledger says, by what the order took out. A deficit is therefore attributed
+to the customer's orders without an entry before any others.
 
 Rules:
-- First come the orders of which every article is missing in the cart, the oldest message first; then the
-  others, as far as deficits are left: an order takes out no more than the cart has held.
-- No order explains more than it has ordered, and all orders together no more than the deficit.
+- Orders whose every article is missing in the cart come first, oldest message first. The others follow while
+  deficits are left, because an order takes out no more than the cart has held.
+- No order explains more than was ordered, and all together explain no more than the deficit.
 
-Weak spot: of two orders of the same articles, of which one was consumed without effect, the older one is said
-to have the missing entry.
+Weak spot: if one of two orders of the same articles was consumed without effect, the older one gets the
+missing entry.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ UNWRITTEN: Final = pa.schema([
 ])  # fmt: skip
 
 Quantities = dict[str, int]
-"""Article -> how many."""
+"""Quantity by article."""
 
 
 def unwritten(differences: DataFrame, unledgered: DataFrame) -> DataFrame:
-    """Return a row of `UNWRITTEN` for each article that an order has taken out without an entry.
+    """Return a row of `UNWRITTEN` per article that an order took out without an entry.
 
-    `differences` see `carts`; `unledgered` are orders without an entry: order_id, customer_id,
+    `carts` describes `differences`. `unledgered` are orders without an entry: order_id, customer_id,
     committed_offset, lines.
     """
     deficits = differences.filter(F.col("cart") < F.col("ledger"))
@@ -55,7 +55,7 @@ def unwritten(differences: DataFrame, unledgered: DataFrame) -> DataFrame:
 
 
 def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield rows of `UNWRITTEN`; a customer's deficits come first, as rows without an order."""
+    """Yield rows of `UNWRITTEN`. A customer's deficits come first, as rows without an order."""
     rows = (row for batch in batches for row in batch.to_pylist())
     for customer_id, its in groupby(rows, itemgetter("customer_id")):
         deficits: Quantities = {}
@@ -73,8 +73,9 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def explained(deficits: Quantities, orders: Iterable[tuple[str, Quantities]]) -> dict[str, Quantities]:
-    """Return what each order has taken out, of a customer's deficits; `orders` have what was ordered, the
-    oldest first. An order that explains nothing is left out.
+    """Return what each order has taken out of a customer's deficits. `orders` must be oldest first.
+
+    Orders that explain nothing are omitted.
     """
     left = dict(deficits)
     found: dict[str, Quantities] = {}
@@ -92,7 +93,7 @@ def explained(deficits: Quantities, orders: Iterable[tuple[str, Quantities]]) ->
 
 
 def _taken(left: Quantities, ordered: Quantities) -> Quantities:
-    """Take what was ordered out of what is left, as far as it goes; return it."""
+    """Take the ordered quantities out of `left` as far as possible, and return them."""
     taken = {sku: min(count, left.get(sku, 0)) for sku, count in ordered.items()}
     for sku, count in taken.items():
         left[sku] = left.get(sku, 0) - count
@@ -100,7 +101,7 @@ def _taken(left: Quantities, ordered: Quantities) -> Quantities:
 
 
 def with_entries(differences: DataFrame, written: DataFrame) -> DataFrame:
-    """Return the differences that are left once the missing entries are in the ledger."""
+    """Return the differences that remain after adding the missing entries to the ledger."""
     missing = written.groupBy("customer_id", "sku").agg(F.sum("quantity").alias("missing"))
     ledger = F.col("ledger") - F.coalesce("missing", F.lit(0))
     joined = differences.join(missing, ["customer_id", "sku"], "left").withColumn("ledger", ledger)
@@ -108,6 +109,6 @@ def with_entries(differences: DataFrame, written: DataFrame) -> DataFrame:
 
 
 def by_order(written: DataFrame) -> DataFrame:
-    """Return per order the articles, array<struct<sku, quantity>>, whose entries are missing."""
+    """Return per order the articles with missing entries, as array<struct<sku, quantity>>."""
     article = F.struct("sku", "quantity")
     return written.groupBy("order_id").agg(F.sort_array(F.collect_list(article)).alias("unwritten"))

@@ -1,10 +1,10 @@
-"""Message keys of many records: the twin of `commitlog.properties.keys_in`, in whole columns.
+"""Message keys of many records, as in `commitlog.properties.keys_in`, but by column.
 
-KEYS holds a message's keys joined by blanks, as RocketMQ has it. Where a key has a blank itself, KEY_LENGTHS
-says how long each is.
+As in RocketMQ, KEYS holds the keys of a message separated by spaces. If a key contains a space, KEY_LENGTHS
+holds the length of each.
 
-Cost: nothing where no KEYS has a blank; one comparison of two columns where each message has one key. Only
-several keys of which one has a blank are decoded one by one.
+Cost: nothing without spaces in KEYS, and one comparison of two columns with one key per message. Only several
+keys with a space in one of them are decoded one by one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KEY_LIST: Final = pa.list_(pa.string())
 
 
 def first_keys(joined: pa.StringArray, lengths: pa.StringArray) -> pa.StringArray:
-    """Return the first key of each record, null for none; `joined` is its KEYS, `lengths` its KEY_LENGTHS."""
+    """Return the first key of each record, or null, from its KEYS and KEY_LENGTHS."""
     if not _have_blanks(joined):
         return joined
     words = pc.struct_field(pc.extract_regex(joined, r"^ *(?P<key>[^ ]+)"), "key")
@@ -36,7 +36,7 @@ def first_keys(joined: pa.StringArray, lengths: pa.StringArray) -> pa.StringArra
 
 
 def key_lists(joined: pa.StringArray, lengths: pa.StringArray) -> pa.ListArray:
-    """Return all keys of each record; `joined` is its KEYS, `lengths` its KEY_LENGTHS."""
+    """Return all keys of each record, from its KEYS and KEY_LENGTHS."""
     pairs = zip(joined.to_pylist(), lengths.to_pylist(), strict=True)
     return pa.array([keys_in(keys or "", of or "") for keys, of in pairs], KEY_LIST)
 

@@ -1,4 +1,4 @@
-"""What a record is, in one word (`commitlog.kinds`), of many records at once; what is none is "damage"."""
+"""Kinds (`commitlog.kinds`) of many records. The kind of damaged bytes is "damage"."""
 
 from __future__ import annotations
 

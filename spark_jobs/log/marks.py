@@ -1,16 +1,14 @@
-"""By what a log is known again: one of its records, as a reader met it.
+"""Marks, by which a reader recognizes a log.
 
-A log offset means nothing in another log, and a store that was emptied, put back from an older copy or
-replaced grows past any offset in time. What a store says of itself (folder, id of its cluster, epoch) is the
-same for an older copy that has grown, and differs for the same log elsewhere, as in a copy. So a mark is the
-record at the offset, or the last one before it while there is none: its place, its length, the CRC-32 of its
-bytes, and when it was stored. These bytes hold the time, the sender and an id, so two histories do not have
-the same ones in one place.
+A log offset means nothing in another log, and a store that was emptied, restored from an older copy, or
+replaced grows past any offset in time. Folder, cluster ID, and epoch do not identify a log either: an older
+copy that has grown has the same ones, and the same log elsewhere has others. A mark is therefore the record
+at an offset, or the last one before it: its offset, length, CRC-32, and store time. The bytes of a record
+contain the time, the sender, and an ID, so two histories never have the same ones at one offset.
 
-Cost: a look at one record; where the log is damaged around the offset, at `_LOOKS_BYTES` of it.
-
-Weak spot: a mark is nothing once retention has deleted its record. A mark at the offset or behind it is only
-deleted together with unread records; one before it, if the offset was both the log's end and a segment's.
+Cost: a read of one record, or of `_LOOKS_BYTES` if the log is damaged around the offset. Weak spot: a mark is
+useless once retention has deleted its record. Retention deletes a mark at or after the offset only with
+unread records. It deletes one before the offset if the offset was the end of both the log and a segment.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ _LOOKS_BYTES: Final = (64 * 1024, 16 * 1024 * 1024)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """One record: its log offset, its length, the CRC-32 of its bytes, its store time."""
+    """A record: log offset, length, CRC-32, and store time."""
 
     at: int
     record_bytes: int
@@ -39,19 +37,19 @@ class Mark:
     store_ms: int
 
     def as_json(self) -> dict[str, int]:
-        """Return it as JSON can hold it."""
+        """Return the mark as JSON types."""
         return {"at": self.at, "bytes": self.record_bytes, "crc": self.crc, "store_ms": self.store_ms}
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Mark:
-        """Return what `as_json` was given."""
+        """Return the mark from the result of `as_json`."""
         return cls(stored["at"], stored["bytes"], stored["crc"], stored["store_ms"])
 
 
 def mark_at(log: StoreLog, offset: int) -> Mark | None:
-    """Return the mark of the first sound record at or behind `offset`, else of the last one before it.
+    """Return the mark of the first intact record from `offset` on, or of the last one before it.
 
-    None where there is none nearby.
+    Return None if there is none nearby.
     """
     for look_bytes in _LOOKS_BYTES:
         found = next(_marks(log, offset, offset + look_bytes), None)
@@ -65,14 +63,14 @@ def mark_at(log: StoreLog, offset: int) -> Mark | None:
 
 
 def first_kept(store: Path) -> int | None:
-    """Return the log offset with which the files of a store begin; None if there are none."""
+    """Return the log offset where the files of a store begin, or None if there are none."""
     return min(_firsts(store), default=None)
 
 
 def is_kept(store: Path, mark: Mark) -> bool | None:
-    """Return whether the marked record lies in the files of a store; None if its segment is gone.
+    """Return whether the files of a store contain the marked record, or None if its segment is gone.
 
-    Also what lies behind the durable offset is looked at: a node that starts tells less than its files hold.
+    Bytes after the durable offset count too, because a starting node publishes less than its files hold.
     """
     before = [first for first in _firsts(store) if first <= mark.at]
     if not before:
@@ -92,7 +90,7 @@ def _firsts(store: Path) -> list[int]:
 
 
 def _marks(log: StoreLog, first_offset: int, end_offset: int) -> Iterator[Mark]:
-    """Yield the marks of the sound records that start between two log offsets."""
+    """Yield the marks of intact records that start between two log offsets."""
     for segment in log.segments:
         first = max(first_offset, segment.first_offset)
         end = min(end_offset, segment.end_offset, log.end_offset)

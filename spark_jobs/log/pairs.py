@@ -1,9 +1,8 @@
-"""The pairs of many property strings at once, by the places of 0x01 and 0x02 in one buffer.
+"""Pairs of many property strings, found by the positions of 0x01 and 0x02 in one buffer.
 
-It works where every string is exactly `name 0x01 value 0x02`, repeated, which is what Tidewheel and Apache
-RocketMQ write. Each pair's name is recognised at once among the names that have a meaning: its first and last
-eight bytes as two integers lead to one place of a small table, and length and integers there must be the
-same. Only names of more than 16 bytes are compared further.
+Every string must be a repetition of `name 0x01 value 0x02`, as Tidewheel and Apache RocketMQ write it. Known
+names are found in a small table: the first and last eight bytes of a name, as two integers, give its slot,
+where length and integers must match. Only names of more than 16 bytes need a further comparison.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _MASKS: Final = np.array([(1 << 8 * count) - 1 for count in range(_WORD + 1)], n
 
 
 class _Names:
-    """The names that have a meaning, numbered from 1, found by two words of theirs."""
+    """The known names, numbered from 1."""
 
     def __init__(self, names: Sequence[str]) -> None:
         encoded = [b"", *(name.encode() for name in names)]
@@ -39,7 +38,7 @@ class _Names:
         self._factor, self._table = self._without_collision()
 
     def code(self, mixed: Integers, firsts: Integers, lasts: Integers, lengths: Integers) -> Integers:
-        """Return the number of each name by `mix` of its words and length; 0 for a name without meaning."""
+        """Return the number of each name by the `mix` of its words and length, or 0 if unknown."""
         codes = self._table[_slots(mixed, self._factor)]
         is_same = (self._firsts[codes] == firsts) & (self._lasts[codes] == lasts)
         codes *= is_same & (self._lengths[codes] == lengths)
@@ -57,7 +56,7 @@ class _Names:
 
 
 def mix(firsts: Integers, lasts: Integers, lengths: Integers) -> Integers:
-    """Return one number for each name: unequal ones come of unequal names."""
+    """Return one number per name. Different numbers mean different names."""
     mixed: Integers = firsts ^ (lasts << np.uint64(1)) ^ (lengths.astype(np.uint64) << np.uint64(56))
     return mixed
 
@@ -75,12 +74,10 @@ KNOWN: Final = _Names(sorted(property_names.RESERVED | {property_names.TIMER_KEY
 
 
 class Pairs:
-    """All pairs of regular strings, in order, by their places in the one data buffer."""
+    """All pairs of regular strings in order, by their positions in one buffer."""
 
     def __init__(self, rows: Integers, marks: Integers, data: Bytes) -> None:
-        """Take `rows` (edges of strings) and `marks` of `data`, in which 8 bytes follow the end of every
-        name.
-        """
+        """Take the edges of the strings and the marks. 8 bytes of `data` follow every name."""
         self._data = data
         self._rows = rows
         self._name_ends = marks[0::2]
@@ -95,7 +92,7 @@ class Pairs:
 
     @classmethod
     def of(cls, stored: pa.BinaryArray) -> Pairs | None:
-        """Return the pairs of `stored`; None if any string is not regular."""
+        """Return the pairs of `stored`, or None if a string is not regular."""
         _, offsets, values = stored.buffers()
         rows = np.frombuffer(offsets, np.int32)[stored.offset : stored.offset + len(stored) + 1]
         if len(stored) == 0 or values is None or rows[0] != 0:
@@ -109,8 +106,9 @@ class Pairs:
         return cls(rows, marks, data)
 
     def places(self, names: Sequence[str]) -> tuple[Integers, Integers]:
-        """Return (starts of the values in their strings, lengths) of each name, a row each; length -1 for
-        none.
+        """Return the starts of the values in their strings and their lengths, one row per name.
+
+        The length is -1 for a missing name.
         """
         pair_of = self._placed(names)
         starts = self._name_ends[pair_of] + 1
@@ -119,9 +117,7 @@ class Pairs:
         return starts - self._rows[:-1], lengths
 
     def of_users(self) -> Integers:
-        """Return pairs whose names are not reserved: rows of string, name's start and length, value's
-        likewise.
-        """
+        """Return the pairs with unreserved names, as rows: string, start and length of name and value."""
         found = np.flatnonzero((self._codes == 0) | (self._codes == KNOWN.codes[_TIMER_KEY]))
         found = found[self._has_value[found]]
         strings = self._record_of_pair[found]
@@ -143,7 +139,7 @@ class Pairs:
         return np.array(sorted(places.values()), np.int64)
 
     def _placed(self, names: Sequence[str]) -> Integers:
-        """Return for each of `names` a row: which pair each string has of that name, -1 for none."""
+        """Return a row per name: the pair of that name in each string, or -1."""
         column_of_code = np.full(256, len(names), np.uint8)
         column_of_code[[KNOWN.codes[name.encode()] for name in names]] = range(len(names))
         columns = column_of_code[self._codes]
@@ -154,7 +150,7 @@ class Pairs:
         return placed[:-1]
 
     def _recognised(self) -> Integers:
-        """Return the code of each pair's name."""
+        """Return the code of the name of each pair."""
         lengths = self._name_ends - self._name_starts
         words = np.ndarray(len(self._data) - _WORD + 1, "<u8", self._data, 0, (1,))
         firsts = words[self._name_starts] & _MASKS[np.minimum(lengths, _WORD)]
@@ -174,7 +170,7 @@ class Pairs:
 
 
 def _may_repeat(names: Integers, strings: Integers) -> bool:
-    """Return whether two pairs of one string could have equal names."""
+    """Return whether two pairs of a string may have the same name."""
     distance_max = int(np.bincount(strings).max()) if len(strings) else 0
     if distance_max > _NEIGHBOURS_MAX:
         return True
@@ -185,7 +181,7 @@ def _may_repeat(names: Integers, strings: Integers) -> bool:
 
 
 def _is_regular(data: Bytes, rows: Integers, marks: Integers) -> bool:
-    """Return whether marks alternate over the whole buffer and every string ends with a pair's end."""
+    """Return whether the marks alternate and every string ends with the end of a pair."""
     kinds = data[marks]
     ends = rows[1:][rows[1:] > rows[:-1]] - 1
     return bool(

@@ -1,6 +1,4 @@
-"""What tasks read a log in: slices of it, records by the queues' index, kept records, and holes;
-and what a stream has lost.
-"""
+"""Parts of a log for tasks: slices, records by queue index, kept records, holes, and losses of a stream."""
 
 from __future__ import annotations
 
@@ -20,20 +18,20 @@ from spark_jobs.log.slices import Slice
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Log offsets of a log that a stream was in, and that the store no longer holds."""
+    """Log offsets that a stream had reached and that the store no longer has."""
 
     damage: Damage
     why: str
 
 
 Part = Slice | Indexed | Kept | KeptTimers | Gone | tuple[Damage, ...]
-"""Damage as a part of its own: log offsets that no segment file covers."""
+"""A tuple of `Damage` holds log offsets that no segment file covers."""
 
 NO_SEGMENT: Final = "no segment file covers these bytes"
 
 
 def part_batches(part: Part, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted rows of one part, as batches of `wanted.schema`."""
+    """Yield the wanted rows of a part as batches of `wanted.schema`."""
     if isinstance(part, Slice):
         yield from batches(part, wanted)
     elif isinstance(part, Indexed):

@@ -1,12 +1,11 @@
-"""Properties of many records at once: where the value of each wanted name lies in the log, and users' pairs.
+"""Properties of many records: the position of each wanted value in the log, and users' pairs.
 
     strings that have the shape of an example    `shapes`: no byte of them is looked at on its own
     the others, if each is regular               `pairs`: split by the places of 0x01 and 0x02
     the others, if one is not                    one by one, below
 
-Of the first it is enough to know which shape: what lies where is looked up when it is asked for. The rules
-are those of `commitlog.properties` in all three: pairs without a value are dropped, the last of two equal
-names wins.
+For the first, the shape is enough: positions are looked up on demand. All three follow
+`commitlog.properties`: pairs without a value are dropped, and the last of equal names wins.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ MAP: Final = pa.map_(pa.string(), pa.string())
 
 @dataclass(frozen=True, slots=True)
 class _Others:
-    """Strings without a shape: their records, places of the values of each name, and users' pairs.
+    """Strings without a shape: their records, the positions of the wanted values, and users' pairs.
 
-    `starts` and `lengths` have a row per name, the length -1 for none. `users` has rows of string (its place
-    in `records`), name's start and length, value's likewise. All starts count from the string's own.
+    `starts` and `lengths` have a row per name, with length -1 if missing. `users` has rows of string (its
+    place in `records`), and start and length of name and value. Starts are relative to the string.
     """
 
     records: Integers
@@ -44,12 +43,10 @@ class _Others:
 
 
 class Properties:
-    """The topics and properties of some records; of the latter those of some names, and users'."""
+    """Topics and properties of some records: those of the wanted names, and users'."""
 
     def __init__(self, records: Records, names: Sequence[str], shapes: Shapes) -> None:
-        """Take the records and the `names` to look for, each reserved or known (see
-        `commitlog.properties`).
-        """
+        """Take the records and the names to find, each reserved or known (see `commitlog.properties`)."""
         self._records = records
         self._data = records.data
         self._starts = records.properties_starts
@@ -62,7 +59,7 @@ class Properties:
 
     @cached_property
     def topics(self) -> pa.DictionaryArray:
-        """Return the topic under which each record lies, by its place among a few."""
+        """The topic of each record, dictionary-encoded."""
         bare = pc.dictionary_encode(topics_of(self._records.chosen(self._bare)))
         codes = self._shape_of.astype(np.int32)
         codes[self._bare] = len(self._shapes.known) + bare.indices.to_numpy()
@@ -70,12 +67,12 @@ class Properties:
         return pa.DictionaryArray.from_arrays(pa.array(codes), pa.array(names, pa.string()))
 
     def has(self, name: str) -> Flags:
-        """Return which records have a property of that name."""
+        """Return which records have this property."""
         flags: Flags = self._lengths(name) >= 0
         return flags
 
     def values(self, name: str) -> pa.BinaryArray:
-        """Return the value of one of the names in each record, null where it has none."""
+        """Return the value of a wanted name in each record, or null."""
         lengths = self._lengths(name)
         places = np.flatnonzero(lengths >= 0)
         starts = self._starts[places] + self._shapes.places(name)[0][self._shape_of[places]]
@@ -86,21 +83,22 @@ class Properties:
         return spread(ragged(self._data, starts, lengths[places]), places, len(lengths))
 
     def of_users(self) -> pa.MapArray:
-        """Return the properties that users set, per record: all but the reserved names."""
+        """Return the properties that users set, per record: all except the reserved names."""
         edges, pairs = self._users()
         names, values = (text(ragged(self._data, pairs[row], pairs[row + 1])) for row in (0, 2))
         return pa.MapArray.from_arrays(pa.array(edges), names, values)
 
     def _lengths(self, name: str) -> Integers:
-        """Return how long each record's value of a name is; -1 where it has none."""
+        """Return the length of each record's value of a name, or -1."""
         lengths: Integers = self._shapes.places(name)[1][self._shape_of]
         if self._others is not None:
             lengths[self._others.records] = self._others.lengths[self._rows[name]]
         return lengths
 
     def _users(self) -> tuple[Integers, Integers]:
-        """Return users' pairs as they lie in the log: where each record's begin, and rows of place and length
-        of the name, then of the value.
+        """Return where each record's user pairs begin, and their names and values.
+
+        These are rows of position and length in the log.
         """
         known = self._shapes.known
         counts = np.array([*(len(shape.users) for shape in known), 0])
@@ -144,14 +142,12 @@ class Properties:
 
 
 def topics_of(records: Records) -> pa.StringArray:
-    """Return the topic under which each record lies."""
+    """Return the topic of each record."""
     return text(ragged(records.data, records.topic_starts, records.topic_bytes))
 
 
 def _last_of_name(stored: bytes) -> dict[str, tuple[int, int, int, int]]:
-    """Return name's start and length, value's start and length, of the last pair of each name that has a
-    value.
-    """
+    """Return start and length of name and value, for the last pair of each name with a value."""
     found: dict[str, tuple[int, int, int, int]] = {}
     start = 0
     for pair in stored.split(b"\x02"):

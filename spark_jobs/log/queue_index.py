@@ -1,24 +1,25 @@
-"""The records of some topics by the queues' index, so that the rest of the log is not read.
+"""Reads the records of some topics by the queue index, without the rest of the log.
 
-The files under `consumequeue/` are made from the log and may lag behind it, be half made or be gone. So they
-are believed only with their mark (`consumequeue.dispatch`), and only as far as a snapshot goes that names
-them: each must match the CRC that the snapshot has of it; the last entries of a queue the snapshot has
-itself. What lies behind the snapshot (a checkpoint is made every 64 MiB of log) is scanned.
+The files below `consumequeue/` are derived from the log and may be outdated, incomplete, or missing. They are
+trusted only with their marker file (`consumequeue.dispatch`), and only up to the snapshot that lists them.
+Each file must match its CRC in the snapshot, and the snapshot itself holds the last entries of a queue. The
+log after the snapshot is scanned (there is a checkpoint for every 64 MiB of log).
 
-Whatever is in doubt is scanned as well. All of the log: without a mark or a snapshot, of an imported log, for
-a topic whose records are in no queue. Else the segments where a record may lie that no known entry leads to:
+Doubtful parts are scanned too. The whole log is scanned without a marker file or snapshot, if the log was
+imported, and for topics without queues. Otherwise the segments that may have records without a known entry
+are scanned:
 
     entries     0 1 2 | file lost | 6 gap 8 9        a gap: damage has taken the record, or its entry
     scanned         <------------->  <---->          from the end of one record to where the next one begins
 
-Before a queue's first known entry that is from where the log begins, unless it is entry 0: retention deletes
-the oldest files, whose records the log has no more. A task compares the files again, as a start may be making
-them anew meanwhile, and scans where they differ. A record that an entry leads to is checked like any other.
-How far Apache RocketMQ's own queue files are believed: see `rocketmq_index`.
+Before the first known entry of a queue, this is from the start of the log on, unless it is entry 0: retention
+deletes the oldest files, whose records are no longer in the log. A task checks the files again, because a
+starting broker may be rebuilding them, and scans if they differ. A record found by an entry is checked like
+any other. `rocketmq_index` says how far Apache RocketMQ's own queue files are trusted.
 
-Cost: 20 bytes per record of the topics, which the plan reads and the tasks read again, and the pages of the
-log where these lie. In memory is one file of a queue at a time (6 MB), and in a task 16 bytes for each record
-of its segment.
+Cost: the plan and the tasks each read 20 bytes per record of the topics, and the tasks read the pages of the
+log with these records. Memory holds one file of a queue (6 MB), and in a task 16 bytes per record of its
+segment.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ _FILE_BYTES: Final = limits.QUEUE_FILE_ENTRIES * ENTRY_BYTES
 
 
 class QueueFile(NamedTuple):
-    """A file of a queue, of which the first entries count; `crc` is theirs, None in RocketMQ's own.
+    """A queue file. The first `entry_count` entries count, and `crc` is theirs, or None for RocketMQ's.
 
-    They lead to records from the first log offset to before the end.
+    The records have log offsets from `first_offset` to `end_offset` (exclusive).
     """
 
     path: str
@@ -64,7 +65,7 @@ class QueueFile(NamedTuple):
     end_offset: int = 1 << 62
 
     def entries(self) -> Entries | None:
-        """Return the entries that count; None if the file is not what was written, or cannot be read."""
+        """Return the entries that count, or None if the file is damaged or unreadable."""
         length = self.entry_count * ENTRY_BYTES
         try:
             with open(self.path, "rb") as file:
@@ -76,7 +77,7 @@ class QueueFile(NamedTuple):
         return np.frombuffer(stored, ENTRY)
 
     def bounded(self, entries: Entries) -> QueueFile:
-        """Return the file with the log offsets to which its entries lead."""
+        """Return the file with the log offsets of its records."""
         places = entries["physical_offset"][_are_real(entries)].astype(np.int64)
         first_offset, end_offset = (int(places.min()), int(places.max()) + 1) if len(places) else (0, 0)
         return self._replace(first_offset=first_offset, end_offset=end_offset)
@@ -84,9 +85,9 @@ class QueueFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """The records of one segment that queue files lead to, between two log offsets.
+    """The records of a segment that queue files list, between two log offsets.
 
-    `tails`: entries that are in no file. `scan` is what to read instead if a file has changed.
+    `tails` holds entries that are in no file. `scan` is what to read instead if a file has changed.
     """
 
     segment: Segment
@@ -101,9 +102,9 @@ class Indexed:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What the queue files tell of some topics: every record of theirs below `until`.
+    """What the queue files know of some topics: all their records below `until`.
 
-    But those between two log offsets of `doubted`, which have to be scanned for.
+    Records in the `doubted` ranges of log offsets must be found by a scan.
     """
 
     until: int
@@ -114,7 +115,7 @@ class Index:
     def parts(
         self, log: StoreLog, wanted: Range, slice_bytes: int = SLICE_BYTES_DEFAULT
     ) -> list[Indexed | Slice]:
-        """Return what to read of each segment of the range, as far as the index reaches."""
+        """Return what to read of each segment of the range, as far as the index goes."""
         end_offset = min(self.until, wanted.end_offset)
         found: list[Indexed | Slice] = []
         for segment in log.segments:
@@ -145,7 +146,7 @@ class Index:
 
 
 def open_index(store: Path, log: StoreLog, topics: frozenset[str]) -> Index | None:
-    """Return the index of these topics; None if the log has to be scanned for them."""
+    """Return the index of these topics, or None if the log must be scanned."""
     if not log.ours:
         found = files_of(store, topics)
         return None if found is None else _of_rocketmq(believed_until(store, log), log, found)
@@ -164,7 +165,7 @@ def open_index(store: Path, log: StoreLog, topics: frozenset[str]) -> Index | No
 
 
 def _of_rocketmq(until: int, log: StoreLog, queues: list[list[tuple[str, int]]]) -> Index:
-    """Return the index by RocketMQ's own files: in doubt is what lies before the first entry of a queue."""
+    """Return the index of RocketMQ's own files. Records before the first entry of a queue are doubtful."""
     files, doubted = list[QueueFile](), list[tuple[int, int]]()
     for queue in queues:
         own = [QueueFile(path, count) for path, count in queue]
@@ -175,7 +176,7 @@ def _of_rocketmq(until: int, log: StoreLog, queues: list[list[tuple[str, int]]])
 
 
 def _is_marked(store: Path, made_at: int) -> bool:
-    """Return whether the files are whole, and those that began with the snapshot at a log offset."""
+    """Return whether the files are valid and belong to the snapshot at a log offset."""
     try:
         with open(store / layout.QUEUES_WHOLE, "rb") as file:
             return file.read(MARK_BYTES_MAX) == mark_of(made_at)
@@ -184,7 +185,7 @@ def _is_marked(store: Path, made_at: int) -> bool:
 
 
 def _files(store: Path, queue: StoredQueue) -> list[QueueFile]:
-    """Return the files of a queue as a snapshot names them, in order."""
+    """Return the files of a queue in a snapshot, in order."""
     folder = store / layout.CONSUMEQUEUE / queue.topic / str(queue.queue_id)
     return [
         QueueFile(
@@ -197,9 +198,9 @@ def _files(store: Path, queue: StoredQueue) -> list[QueueFile]:
 
 
 def _runs(queue: StoredQueue, files: Iterable[QueueFile], known: list[QueueFile]) -> Iterator[Entries | None]:
-    """Yield all entries of a queue in order, of one file at a time; None where some are not known.
+    """Yield all entries of a queue in order, one file at a time, or None where some are unknown.
 
-    Append the files whose entries are known to `known`.
+    Append the files with known entries to `known`.
     """
     begins_at = min((first_byte for first_byte, _ in queue.crcs), default=queue.written_count)
     if begins_at:
@@ -213,9 +214,9 @@ def _runs(queue: StoredQueue, files: Iterable[QueueFile], known: list[QueueFile]
 
 
 def _doubted(runs: Iterable[Entries | None], first_offset: int, until: int) -> Iterator[tuple[int, int]]:
-    """Yield between which log offsets, from `first_offset` to `until`, a queue may lack entries of records.
+    """Yield the log ranges from `first_offset` to `until` where a queue may lack entries.
 
-    `runs` are its entries in order, with None where some are not known.
+    `runs` holds its entries in order, with None where some are unknown.
     """
     end, is_sure = first_offset, True
     for entries in runs:
@@ -237,7 +238,7 @@ def _doubted(runs: Iterable[Entries | None], first_offset: int, until: int) -> I
 
 
 def _are_real(entries: Entries) -> Flags:
-    """Return which entries lead to records; the others are gaps."""
+    """Return which entries have records. The others are gaps."""
     flags: Flags = (entries["record_bytes"] > 0) & (entries["record_bytes"] < FILLER_BYTES)
     return flags
 
@@ -250,7 +251,7 @@ def _ranges(starts: Integers, ends: Integers, first_offset: int) -> Iterator[tup
 
 
 def indexed_batches(part: Indexed, wanted: Wanted) -> Iterator[Any]:
-    """Yield the records of a part as batches; an entry that leads to no sound record is a damaged region."""
+    """Yield the records of a part as batches. An entry without an intact record is damage."""
     places = _places(part)
     if places is None:
         for one in part.scan:
@@ -282,9 +283,9 @@ def _checked(
 
 
 def _places(part: Indexed) -> tuple[Integers, Integers] | None:
-    """Return (positions in the segment, sizes) of the part's records, in log order, each once.
+    """Return positions in the segment and sizes of the part's records, in log order and distinct.
 
-    None if a file has changed. Only what leads into the part is kept of each file: 16 bytes a record.
+    Return None if a file has changed. Cost: 16 bytes per record in the part.
     """
     found = list[Integers]()
     for file in part.files:
@@ -299,7 +300,7 @@ def _places(part: Indexed) -> tuple[Integers, Integers] | None:
 
 
 def _inside(part: Indexed, entries: Entries) -> Integers:
-    """Return the log offsets and sizes, a row each, of the records in the part that entries lead to."""
+    """Return the log offsets and the sizes of the records in the part, one row each."""
     offsets = entries["physical_offset"].astype(np.int64)
     lengths = entries["record_bytes"].astype(np.int64)
     inside = (offsets >= part.first_offset) & (offsets < part.end_offset) & _are_real(entries)

@@ -1,11 +1,10 @@
-"""Columns of unequal length cut out of one buffer, copied once by Arrow and never by Python.
+"""Columns of byte ranges of one buffer, copied once by Arrow and never by Python.
 
-An Arrow binary array is a buffer and its offsets: value i lies between offset i and i+1. With the starts
-and ends of the wanted ranges as interleaved offsets, every second value is a wanted one, and `take` copies
-those. Ranges must ascend and not overlap; a buffer must stay below 2 GiB, as a log segment does. Ranges that
-all have one length, as ids do, need no offsets, and may lie anywhere.
-
-What is only looked at is not cut out: `Ranges` compares bytes where they lie, some ten nanoseconds each.
+An Arrow binary array is a buffer with offsets: value i lies between the offsets i and i+1. If the offsets are
+the starts and ends of the wanted ranges in turn, every second value is wanted, and `take` copies it. Ranges
+must ascend without overlap, and the buffer must be below 2 GiB, as a log segment is. Ranges of a single
+length, such as IDs, need no offsets and may be in any order. `Ranges` compares bytes in place, about ten
+nanoseconds each.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Integers = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
 
 _POOL: Final = pa.system_memory_pool()
-"""Gives what one batch freed to the next, where Arrow's own gives it back to the kernel: fewer faults."""
+"""Reuses freed memory for the next batch. Arrow's own pool returns it to the kernel."""
 
 
 def ragged(data: Bytes, starts: Integers, lengths: Integers) -> pa.BinaryArray:
@@ -33,9 +32,7 @@ def ragged(data: Bytes, starts: Integers, lengths: Integers) -> pa.BinaryArray:
 
 
 def spread(values: pa.BinaryArray, places: Integers, count: int) -> pa.BinaryArray:
-    """Return the values of a new column at these places of one of `count`, ascending, and nulls between
-    them.
-    """
+    """Return a column of `count` values: these values at the ascending places, and nulls elsewhere."""
     if len(values) in (0, count):
         return values if len(values) == count else pa.nulls(count, values.type)
     _, edges, stored = values.buffers()
@@ -49,7 +46,7 @@ def spread(values: pa.BinaryArray, places: Integers, count: int) -> pa.BinaryArr
 
 
 def _even(data: Bytes, starts: Integers, length: int) -> pa.BinaryArray:
-    """Return ranges of one length: as items of a type of that length, so that numpy copies them."""
+    """Return ranges of a single length, copied by NumPy as items of that length."""
     edges = np.arange(0, (len(starts) + 1) * length, length, dtype=np.int32)
     return pa.Array.from_buffers(
         pa.binary(), len(starts), [None, pa.py_buffer(edges), pa.py_buffer(items(data, f"V{length}")[starts])]
@@ -69,7 +66,7 @@ def _uneven(data: Bytes, starts: Integers, lengths: Integers) -> pa.BinaryArray:
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """Ranges of one buffer, in any order."""
+    """Ranges of a buffer, in any order."""
 
     data: Bytes
     starts: Integers
@@ -77,7 +74,7 @@ class Ranges:
 
     @classmethod
     def of(cls, values: pa.Array) -> Ranges:
-        """Return the values of a binary or text column; null has no bytes."""
+        """Return the values of a binary or text column. Null has no bytes."""
         _, edges, stored = values.buffers()
         offsets = np.frombuffer(edges, np.int32)[values.offset : values.offset + len(values) + 1]
         lengths = np.diff(offsets)
@@ -98,11 +95,11 @@ class Ranges:
         return self.data[start : start + self.lengths[at]].tobytes()
 
     def have_at(self, places: Integers | int, wanted: bytes) -> Flags:
-        """Return which ranges have these bytes at their place, counted from their start."""
+        """Return which ranges have these bytes at a place relative to their start."""
         return self._equal_at(places, len(wanted), np.void(wanted))
 
     def equal_at(self, places: Integers | int, others: Ranges) -> Flags:
-        """Return which ranges have the bytes of their other at their place; not if those are none."""
+        """Return which ranges have the bytes of the other range at a place. Empty ones never match."""
         if len(others) and (others.lengths == others.lengths[0]).all():
             length = int(others.lengths[0])
             return self._equal_at(places, length, others._items(others.starts, length))
@@ -121,18 +118,18 @@ class Ranges:
         return is_inside
 
     def _items(self, starts: Integers, length: int) -> Any:
-        """Return `length` bytes from each start (-1 or more) on; a start too near the end is moved back."""
+        """Return `length` bytes from each start on. A start too near the end is moved back."""
         return items(self.data, f"V{length}")[np.minimum(starts, len(self.data) - length)]
 
 
 def items(data: Bytes, numpy_type: str) -> Any:
-    """Return an item of that type at every byte of `data`, however aligned."""
+    """Return an item of this type at every byte of `data`, whatever the alignment."""
     kind = np.dtype(numpy_type)
     return np.ndarray(max(0, len(data) - kind.itemsize + 1), kind, data, 0, (1,))
 
 
 def numbers_at(data: Bytes, places: Integers, numpy_type: str) -> Integers:
-    """Return the numbers at `places` of `data`, in native byte order; a place outside is moved inside."""
+    """Return the numbers at `places` in native byte order. A place outside is moved inside."""
     kind = np.dtype(numpy_type)
     inside = np.minimum(np.maximum(places, 0), len(data) - kind.itemsize)
     found: Integers = items(data, numpy_type)[inside].astype(kind.newbyteorder("="), copy=False)
@@ -140,7 +137,7 @@ def numbers_at(data: Bytes, places: Integers, numpy_type: str) -> Integers:
 
 
 def text(values: pa.BinaryArray) -> pa.StringArray:
-    """Return binary as text; bytes that are not UTF-8 become replacement characters."""
+    """Return bytes as text. Invalid UTF-8 becomes replacement characters."""
     try:
         return pc.cast(values, pa.string())
     except pa.ArrowInvalid:
@@ -151,7 +148,7 @@ def text(values: pa.BinaryArray) -> pa.StringArray:
 
 
 def numbers(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
-    """Return decimal text as integers; null where it is no number of that width."""
+    """Return decimal text as integers, or null if it is no number of this width."""
     try:
         return pc.cast(text(values), kind)
     except pa.ArrowInvalid:

@@ -1,9 +1,9 @@
-"""A part of the log by time or by log offset: which bytes need not be looked at.
+"""Ranges of the log by time or log offset, to skip the rest.
 
-Store times ascend with log offsets, but for clocks that were set back. So the log offset of a time is found
-by bisection, first over segments, then inside one: at each place it probes, the next bytes that look like a
-record tell their store time. A margin on both sides covers clocks that were set back by less, and each
-row's own store time decides in the end. Cost: about twenty probes of a few hundred bytes.
+Store times ascend with log offsets unless a clock was set back. Bisection finds the log offset of a time,
+first by segment and then within one. Each probe reads the store time of the next bytes that look like a
+record. A margin on both sides covers clocks set back by less, and in the end each row's own store time
+decides. Cost: about twenty probes of a few hundred bytes.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from spark_jobs.log.walk import likely_record
 from tidewheel.errors import UnknownChoice
 
 MARGIN_MS: Final = 60_000
-"""A clock set back by less than this loses no row of a range of time."""
+"""A time range loses no row if a clock was set back by less."""
 
 _STEP_BYTES: Final = 64 * 1024
 FOREVER_MS: Final = 1 << 62
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _LIKE_MS: Final = range(10**12, 10**13)
-"""Milliseconds since 1970 from 2001 to 2286."""
+"""Milliseconds since the Unix epoch from 2001 to 2286."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """An end of a range as it was given: a log offset, or a time in milliseconds since 1970, never both."""
+    """An end of a range as given: either a log offset or a time in milliseconds since the Unix epoch."""
 
     given: str
     offset: int | None = None
@@ -45,10 +45,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Log offsets from the first to before the end, and the store times that rows must have, likewise.
+    """Log offsets from the first to the end (exclusive), and the range of store times likewise.
 
-    With an end before the first it is empty. `outlived_until`: what retention has kept of before the log
-    belongs to the range as far as it lay before this log offset.
+    An end before the first means an empty range. Kept records from before the log belong to the range up to
+    the log offset `outlived_until`.
     """
 
     first_offset: int
@@ -58,9 +58,10 @@ class Range:
 
 
 def place(options: Mapping[str, str], name: str, timestamp: str) -> Place | None:
-    """Return one end of a range from two options, of which at most one is given; raise `UnknownChoice`.
+    """Return an end of a range from two options, of which at most one is given.
 
-    `name` is a log offset, or a time as ISO 8601; `timestamp` is milliseconds since 1970.
+    `name` is a log offset or an ISO 8601 time, and `timestamp` is in milliseconds since the Unix epoch. Raise
+    `UnknownChoice` if they are not valid.
     """
     given, given_ms = options.get(name), options.get(timestamp)
     if given is not None and given_ms is not None:
@@ -77,7 +78,7 @@ def place(options: Mapping[str, str], name: str, timestamp: str) -> Place | None
 
 
 def range_of(log: StoreLog, first: Place | None, end: Place | None) -> Range:
-    """Return the range between two places of a log, or its ends; raise `UnknownChoice`."""
+    """Return the range between two places of a log, or its ends. Raise `UnknownChoice` if invalid."""
     starts, ends = log.first_offset, log.end_offset
     first_ms, end_ms = 0, FOREVER_MS
     if first is not None:
@@ -94,10 +95,10 @@ def range_of(log: StoreLog, first: Place | None, end: Place | None) -> Range:
 
 
 def found_at(log: StoreLog, place: Place, *, is_end: bool) -> int:
-    """Return the log offset at which a range begins or ends that has this place; raise `UnknownChoice`.
+    """Return the log offset where a range with this place begins or ends. Raise `UnknownChoice` if invalid.
 
-    A number behind the log's end that would be a time of these days, in milliseconds, is refused: taken for a
-    log offset it would give nothing, and say nothing.
+    A number after the end of the log that looks like a current time in milliseconds is refused. As a log
+    offset, it would silently give no rows.
     """
     if place.offset is not None:
         if place.offset > log.end_offset and place.offset in _LIKE_MS:
@@ -116,7 +117,7 @@ def _is_number(given: str) -> bool:
 
 
 def _ms(option: str, given: str, timestamp: str) -> int:
-    """Return a time in milliseconds since 1970; what is stored at whole ones is before it or not, as said."""
+    """Return a time in milliseconds since the Unix epoch, rounded up."""
     try:
         time = datetime.fromisoformat(given)
     except ValueError as error:
@@ -129,8 +130,9 @@ def _ms(option: str, given: str, timestamp: str) -> int:
 
 
 def bounds(log: StoreLog, time_ms: int) -> tuple[int, int]:
-    """Return two log offsets: what was stored before `time_ms` lies before the second, and what was not, not
-    before the first; while clocks only went forward.
+    """Return two log offsets for a time, if clocks only went forward.
+
+    Records stored before `time_ms` are before the second, and all others are not before the first.
     """
     segments = log.segments
     at = bisect_left(segments, time_ms, key=lambda segment: _Probe(segment, log.end_offset).ms_behind(0)) - 1
@@ -144,7 +146,7 @@ def bounds(log: StoreLog, time_ms: int) -> tuple[int, int]:
 
 
 class _Probe:
-    """Store times in one segment."""
+    """Store times in a segment."""
 
     def __init__(self, segment: Segment, log_end: int) -> None:
         self._data: Bytes = mapped(segment.path)
@@ -152,7 +154,7 @@ class _Probe:
         self.end = min(segment.segment_bytes, log_end - segment.first_offset)
 
     def ms_behind(self, position: int) -> int:
-        """Return when the first record from `position` on was stored; the end of time if none follows."""
+        """Return the store time of the first record from `position` on, or `FOREVER_MS`."""
         until = max(self.end - record.RECORD_BYTES_MIN + 8, 0)
         start = likely_record(self._data.data, self._first_offset, position, until)
         if start < 0:

@@ -1,9 +1,9 @@
-"""Many records of one segment at once: their fixed fields, where body, topic and properties lie, their CRCs.
+"""Many records of a segment: fixed fields, positions of body, topic, and properties, and CRCs.
 
-A record's first 88 bytes are gathered in one go and seen through one structured type; the layout is
-`commitlog.record`'s. An IPv6 host moves what follows it by 12 bytes: a batch with such a record reads each
-field where its own record has it. No length is believed before it is checked: places are clipped to the
-readable bytes, and `adds_up` says of which records all lengths add up to the record's own.
+The first 88 bytes of the records are copied in one step and read as one structured type, with the layout of
+`commitlog.record`. An IPv6 host shifts all fields after it by 12 bytes, so a batch with such a record reads
+each field at its own position. Lengths are not trusted: positions are clipped to the readable bytes, and
+`adds_up` says for which records all lengths add up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HEAD_BYTES: Final = 88
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """A number at a fixed place of the record; `hosts_before` counts the host fields in front of it."""
+    """A number at a fixed position in a record, after `hosts_before` host fields."""
 
     offset: int
     numpy_type: str
@@ -58,7 +58,7 @@ _V6: Final = record.BORN_HOST_V6 | record.STORE_HOST_V6
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records of one segment by the positions where they start, ascending, and the places of their parts."""
+    """Records of a segment by ascending start positions, with the positions of their parts."""
 
     data: Bytes
     positions: Integers
@@ -78,9 +78,7 @@ class Records:
 
     @classmethod
     def at(cls, data: Bytes, positions: Integers) -> Records:
-        """Return the records of segment `data` at `positions`, each with `RECORD_BYTES_MIN` readable
-        bytes.
-        """
+        """Return the records at `positions`. Each needs `RECORD_BYTES_MIN` readable bytes."""
         heads = items(data, f"V{HEAD_BYTES}")[positions].view(_HEAD)
         sys_flags = heads["sys_flag"].astype(np.int32)
         shifts = _shifts(sys_flags) if (sys_flags & _V6).any() else None
@@ -116,7 +114,7 @@ class Records:
         return Records(**parts)
 
     def numbers(self, name: str) -> Integers:
-        """Return one of the fixed fields, in native byte order."""
+        """Return a fixed field in native byte order."""
         field = _FIELDS[name]
         if self.shifts is not None and field.hosts_before:
             places = self.positions + field.offset + self.shifts[field.hosts_before]
@@ -125,15 +123,13 @@ class Records:
         return native
 
     def body_crcs_hold(self) -> Flags:
-        """Return which bodies match their CRC; only of records that add up."""
+        """Return which bodies match their CRC. The records must add up."""
         found = crcs(self.data, self.body_starts, self.body_starts + self.body_bytes)
         flags: Flags = found == self.heads["body_crc"]
         return flags
 
     def has_crc(self) -> Flags:
-        """Return which records end with a CRC property, right or wrong; only of records of at least 111
-        bytes.
-        """
+        """Return which records end with a CRC property, right or wrong. They must have at least 111 bytes."""
         return Tails(self.data, self.positions + self.lengths).are_crcs()
 
     def crcs_hold(self) -> Flags:
@@ -147,7 +143,7 @@ _PER_RECORD: Final = tuple(field.name for field in fields(Records) if field.name
 
 
 def _shifts(sys_flags: Integers) -> Integers:
-    """Return by how much fields lie further on, for 0, 1 and 2 hosts before them: three rows."""
+    """Return the shift of fields after 0, 1, and 2 hosts, as three rows."""
     born = 12 * (sys_flags & record.BORN_HOST_V6 > 0).astype(np.int64)
     store = 12 * (sys_flags & record.STORE_HOST_V6 > 0).astype(np.int64)
     return np.array([np.zeros(len(sys_flags), np.int64), born, born + store])

@@ -1,14 +1,14 @@
-"""How far Apache RocketMQ's own queue files can be believed, and which files they are.
+"""Apache RocketMQ's own queue files, and how far they can be trusted.
 
-RocketMQ makes them from the log, in log order, a little behind it, and starts anew from a point that its
-`checkpoint` names if it was not stopped cleanly (then, and while it runs, there is a file `abort`):
+RocketMQ writes them from the log in log order, with a short delay. While it runs, and after an unclean stop,
+there is a file `abort`. It then starts again from a point in its `checkpoint`:
 
     stopped cleanly    every queue is whole, up to the last record that any entry names
     else               likewise, for what was stored 3 s before the times in `checkpoint`: its own rule
 
-What lies behind is scanned. A topic is scanned altogether if it has no queue files, or queues of batches
-(`batchconsumequeue`), or if a file of its own is missing between others or has zeros between entries.
-Records that RocketMQ puts into no queue (halves and rollbacks of stores before 4.3) are found by a scan only.
+The log after that is scanned. A topic is scanned entirely if it has no queue files, if it has batch queues
+(`batchconsumequeue`), or if a file is missing between others or has zeros between entries. Only a scan finds
+records that RocketMQ puts into no queue (halves and rollbacks of stores before 4.3).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from spark_jobs.log.ragged import Integers
 from spark_jobs.log.ranges import bounds
 
 FILLER_BYTES: Final = 0x7FFFFFFF
-"""The length in entries that stand for messages which a queue never had."""
+"""Length in entries for messages that a queue never had."""
 
 _BATCHES: Final = "batchconsumequeue"
 _ABORT: Final = "abort"
@@ -37,9 +37,7 @@ _MARGIN_MS: Final = 3_000
 
 
 def believed_until(store: Path, log: StoreLog) -> int:
-    """Return the log offset below which the queue files tell of every message; 0 if they cannot be
-    believed.
-    """
+    """Return the log offset up to which the queue files have every message, or 0."""
     until = min(max(map(_last_end, _queues(store)), default=0), log.end_offset)
     if (store / _ABORT).exists():
         until = min(until, _checkpointed(store, log))
@@ -47,7 +45,7 @@ def believed_until(store: Path, log: StoreLog) -> int:
 
 
 def files_of(store: Path, topics: frozenset[str]) -> list[list[tuple[str, int]]] | None:
-    """Return (path, entries that count) of the files of each queue of the topics; None if one is in doubt."""
+    """Return (path, number of entries) of each queue's files, or None if one is doubtful."""
     found_queues: list[list[tuple[str, int]]] = []
     for topic in topics:
         queues = _folders(store / layout.CONSUMEQUEUE / topic)
@@ -62,7 +60,7 @@ def files_of(store: Path, topics: frozenset[str]) -> list[list[tuple[str, int]]]
 
 
 def _queue_files(queue: Path) -> list[tuple[str, int]] | None:
-    """Return (path, entries that count) of a queue's files, read one by one; None if one is in doubt."""
+    """Return (path, number of entries) of a queue's files, or None if one is doubtful."""
     found, next_byte, is_full = list[tuple[str, int]](), -1, True
     for path in _numbered(queue):
         entries = _entries(path)
@@ -76,14 +74,14 @@ def _queue_files(queue: Path) -> list[tuple[str, int]] | None:
 
 
 def _used(entries: Any) -> int | None:
-    """Return how many entries are written; None if there are unwritten ones between them."""
+    """Return the number of written entries, or None if there are unwritten ones between them."""
     is_written = entries["record_bytes"] != 0
     count = int(np.count_nonzero(is_written))
     return count if bool(is_written[:count].all()) else None
 
 
 def _last_end(queue: Path) -> int:
-    """Return the log offset behind the last record that a queue names; 0 if it names none."""
+    """Return the log offset after the last record in a queue, or 0 if there is none."""
     for path in reversed(_numbered(queue)):
         entries = _entries(path)
         last = _last_written(entries["record_bytes"])
@@ -93,7 +91,7 @@ def _last_end(queue: Path) -> int:
 
 
 def _last_written(lengths: Integers) -> int:
-    """Return the last entry in front of the zeros at the end of a file, by bisection; -1 if there is none."""
+    """Return the last entry before the zeros at the end of a file, by bisection, or -1."""
     low, high = -1, len(lengths)
     while high - low > 1:
         middle = (low + high) // 2
@@ -119,7 +117,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _numbered(folder: Path) -> list[Path]:
-    """Return the files of a queue, in order."""
+    """Return the files of a queue in order."""
     names = (path for path in folder.iterdir() if path.name.isdigit() and path.stat().st_size >= ENTRY_BYTES)
     return sorted(names, key=lambda path: int(path.name))
 

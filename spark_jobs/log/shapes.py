@@ -1,16 +1,16 @@
-"""Records whose topic and properties have the same shape, found by comparing whole strings with an example.
+"""Finds records with the same shape of topic and properties by comparison with an example.
 
-A record's topic and properties lie side by side, and are one string here. Brokers write the same names in the
-same order, and many values have the same length in every record: ids, times, trace contexts. So most strings
-of a batch have one of a few shapes: the same length and, but for the values, the same bytes. An example of
-each is parsed once, in Python; then strings of that length are laid under it eight bytes at a time, values
-masked out, and those that differ nowhere are of its shape. Their values lie where the example's do, if no
-value holds a mark (0x01 or 0x02): bytes below 3 are counted, and there must be as many as the example has.
+The topic and properties of a record are adjacent, and count as one string here. Brokers write the same names
+in the same order, and many values have the same length in every record: IDs, times, trace contexts. Most
+strings of a batch thus have one of a few shapes: the same length and, apart from the values, the same bytes.
+Python parses one example per shape. Strings of the same length are then compared with it eight bytes at a
+time, with the values masked out. Their values are at the same positions if no value contains a mark (0x01 or
+0x02): there must be as many bytes below 3 as in the example.
 
     cost per string   one copy, two passes to compare, one to count
     cost per shape    some twenty calls of numpy, so groups of less than `STRINGS_MIN` are left to `pairs`
 
-An example that is not `name 0x01 value 0x02`, repeated, is no shape.
+An example must be a repetition of `name 0x01 value 0x02`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidewheel import property_names
 
 STRINGS_MIN: Final = 64
 NO_SHAPE: Final = -1
-"""As an index it leads to the last place of a table, where a table of shapes has what holds for none."""
+"""As an index, the last row of a table, which stands for no shape."""
 
 _NOTHING: Final = (0, -1)
 _SHAPES_MAX: Final = 512
@@ -36,18 +36,17 @@ _BELOW_MARKS: Final = 3
 _FILLER: Final = 0x20
 _ALL: Final = 0xFF
 _LENGTH_BYTES: Final = 2
-"""Between topic and properties: how long these are."""
+"""Size of the properties length, between topic and properties."""
 
 _STRING_BYTES_MAX: Final = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What records like an example have: the topic, and where names and values lie.
+    """What records like an example have in common: the topic, and the positions of names and values.
 
-    `values`: (start, length) by name, of pairs that have a value, the last of equal names. `users`: name's
-    start and length, value's start and length, of those whose names are not reserved, in order. Starts count
-    from the first property.
+    `values` maps names to (start, length) of the last value that is not empty. `users` holds start and length
+    of name and value for unreserved names, in order. Starts are relative to the first property.
     """
 
     topic: str
@@ -60,7 +59,7 @@ class Shape:
 
     @classmethod
     def of(cls, example: bytes, topic_bytes: int) -> Shape | None:
-        """Return the shape of an example; None if it is not regular."""
+        """Return the shape of an example, or None if it is not regular."""
         head_bytes = topic_bytes + _LENGTH_BYTES
         stored = example[head_bytes:]
         pairs = _parsed(stored)
@@ -87,7 +86,7 @@ def _name(example: bytes, pair: tuple[int, int, int, int]) -> str:
 
 
 def _parsed(example: bytes) -> list[tuple[int, int, int, int]] | None:
-    """Return name's start and length, value's start and length of each pair; None if it is not regular."""
+    """Return start and length of name and value of each pair, or None if it is not regular."""
     if not example.endswith(b"\x02") or 0 in example:
         return None
     pairs, start = [], 0
@@ -102,7 +101,7 @@ def _parsed(example: bytes) -> list[tuple[int, int, int, int]] | None:
 
 @dataclass(slots=True)
 class Shapes:
-    """The shapes that were met so far; batches share them."""
+    """The shapes found so far. Batches share them."""
 
     known: list[Shape] = field(default_factory=list)
     _of_length: dict[int, list[int]] = field(default_factory=dict)
@@ -120,9 +119,7 @@ class Shapes:
         return shape_of
 
     def places(self, name: str) -> Integers:
-        """Return where the value of a name lies in each of the shapes: starts and lengths; of none 0 and
-        -1.
-        """
+        """Return the starts and lengths of a name's values per shape: 0 and -1 if missing."""
         found = self._places.get(name)
         if found is None or len(found[0]) <= len(self.known):
             values = [shape.values.get(name, _NOTHING) for shape in self.known]
@@ -130,7 +127,7 @@ class Shapes:
         return found
 
     def _match_even(self, records: Records, some: Integers, length: int, shape_of: Integers) -> None:
-        """Fill in the shapes of records whose strings have one length."""
+        """Fill in the shapes of records whose strings have the same length."""
         rows = _Rows.at(records, some, length)
         places = self._of_length.setdefault(length, [])
         tried = 0
@@ -155,7 +152,7 @@ class Shapes:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Strings of one length, one under the other, each aligned to the end of a row of words."""
+    """Strings of the same length, each aligned to the end of a row of words."""
 
     words: Any
     topic_bytes: Integers
@@ -174,11 +171,11 @@ class _Rows:
         return _Rows(self.words[kept], self.topic_bytes[kept], self.length)
 
     def example(self) -> tuple[bytes, int]:
-        """Return the first string, and how long its topic is."""
+        """Return the first string and the length of its topic."""
         return self.words[0].tobytes()[-self.length :], int(self.topic_bytes[0])
 
     def of_shape(self, shape: Shape) -> Flags | None:
-        """Return which rows are of the shape; None for all."""
+        """Return which rows have the shape, or None if all do."""
         differing = self.words & shape.masks
         differing ^= shape.words
         is_low = self.words.view(np.uint8) < _BELOW_MARKS

@@ -1,19 +1,16 @@
-"""The log of a store cut into slices, each to be read by one task.
+"""Cuts the log of a store into slices, one per task.
 
-The idea: nobody knows where records start without reading, and reading first to cut would read twice. So a
-segment is cut blindly, every `slice_bytes`, and the task of a slice finds its first record itself (`walk`).
+Only a read shows where records start, and a read before the cut would double the work. A segment is therefore
+cut every `slice_bytes`, and the task of a slice finds its first record itself (`walk`).
 
 Rules:
-- A record belongs to the slice in which it starts; its task reads on behind `until`, to the record's end.
-- A slice lies in one segment, and on one side of `imported_until`: so what makes a record sound is the same
-  for all of its records.
-- A slice that starts with its segment trusts that a record starts there. Any other start is searched from.
-- Damage belongs to the slice before it, or in which it begins: whoever searches for a first record is silent.
+- A record belongs to the slice where it starts. The task reads past `until` to the end of the record.
+- A slice is in one segment and on one side of `imported_until`, so the same checks apply to all its records.
+- At the start of a segment, a record is expected. From any other start, the task searches for one.
+- Damage belongs to the slice before it or where it begins. A search for the first record reports nothing.
 
-Cost: none but the listing of segments; a task pays for its search, mostly one record.
-
-Weak spot: a range that starts in the middle of the log (`first_offset`) has no slice before it; damage right
-at its beginning has no row.
+Cost: the list of segments. A task also searches, mostly one record. Weak spot: a range from the middle of the
+log (`first_offset`) has no slice before it, so damage right at its start has no row.
 """
 
 from __future__ import annotations
@@ -29,11 +26,11 @@ SLICE_BYTES_DEFAULT: Final = 128 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """The records of one segment that start at a position in [start, until).
+    """The records of a segment that start at a position in [start, until).
 
-    `end` is where readable bytes end. `has_tail`: sound records simply stop somewhere in this segment,
-    so bytes without any sound record behind them are its unwritten end, not damage. `may_lack_crc`: its
-    records were imported (see `commitlog.imported`).
+    `end` is the end of the readable bytes. `has_tail`: intact records may stop anywhere in this segment, and
+    bytes without any intact record after them are its unwritten end, not damage. `may_lack_crc`: the records
+    were imported (see `commitlog.imported`).
     """
 
     segment: Segment
@@ -50,7 +47,7 @@ def slices(
     first_offset: int = 0,
     end_offset: int | None = None,
 ) -> list[Slice]:
-    """Return the log cut for reading, in log order: the records that start between two log offsets."""
+    """Return slices, in log order, of the records that start between two log offsets."""
     last_offset = log.end_offset if end_offset is None else min(end_offset, log.end_offset)
     parts = []
     for segment in log.segments:

@@ -1,4 +1,4 @@
-"""The newest sound snapshot of a store, read beside a broker that may just be replacing it."""
+"""The newest intact snapshot of a store whose broker may be running."""
 
 from __future__ import annotations
 
@@ -15,9 +15,7 @@ _HEAD_BYTES: Final = 20
 
 
 def newest_parts(store: Path, log: StoreLog) -> tuple[int, dict[str, Any]]:
-    """Return (log offset, the state of each part) of the newest sound snapshot within the log; else (0,
-    {}).
-    """
+    """Return the log offset and the parts of the newest intact snapshot within the log, or (0, {})."""
     folder = store / layout.SNAPSHOTS
     names = sorted((path.name for path in folder.iterdir() if path.name.isdigit()) if folder.is_dir() else ())
     for name in reversed(names):
