@@ -1,4 +1,4 @@
-"""The large sides of the books, joined bucket by bucket: the log's facts, the database's rows, the ledger.
+"""Joins the large sides of the books by bucket: log facts, database rows, and the ledger.
 
     working-cleared/   the orders of the ledger in buckets (`dealing`); facts are dealt when they are staged,
                        orders and pushes when they are exported
@@ -7,7 +7,7 @@
                        does not know them, or the ledger does not
     working-pushes/    a row per push of the ledger: `PUSHES_JOINED`
 
-A task joins one bucket by whole columns (`joining`); it needs about 400 bytes for each of its orders.
+A task joins one bucket by whole columns (`joining`). Cost: about 400 bytes of memory per order in the bucket.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ from spark_jobs.staging.staged import ROW_BITS, SCHEMAS, Staged
 from spark_jobs.tasks import in_tasks, whole
 
 _PUSHES_READ: Final = PUSHES.remove(PUSHES.get_field_index("delivered_ms"))
-"""When a push was delivered is the log's to say."""
+"""The delivery time of a push comes from the log."""
 
 
 def _columns(schema: pa.Schema) -> list[pa.Field]:
-    """Return all but the id."""
+    """Return all columns except the ID."""
     return list(schema)[1:]
 
 
@@ -56,10 +56,10 @@ _SENT_AS: Final = {
     "paid_message_ms": "paid_sent_ms",
     "cancelled_offset": "cancelled_sent_offset",
 }
-"""Where no transaction committed a message of an order, one that was sent without has told the same."""
+"""Without a committed message of an order, one sent outside a transaction counts."""
 
 _SETTLED: Final = {"queue_place", *_SENT_AS.values(), *COUNTS} - {"timers", "timer_ends"}
-"""Facts of which no more is to be said once orders are joined: `is_consumed` and `SPECIAL` come of them."""
+"""Facts not needed after the join, because `is_consumed` and `SPECIAL` contain them."""
 
 ORDERS_JOINED: Final = pa.schema([
     ("order_id", pa.string()),
@@ -71,7 +71,7 @@ ORDERS_JOINED: Final = pa.schema([
     ("half_end", pa.string()),
     ("book_row", pa.int64()),
 ])  # fmt: skip
-"""A book row is the bucket above, the row's place in it in `ROW_BITS` bits."""
+"""`book_row` is the bucket, followed by the row's place in it in `ROW_BITS` bits."""
 
 PUSHES_JOINED: Final = pa.schema([
     ("order_id", pa.string()),
@@ -90,13 +90,13 @@ SPECIAL: Final = pa.schema([
     ("dead_letter_offset", pa.int64()),
     ("customer_id", pa.string()),
 ])  # fmt: skip
-"""may_cancel_others: its messages may cancel another order's deadline; is_orphan: the database lacks it;
-is_unledgered: it may have been consumed, and the ledger lacks it."""
+"""may_cancel_others: its messages may cancel the deadline of another order. is_orphan: not in the database.
+is_unledgered: possibly consumed, but not in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The staged log, the exported stores below `folder`, and where working tables may go."""
+    """The staged log, the exported stores below `folder`, and the place for working tables."""
 
     folder: Path
     staged: Staged
@@ -105,36 +105,36 @@ class Sides:
     has_carts: bool = True
 
     def path(self, name: str) -> Path:
-        """Return where one of the exported tables is."""
+        """Return the path of an exported table."""
         return self.folder / f"{name}.parquet"
 
     def working(self, name: str) -> Path:
-        """Return where a table that is worked out goes."""
+        """Return the path of a working table."""
         return self.folder / f"working-{name}"
 
     def exported(self, spark: SparkSession, name: str) -> DataFrame:
-        """Return one of the exported tables."""
+        """Return an exported table."""
         return spark.read.parquet(str(self.path(name)))
 
     def row_count(self, name: str) -> int:
-        """Return how many rows that table has."""
+        """Return the number of rows of an exported table."""
         return int(ds.dataset(self.path(name), format="parquet").count_rows())
 
     def is_exported(self, name: str) -> bool:
-        """Return whether that table was exported."""
+        """Return whether a table was exported."""
         return self.path(name).exists()
 
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """A frame that was worked out and written once, and how many rows it has."""
+    """A frame that was written once, and its number of rows."""
 
     frame: DataFrame
     rows: int
 
 
 class BookRows:
-    """The large sides of one audit's books. Making one joins orders and pushes."""
+    """The large sides of an audit's books. The constructor joins orders and pushes."""
 
     def __init__(self, spark: SparkSession, sides: Sides, acknowledged: Acknowledged) -> None:
         self._spark, self._sides = spark, sides
@@ -150,7 +150,7 @@ class BookRows:
         return self._working("orders", ORDERS_JOINED).frame
 
     def write_orders(self, judged: Path, schema: pa.Schema, to: Path) -> None:
-        """Write all orders: those that are in `judged`, and the others as `balanced` (see `order_files`)."""
+        """Write all orders: those in `judged`, and the others as `balanced` (see `order_files`)."""
         to.mkdir(parents=True, exist_ok=True)
         folder = self._sides.working("orders")
 
@@ -163,7 +163,7 @@ class BookRows:
         in_tasks(self._spark, range(self._order_buckets), work)
 
     def specials(self) -> Working:
-        """Return a row of `SPECIAL` for each order to look at closely."""
+        """Return a row of `SPECIAL` per order to examine closely."""
         return self._working("special", SPECIAL)
 
     def pushes(self) -> DataFrame:
@@ -190,11 +190,11 @@ class BookRows:
 
 
 JoinBucket = Callable[[int, int], dict[str, pa.Table]]
-"""The working tables of one bucket of so many, by name."""
+"""Returns the working tables of a bucket by name, given the number of buckets."""
 
 
 def join_orders(sides: Sides, acknowledged: Acknowledged, bucket: int, count: int) -> dict[str, pa.Table]:
-    """Return orders and special ones of one bucket."""
+    """Return the orders and the special orders of a bucket."""
     facts = read_bucket(sides.staged.path("facts"), SCHEMAS["facts"], bucket, count)
     rows = _with_row(read_bucket(sides.path("orders"), ORDERS, bucket, count))
     entries = cleared_once(read_bucket(sides.working("cleared"), CLEARED, bucket, count))
@@ -211,9 +211,10 @@ def join_orders(sides: Sides, acknowledged: Acknowledged, bucket: int, count: in
 
 
 def with_sent(orders: pa.Table) -> pa.Table:
-    """Return orders whose messages outside of transactions count as committed ones.
+    """Return orders whose messages outside transactions count as committed.
 
-    Only where the database has the order: such a message does not promise a row, and may be of another kind.
+    This applies only to orders in the database, because such a message promises no row and may be of another
+    kind.
     """
     has_row = orders["has_row"].is_valid()
     for committed, sent in _SENT_AS.items():
@@ -227,7 +228,7 @@ def _with_row(rows: pa.Table) -> pa.Table:
 
 
 def specials(orders: pa.Table, has_carts: bool) -> pa.Table:
-    """Return the orders to look at closely."""
+    """Return the orders to examine closely."""
     regular = pa.array(is_regular(orders))
     is_committed = orders["committed_offset"].is_valid()
     is_orphan = pc.and_(orders["has_row"].is_null(), is_committed)
@@ -247,7 +248,7 @@ def specials(orders: pa.Table, has_carts: bool) -> pa.Table:
 
 
 def join_pushes(sides: Sides, acknowledged: Acknowledged, bucket: int, count: int) -> dict[str, pa.Table]:
-    """Return pushes of one bucket."""
+    """Return the pushes of a bucket."""
     facts = read_bucket(sides.staged.path("pushes"), SCHEMAS["pushes"], bucket, count)
     rows = _with_row(read_bucket(sides.path("pushes"), _PUSHES_READ, bucket, count))
     whole = joined(facts, PUSH_FACTS, rows)

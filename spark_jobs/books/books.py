@@ -1,4 +1,4 @@
-"""One row per order with all that the stores say of it: database, log, ledger, cart.
+"""One row per order with all data of the stores: database, log, ledger, cart.
 
     has_row, customer_id, status, total_pence, placed_ms, ...    the database's row
     half_offset, committed_offset, ...                           the log (`order_facts.ORDER_FACTS`)
@@ -16,22 +16,22 @@
                                                                  (`holds.TopicHold`; of pushes, of theirs)
     created_topic, ..., placed_status, ...                       what the user calls these, for sentences
 
-The stores are not read at one instant while a shop runs; `main` says in which order, and why a difference is
-real unless a message lies behind `books_offset`.
+The stores of a running shop are not read at the same instant. `main` describes the order, and why a
+difference is real unless a message follows `books_offset`.
 
 Rules:
-- A row for each id that the database, a fact of the log or an entry of the ledger has; `is_left_out` marks
-  rows that are no order.
-- A fact of the log is a number that merges (`order_facts`). Where the numbers come out they say everything;
-  where they do not, the order's events are read one by one and the exact facts win.
-- A difference of a cart is put down to a missing entry of the ledger first; what is left, to the customer's
-  newest order of the article; without such an order the difference is a finding by itself.
+- Each ID in the database, a log fact, or a ledger entry has a row. `is_left_out` marks rows that are no
+  order.
+- A log fact is a number that can be merged (`order_facts`). If the numbers of an order are consistent, they
+  are enough. Otherwise its events are read one by one, and the exact facts win.
+- A cart difference is first attributed to a missing ledger entry, and the rest to the customer's newest order
+  of the article. Without such an order, the difference is a finding of its own.
 
-The large sides are joined without Spark's rows (`book_rows`); what only a few orders need is worked out from
-that, and joined to it while the orders are judged: one pass, in which nothing is shuffled while few orders
-(`BROADCAST_ORDERS_MAX`) need more.
+The large sides are joined without Spark rows (`book_rows`). Data that only a few orders need is computed from
+the result, and joined while the orders are judged. This single pass shuffles nothing for up to
+`BROADCAST_ORDERS_MAX` such orders.
 
-Weak spot: where most orders are irregular, the events of nearly all orders are read and shuffled.
+Weak spot: if most orders are irregular, the events of nearly all orders are read and shuffled.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ from spark_jobs.staging.log_bodies import contents
 from spark_jobs.staging.order_events import orders_of_unnamed_cancels
 
 BROADCAST_ORDERS_MAX: Final = 1_000_000
-"""What was looked up of so many orders fits into the memory of every task."""
+"""Maximum number of orders whose additional data fits into the memory of every task."""
 
 LIMITS: Final = ("grace_ms", "undecided_limit_ms", "late_limit_ms", "unconsumed_limit_ms")
 
@@ -77,11 +77,11 @@ LIMITS: Final = ("grace_ms", "undecided_limit_ms", "late_limit_ms", "unconsumed_
 class Horizon:
     """What the whole audit can see, the same for every order.
 
-    books_offset     where the log ended before the database was read
-    covered_from_ms  from when on the log tells of orders that are placed; 0 if there is no log
-    as_of_ms         the "now" of the judgement
+    books_offset     the end of the log before the database was read
+    covered_from_ms  the time from which the log covers placed orders, or 0 without a log
+    as_of_ms         the time of the judgement
     has_carts        1 if carts and their ledger were read, else 0
-    read_ms          when the log's end was noted, before the carts were read, by the clock of this machine
+    read_ms          when the end of the log was noted, before the carts were read, by this machine's clock
     """
 
     books_offset: int
@@ -92,7 +92,7 @@ class Horizon:
 
 
 class Books:
-    """The books of one audit. Making one joins them, and works out what only a few orders need."""
+    """The books of an audit. The constructor joins them and computes what only a few orders need."""
 
     def __init__(self, spark: SparkSession, sides: Sides, horizon: Horizon, options: AuditOptions) -> None:
         self._spark, self._sides, self._options = spark, sides, options
@@ -111,12 +111,13 @@ class Books:
         self.unwritten = self.written("unwritten", self._without_entry(special.frame))
         self.differences = self.written("attributed", self._attributed())
         self.unjudged: list[str] = []
-        """What could not be compared, a sentence each."""
+        """A sentence for each thing that could not be compared."""
         self._overtaken = self.written("overtaken", self._taken_too_much())
 
     def orders(self) -> DataFrame:
-        """Return one row per order; `is_few`: of which more was looked up than the large sides say;
-        `is_left_out`: which is none, or not asked for.
+        """Return one row per order.
+
+        `is_few` marks orders with additional data, and `is_left_out` rows that are no order or not asked for.
         """
         whole = self._completed(_with_few(self._rows.orders(), self._few()))
         return whole.withColumn("is_left_out", ~(_is_order() & self._is_asked_for()))
@@ -130,21 +131,21 @@ class Books:
         return handed
 
     def pushes(self) -> DataFrame:
-        """Return one row per push of the ledger, with what the log says of it; order_id is the push's id."""
+        """Return one row per push of the ledger with its log facts. order_id is the push ID."""
         return self._with_horizon(self._rows.pushes(), PUSHES)
 
     def explained_by(self, orders: DataFrame) -> DataFrame:
-        """Return the differences of carts that missing entries of these orders explain, with `order_id`."""
+        """Return the cart differences that missing entries of these orders explain, with `order_id`."""
         missing = self.unwritten.frame.join(F.broadcast(orders.select("order_id")), "order_id", "left_semi")
         first = missing.groupBy("customer_id", "sku").agg(F.min("order_id").alias("order_id"))
         return self._sides.exported(self._spark, "differences").join(first, ["customer_id", "sku"])
 
     def _read_orphans(self, special: DataFrame) -> DataFrame:
-        """Return the orders that only the log knows, as their messages tell them."""
+        """Return the orders that only the log knows, from their messages."""
         return contents(special.filter("is_orphan"), self._sides.log, self._sides.mapping.bodies)
 
     def _without_entry(self, special: DataFrame) -> DataFrame:
-        """Return what orders have taken out of carts without an entry in the ledger, as `UNWRITTEN`."""
+        """Return what orders took out of carts without a ledger entry, as `UNWRITTEN`."""
         if not self._sides.row_count("differences"):
             return self._spark.createDataFrame([], from_arrow_schema(UNWRITTEN))
         differences = self._sides.exported(self._spark, "differences")
@@ -159,8 +160,9 @@ class Books:
         return unwritten(differences, self._told(consumed))
 
     def _told(self, special: DataFrame) -> DataFrame:
-        """Return what the messages of orders tell of them, as `CONTENTS` and committed_offset; customer and
-        lines are the database's where a message does not tell them.
+        """Return the contents of the orders' messages as `CONTENTS`, with committed_offset.
+
+        If a message lacks the customer or the lines, those of the database are used.
         """
         bodies = self._sides.mapping.bodies
         told = contents(special, self._sides.log, bodies)
@@ -178,9 +180,7 @@ class Books:
         return both.withColumn("lines", told_lines).drop("row_lines")
 
     def _attributed(self) -> DataFrame:
-        """Return the differences of carts that no missing entry explains, each with the order that does, if
-        any.
-        """
+        """Return the cart differences that no missing entry explains, with the order that does, if any."""
         differences = self._sides.exported(self._spark, "differences")
         if self.unwritten.rows:
             differences = with_entries(differences, self.unwritten.frame)
@@ -191,8 +191,9 @@ class Books:
         return attributed(differences, orders, lines, self._orphans.frame)
 
     def _taken_too_much(self) -> DataFrame:
-        """Return the orders whose entries in the ledger took out more than was ordered, as `OVERTAKEN`; note
-        how many could not be compared.
+        """Return the orders whose ledger entries took out more than was ordered, as `OVERTAKEN`.
+
+        Note how many could not be compared.
         """
         taken = self._taken()
         if taken is not None:
@@ -208,7 +209,7 @@ class Books:
         return self._spark.createDataFrame([], from_arrow_schema(OVERTAKEN))
 
     def _taken(self) -> DataFrame | None:
-        """Return what entries took out, of the orders whose lines are known; None where those of none are."""
+        """Return what entries took out, of the orders with known lines. Return None if there are none."""
         sides = self._sides
         if not sides.has_carts:
             return None
@@ -221,7 +222,7 @@ class Books:
         return sides.exported(self._spark, "repeated") if sides.is_exported("repeated") else None
 
     def _told_of(self, beyond: Working) -> DataFrame:
-        """Return what the messages of orders say was ordered, as `CONTENTS`."""
+        """Return what was ordered according to the orders' messages, as `CONTENTS`."""
         ids = F.broadcast(beyond.frame.select("order_id"))
         known = self._rows.orders().join(ids, "order_id", "left_semi").filter("committed_offset IS NOT NULL")
         return contents(known, self._sides.log, self._sides.mapping.bodies)
@@ -230,13 +231,13 @@ class Books:
         return self._rows.orders().filter("cleared_ms IS NOT NULL").count()
 
     def _leave(self, why: str, count: int) -> None:
-        """Note that the entries of so many orders were not compared with what was ordered."""
+        """Note that the entries of `count` orders were not compared with what was ordered."""
         if count:
             entries = f"the ledger's entries of {count:,} order{'s' if count > 1 else ''}"
             self.unjudged.append(f"Not judged: whether {entries} took out what was ordered; {why}.")
 
     def _exactly(self, special: Working) -> DataFrame:
-        """Return the exact facts of the orders whose numbers do not come out."""
+        """Return the exact facts of orders whose numbers are not consistent."""
         self._find_foreign_cancels(special)
         irregular = special.frame.filter(~F.col("is_regular")).select("order_id")
         if self._sides.staged.has("unnamed"):
@@ -248,7 +249,7 @@ class Books:
         return exact_facts(self._spark, self._sides.staged, ids.frame, ids.rows, self.acknowledged)
 
     def _find_foreign_cancels(self, special: Working) -> None:
-        """Put the cancels of other orders' deadlines to the events that name no order."""
+        """Add the cancels of other orders' deadlines to the events without an order."""
         rows = ds.dataset(self._sides.working("special"), SPECIAL, format="parquet")
         count = rows.count_rows(filter=ds.field("may_cancel_others"))
         if count:
@@ -258,7 +259,7 @@ class Books:
                 self._sides.staged.add_unnamed("foreign", found)
 
     def _few(self) -> Working:
-        """Return what a few orders have beside: exact facts, wrong articles, a gap, an unknown sender."""
+        """Return the additional data of a few orders: exact facts, wrong articles, a gap, a sender."""
         senders = self._orphans.frame.select(
             "order_id",
             F.col("customer_id").alias("message_customer_id"),
@@ -278,7 +279,7 @@ class Books:
         return self.written("few", reduce(_with_nulls, lacking, few))
 
     def _completed(self, frame: DataFrame) -> DataFrame:
-        """Add what follows from the row itself, and the horizon."""
+        """Add the columns that follow from the row itself, and the horizon."""
         is_open_timer = (F.col("timers") == 1) & (F.col("timer_ends") == 0)
         is_exact = F.col("has_open_created").isNotNull()
         exactly = partial(_or_fact, is_exact)
@@ -307,13 +308,13 @@ class Books:
         return self._with_horizon(frame.withColumns(filled), TIMEOUTS)
 
     def _with_horizon(self, frame: DataFrame, topic: int) -> DataFrame:
-        """Add what is the same in every row; the hold is that of the topic."""
+        """Add the columns that are the same in every row. The hold is that of the topic."""
         known = self._horizon | self._holds[topic]
         numbers = {name: F.lit(value).cast("bigint") for name, value in known.items()}
         return frame.withColumns(numbers | {name: F.lit(word) for name, word in self._words.items()})
 
     def _is_asked_for(self) -> Column:
-        """Return whether the order was placed in the range that is audited."""
+        """Return whether the order was placed in the audited range."""
         entry_ms = F.nullif("cleared_ms", F.lit(0))
         at_ms = F.coalesce("placed_ms", "message_placed_ms", "half_ms", "committed_ms", entry_ms)
         begins = F.lit(True) if self._options.from_ms is None else at_ms >= self._options.from_ms
@@ -321,7 +322,7 @@ class Books:
         return F.coalesce(begins & ends, F.lit(True))
 
     def written(self, name: str, frame: DataFrame) -> Working:
-        """Write a frame to Parquet, so that it is worked out once; return it as read back."""
+        """Write a frame to Parquet, so that it is computed once. Return it as read back."""
         path = self._sides.working(name)
         frame.write.parquet(str(path))
         rows = ds.dataset(path, format="parquet").count_rows()
@@ -329,12 +330,12 @@ class Books:
 
 
 def _or_fact(is_exact: Column, name: str, fact: Column) -> Column:
-    """Return a column of the exact facts, and of orders whose numbers come out what these say."""
+    """Return a column of the exact facts, or `fact` for orders with consistent numbers."""
     return F.when(is_exact, F.col(name)).otherwise(fact)
 
 
 def _words(mapping: Names) -> dict[str, str]:
-    """Return what the user calls topics and statuses, by the columns that sentences take them from."""
+    """Return the user's names of topics and statuses, by the columns that sentences use."""
     theirs = mapping.orders.constants.get("status", {})
     statuses = {
         word: " or ".join(name for name, ours in theirs.items() if ours == status) or status
@@ -344,7 +345,7 @@ def _words(mapping: Names) -> dict[str, str]:
 
 
 def _with_few(frame: DataFrame, few: Working) -> DataFrame:
-    """Return the columns that only a few orders have; all null where none has them."""
+    """Add the columns that only a few orders have, all null if none has them."""
     if not few.rows:
         return _with_nulls(frame, few.frame).withColumn("is_few", F.lit(False))
     near = F.broadcast(few.frame) if few.rows <= BROADCAST_ORDERS_MAX else few.frame
@@ -353,12 +354,12 @@ def _with_few(frame: DataFrame, few: Working) -> DataFrame:
 
 
 def _with_nulls(frame: DataFrame, of: DataFrame) -> DataFrame:
-    """Return the columns of another frame, without anything in them."""
+    """Add the columns of another frame, all null."""
     lacking = [field for field in of.schema.fields if field.name not in frame.columns]
     return frame.withColumns({field.name: F.lit(None).cast(field.dataType) for field in lacking})
 
 
 def _is_order() -> Column:
-    """Return whether a row is an order: a rolled back half alone is none, if nothing has come of it."""
+    """Return whether a row is an order. A rolled-back half without any consequence is none."""
     said = F.coalesce("committed_offset", "paid_offset", "cancelled_offset", "open_half_offset")
     return F.col("has_row") | said.isNotNull() | F.col("cleared_ms").isNotNull()

@@ -1,24 +1,22 @@
-"""What is wrong with orders whose numbers do not come out, event by event (see `order_facts.is_regular`).
+"""Exact facts of orders with inconsistent numbers, from single events (see `order_facts.is_regular`).
 
-Such orders have several halves or timers, or an end without a beginning, a message that was sent again, or
-something is still open. They are few in a shop where most goes well, and yet one in fifty: so whole orders
-are taken together, as columns of their events. An event's half or timer is looked for among the events of
-its own order: a key is a number together with its order.
+Such orders have several halves or timers, an end without a beginning, a message that was sent again, or
+something still open. Even in a good shop, one order in fifty is like this, so whole orders are processed
+together as columns of their events. The half or timer of an event is looked up among the events of its own
+order: a key is a number together with its order.
 
 Rules:
-- A half is open if no end (commit, rollback, expiry, or the timer of its message) names it; the oldest
+- A half is open if no end (commit, rollback, expiry, or the timer of its message) names it. The oldest one
   counts.
-- A timer is open likewise; of several the one that is due first counts.
-- A timer that was rebuilt out of a damaged file or held, the same message for the same time, was armed when
-  the first one was.
-- A delivery after a hold is not late: an operator wanted it later.
-- Twice means: two commits or timers of one half, two deliveries of one timer, by the same name in `ref`.
+- The same applies to timers. The one due first counts.
+- A timer that was rebuilt from a damaged file or held has the same message and time. It was armed when the
+  first one was.
+- A delivery after a hold is not late, because an operator delayed it.
+- Twice means two commits or timers of a half, or two deliveries of a timer, with the same `ref`.
 
-Weak spot: an end whose record names another order is not seen here, as every key is a number with its order.
-Only the cancels that payments and cancellations carry are compared with all timers (`foreign_cancels`); they
-then count for the order of the timer.
-
-Cost: about 1 µs an event.
+Weak spot: an end whose record names another order is not found, because every key includes the order. Only
+the cancels in payments and cancellations are compared with all timers (`foreign_cancels`), and then count for
+the order of the timer. Cost: about 1 µs per event.
 """
 
 from __future__ import annotations
@@ -85,7 +83,7 @@ by hand, or held), or the log does not have it. last_delivered_ms: of the deadli
 redrive of its dead letter; is_rearmed: after that a deadline was set again."""
 
 Acknowledged = dict[int, Places]
-"""What the acting group of each of the shop's topics has acknowledged."""
+"""What the acting group of each shop topic has acknowledged."""
 
 _NONE: Final = -1
 
@@ -93,15 +91,13 @@ _NONE: Final = -1
 def exact_facts(
     spark: SparkSession, staged: Staged, ids: DataFrame, id_count: int, acknowledged: Acknowledged
 ) -> DataFrame:
-    """Return a row of `EXACT` for each order of `ids` that has events."""
+    """Return a row of `EXACT` per order of `ids` with events."""
     events = events_of_orders(spark, staged, ids, id_count)
     return of_whole_orders(events, lambda its: exactly(its, acknowledged), EXACT)
 
 
 def exactly(events: pa.Table, acknowledged: Acknowledged) -> pa.Table:
-    """Return a row of `EXACT` for each order; `events` (`lookups.ORDER_EVENTS`) by order, and then in log
-    order.
-    """
+    """Return a row of `EXACT` per order. `events` must be sorted by order, and then in log order."""
     orders = _Orders(events)
     armed = _armed(orders)
     facts = {
@@ -117,9 +113,7 @@ def exactly(events: pa.Table, acknowledged: Acknowledged) -> pa.Table:
 
 
 def foreign_cancels(spark: SparkSession, staged: Staged, ids: DataFrame, id_count: int) -> pa.Table:
-    """Return the cancels that messages of these orders carry of timers that are not theirs, as `EVENTS` of
-    no order.
-    """
+    """Return the cancels in these orders' messages of timers of other orders, as `EVENTS` without order."""
     events = events_of_orders(spark, staged, ids, id_count)
     return of_whole_orders(events, _foreign_cancels, EVENTS).toArrow().cast(EVENTS)
 
@@ -137,7 +131,7 @@ def _foreign_cancels(events: pa.Table) -> pa.Table:
 
 
 class _Orders:
-    """The events of whole orders as columns; `order` is the place of each event's order."""
+    """Events of whole orders as columns. `order` is the place of each event's order."""
 
     def __init__(self, events: pa.Table) -> None:
         encoded = events["order_id"].combine_chunks().dictionary_encode()
@@ -148,7 +142,7 @@ class _Orders:
         self.queue = events["queue"].to_numpy()
 
     def are(self, *codes: Code) -> Flags:
-        """Return which events are of one of these codes."""
+        """Return which events have one of these codes."""
         flags: Flags = np.isin(self.code, codes)
         return flags
 
@@ -158,17 +152,13 @@ class _Orders:
         return found
 
     def firsts(self, places: Integers) -> Integers:
-        """Return the first of these places (of events, ascending) for each order; `_NONE` for an order
-        without.
-        """
+        """Return the first of these ascending event places per order, or `_NONE`."""
         found = np.full(len(self.ids), _NONE)
         found[self.order[places][::-1]] = places[::-1]
         return found
 
     def lasts(self, places: Integers) -> Integers:
-        """Return the last of these places (of events, ascending) for each order; `_NONE` for an order
-        without.
-        """
+        """Return the last of these ascending event places per order, or `_NONE`."""
         found = np.full(len(self.ids), _NONE)
         found[self.order[places]] = places  # of several assignments the last one stays
         return found
@@ -181,25 +171,23 @@ class _Orders:
 
     @cached_property
     def _ranks(self) -> tuple[Integers, Integers]:
-        """Return all numbers that are an event's place or its ref, ascending, and each event's key for
-        both.
-        """
+        """All offsets and refs of events, ascending, and the keys of each event for both."""
         # Ranks instead of log offsets: so a number together with its order fits 64 bits in any log.
         numbers, ranks = np.unique(np.concatenate([self.offset, self.ref]), return_inverse=True)
         return numbers, ranks + np.tile(self.order, 2) * len(numbers)
 
     @property
     def own(self) -> Integers:
-        """Return the key of each event's own place in the log."""
+        """Key of each event's own log offset."""
         return self._ranks[1][: len(self.order)]
 
     @property
     def about(self) -> Integers:
-        """Return the key of what each event names in `ref`."""
+        """Key of each event's `ref`."""
         return self._ranks[1][len(self.order) :]
 
     def least(self, keys: Integers) -> pa.Array:
-        """Return the least number among these keys (ascending) for each order; null for an order without."""
+        """Return the least number among these ascending keys per order, or null."""
         numbers = self._ranks[0]
         orders, ranks = np.divmod(keys[::-1], max(1, len(numbers)))
         found = np.full(len(self.ids), _NONE)
@@ -208,7 +196,7 @@ class _Orders:
 
 
 def _redelivered(orders: _Orders, topic: int, acknowledged: Acknowledged) -> Flags:
-    """Return which messages came after the last dead letter of their order and were acknowledged."""
+    """Return which messages followed the last dead letter of their order and were acknowledged."""
     dead = np.flatnonzero((orders.topic == topic) & orders.are(Code.DEAD))
     last = np.full(len(orders.ids), np.iinfo(np.int64).max)
     last[orders.order[dead]] = orders.offset[dead]
@@ -290,8 +278,9 @@ def _of_lateness(orders: _Orders, armed: Integers) -> dict[str, Any]:
 
 
 def _armed(orders: _Orders) -> Integers:
-    """Return the place at which each deadline's timer was armed, by the timer's place, itself or that of the
-    timer which it was rebuilt from; `_NONE` where the log does not have it, for other events, and at the end.
+    """Return by timer place where each deadline's timer was armed: there, or where its original was.
+
+    The result is `_NONE` if the log does not have it, for other events, and at the end.
     """
     timers = np.flatnonzero((orders.topic == TIMEOUTS) & orders.are(Code.TIMER))
     moves = np.flatnonzero((orders.topic == TIMEOUTS) & orders.are(*MOVES))
@@ -311,7 +300,7 @@ def _armed(orders: _Orders) -> Integers:
 
 
 def _found(keys: Integers, wanted: Integers) -> Integers:
-    """Return where each wanted key is among `keys`; `_NONE` for one that is not."""
+    """Return the place of each wanted key in `keys`, or `_NONE`."""
     if not len(keys):
         return np.full(len(wanted), _NONE)
     by_key = np.argsort(keys, kind="stable")
@@ -320,17 +309,17 @@ def _found(keys: Integers, wanted: Integers) -> Integers:
 
 
 def _taken_places(places: Integers, at: Integers) -> Integers:
-    """Return the places at `at`; `_NONE` where that is `_NONE`."""
+    """Return the places at `at`, or `_NONE` where that is `_NONE`."""
     return np.append(places, _NONE)[at]
 
 
 def _repeated(keys: Integers) -> Integers:
-    """Return the keys that occur more than once, ascending."""
+    """Return the keys that occur more than once, in ascending order."""
     found, counts = np.unique(keys, return_counts=True)
     repeated: Integers = found[counts > 1]
     return repeated
 
 
 def _taken(values: Any, places: Integers) -> pa.Array:
-    """Return the values at these places; null where there is none."""
+    """Return the values at these places, or null for `_NONE`."""
     return pa.array(values).take(pa.array(places, mask=places == _NONE))
