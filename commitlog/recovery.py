@@ -5,10 +5,11 @@ imported records, the rules in `commitlog.imported` apply. Bytes that are not a 
 log offset:
 
 * Below the published durable offset, they are damage. The scan resumes at the next magic number of a record
-with the expected offset and a correct CRC. The damaged range is reported, and all records after it are kept.
-* At or above the published durable offset, they are a torn tail, and the log ends before them. * If the file
-`durable` is damaged and has no readable offset, a later intact record proves that they are damage. Otherwise
-they are a torn tail.
+  with the expected offset and a correct CRC. The damaged range is reported, and all records after it are
+  kept.
+* At or above the published durable offset, they are a torn tail, and the log ends before them.
+* If the file `durable` is damaged and has no readable offset, a later intact record proves that they are
+  damage. Otherwise they are a torn tail.
 
 Recovery removes the torn tail durably before the first append, so that no stale record can reappear:
 

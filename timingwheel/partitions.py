@@ -26,19 +26,21 @@ Boundaries advance from the highest level to the lowest, and never beyond the bo
 Rules:
 
 * `near_until_ms` is the lowest boundary, B0. The caller must schedule every new timer due before B0. When
-`advance` moves B0 past a slot, it returns the slot's timers in memory and queues the slot's file, up to its
-current length, for reading. Each timer thus reaches the caller exactly once. * Near timers are stored in
-files too, because they may be needed after a restart. A near timer is dropped when `watermark`, the sort key
-of the last delivered timer, reaches it. All timers up to the watermark have ended, and no timer may be added
-there. * All timers due before `undone_ms` have ended, whatever the watermark. Unread timers, and timers of
-unknown outcome in damaged files, are due at or after `undone_ms`. Only outcomes of timers due before
-`undone_ms` may be dropped. `forget_before` then moves the watermark past them. * No unread timer in a queued
-file is due before `head_due_ms`. A caller that delivers in due order must not deliver timers of its own wheel
-that are due after `head_due_ms`. * A checkpoint deletes the files that neither of the two newest snapshots
-lists. While a damaged range has timers of unknown outcome, all files for its time range are kept. Files that
-the snapshot of a recovery does not list are kept until `release_older`. * Only checkpoints change files.
-`to_write` moves the new timers to the state that the checkpoint writes. Queries include this state until
-`written` or `failed` is called.
+  `advance` moves B0 past a slot, it returns the slot's timers in memory and queues the slot's file, up to its
+  current length, for reading. Each timer thus reaches the caller exactly once.
+* Near timers are stored in files too, because they may be needed after a restart. A near timer is dropped
+  when `watermark`, the sort key of the last delivered timer, reaches it. All timers up to the watermark have
+  ended, and no timer may be added there.
+* All timers due before `undone_ms` have ended, whatever the watermark. Unread timers, and timers of unknown
+  outcome in damaged files, are due at or after `undone_ms`. Only outcomes of timers due before `undone_ms`
+  may be dropped. `forget_before` then moves the watermark past them.
+* No unread timer in a queued file is due before `head_due_ms`. A caller that delivers in due order must not
+  deliver timers of its own wheel that are due after `head_due_ms`.
+* A checkpoint deletes the files that neither of the two newest snapshots lists. While a damaged range has
+  timers of unknown outcome, all files for its time range are kept. Files that the snapshot of a recovery does
+  not list are kept until `release_older`.
+* Only checkpoints change files. `to_write` moves the new timers to the state that the checkpoint writes.
+  Queries include this state until `written` or `failed` is called.
 
 Cost: 16 bytes of memory per timer until the next checkpoint. Up to `TIMER_ROWS_READ_AHEAD_MAX` rows are read
 ahead, and a read in progress may take the same memory again. A boundary only visits slots with timers, so

@@ -10,9 +10,10 @@ stale pairs would pile up when leases with long timeouts end within milliseconds
 that creates a stale pair checks `_SWEPT_EACH` pairs, so that no call does the entire sweep. Sweeping 200,000
 pairs takes 40 to 130 ms in total. Rules:
 
-* `advance(now_ms)` returns only timers due by `now_ms`. * Timers are returned in due order, and timers with
-the same due time in the order in which they were first set to that time. * The time of a wheel never
-decreases. A lower `now_ms` has no effect.
+* `advance(now_ms)` returns only timers due by `now_ms`.
+* Timers are returned in due order, and timers with the same due time in the order in which they were first
+  set to that time.
+* The time of a wheel never decreases. A lower `now_ms` has no effect.
 
 The start of the next occupied slot is cached, because searching for it in each call would take as long as
 setting a timer.
