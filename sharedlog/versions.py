@@ -8,6 +8,8 @@ version. No node writes a record that requires a higher version.
 
     version   content
     3         all kinds and bodies of the first release
+    4         bodies of topics that are deleted, held, or have a retention, and the items of tasks
+              (`services.broker.spine.record_versions`)
 
 Lower versions are from before the first release and used another record format. A node halts if its cluster
 has such a version.
@@ -41,9 +43,9 @@ from commitlog import applied_limits
 from sharedlog.record import Kind, SharedRecord
 
 OLDEST: Final = applied_limits.OLDEST
-"""Cluster version of the first release."""
-SUPPORTED: Final = 3
-"""Highest cluster version that this program supports."""
+"""The cluster version of the first release."""
+SUPPORTED: Final = 4
+"""The highest cluster version that this program supports."""
 UNSAID: Final = 0
 """Version if a version field is missing. All releases write these fields."""
 NEEDS: Final[Mapping[tuple[int, int], int]] = {(kind, 1): OLDEST for kind in Kind}

@@ -16,7 +16,9 @@ another. Either all facts of a record survive a crash or none of them.
                       group                                    a change of a group's policy, topics or filters
     TopicSet, TopicDeleted, TopicHeld, TopicReleased
                       topic                                    a topic was created, changed or deleted, or its
-                                                               due timers are held or released
+                                                               due timers are held or released; the record of
+                                                               a deletion also empties the queues of the topic
+                                                               (LogCut) and removes its groups (GroupLeft)
     ScheduleSet, ScheduleDeleted, SchedulePaused, ScheduleResumed, SchedulePassed
                       schedule                                 a change of a schedule
     ScheduleRan       message or timer with TW_SCHEDULE        a schedule has sent a run
@@ -205,7 +207,7 @@ class TopicSet(NamedTuple):
 class TopicDeleted(NamedTuple):
     """A topic was deleted.
 
-    Other records have already emptied its queues and removed its groups.
+    The queues of the topic are emptied, and its groups are removed, by the preceding facts of the record.
     """
 
     name: str
@@ -386,6 +388,17 @@ def record_of(fact: Fact) -> Record:
     return Record(topic=TOPICS[kind], body=body, sys_flag=TYPE_SYSTEM)
 
 
+def deletion_of(
+    name: str, queues: Sequence[tuple[str, int, int]], places: Sequence[int], groups: Sequence[str]
+) -> Record:
+    """Return the record that deletes a topic, empties its queues, and removes its groups.
+
+    `queues` and `places` have the same meaning as in `LogCut`.
+    """
+    said = {"name": name, "deleted": True, "queues": queues, "places": places, "groups": groups}
+    return Record(topic=TOPIC_TOPIC, body=json.dumps(said).encode(), sys_flag=TYPE_SYSTEM)
+
+
 def timer_set(stored: bytes) -> TimerSet:
     """Return the timer that these record properties set."""
     said = properties.decode(stored)
@@ -445,9 +458,12 @@ def _group(record: Record) -> Iterator[Fact]:
         )
 
 
-def _topic(record: Record) -> Iterator[OfTopic]:
+def _topic(record: Record) -> Iterator[Fact]:
     said = json.loads(record.body)
     if "deleted" in said:
+        if queues := said.get("queues"):
+            yield LogCut(0, False, list(map(tuple, queues)), said["places"])
+        yield from (GroupLeft(group, said["name"]) for group in said.get("groups", ()))
         yield TopicDeleted(said["name"])
         return
     if "held" in said:

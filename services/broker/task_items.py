@@ -9,6 +9,8 @@
    record itself), and the items. Each item is a list [topic, name, message id, verdict].
 3. A batch's list is appended after its changes. A crash may lose the list of the last batch, but of no other.
 4. Retention deletes the records together with their segments.
+5. In a cluster, the records require a finalized version (`services.broker.spine.record_versions`). Below this
+   version, tasks run without storing their items.
 
 Cost: about 100 bytes per item. A page request examines at most `LOOKED_AT_MAX` records.
 """
@@ -25,6 +27,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.kinds import TASK_TOPIC
 from commitlog.record import Record
 from consumequeue import keyindex
+from services.broker.spine import record_versions
 from services.broker.spine.reading import MessageReader
 from services.broker.spine.store import Store
 from tidewheel import property_names
@@ -81,6 +84,11 @@ class TaskItems:
 
     def __init__(self, store: Store, reading: MessageReader) -> None:
         self._store, self._reading = store, reading
+
+    @property
+    def is_enabled(self) -> bool:
+        """Whether the items of tasks are stored, which all nodes of a cluster must support."""
+        return record_versions.may_write(self._store, record_versions.TASK_ITEMS)
 
     def add_items(
         self, task_id: str, kind: str, first: int | None, items: Sequence[TaskItem], now_ms: int

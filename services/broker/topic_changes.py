@@ -6,16 +6,19 @@
     purge     `LogCut` for the queues of the topic            messages are unfinished and `discard` is false
     hold      `TopicHeld`                                     the timers of the topic are already held
     release   `TopicReleased`                                 no timers of the topic are held
-    delete    `LogCut`, a `GroupLeft` for each group, and     timers, half messages, or schedules exist, or
-              finally `TopicDeleted`                          messages are unfinished and `discard` is false
+    delete    one record with the facts `LogCut`,             timers, half messages, or schedules exist, or
+              `GroupLeft`, and `TopicDeleted`                 messages are unfinished and `discard` is false
 
 1. A message is unfinished until every consumer group of the topic has finished it. Without consumer groups,
    every message is unfinished. `use` returns the counts, and each change checks them again.
 2. A purge sets each queue's first offset to its end, which discards exactly the messages that are durable.
    Their records stay in the log until retention deletes the segments.
-3. After a crash during a deletion, the log may contain only its first records. The topic is then empty and
-   may have lost some groups. Repeating the call completes the deletion.
-4. The queue offsets of a deleted topic are never reused. A new topic with the same name begins after the old
+3. A crash leaves a change of one record complete or absent. If more than `_GROUPS_MAX` groups receive a
+   topic, the other groups are removed by records before the deletion. If a crash separates a new retention
+   from its `LogCut`, the next check of the retention discards the messages.
+4. In a cluster, a deletion, a hold, a release, and a retention require a finalized version, because older
+   nodes could not read their records (`services.broker.spine.record_versions`).
+5. The queue offsets of a deleted topic are never reused. A new topic with the same name begins after the old
    offsets. A receipt handle of the old topic therefore cannot acknowledge a message of the new one.
 
 Cost: `use` examines each queue of the topic once per consumer group. Weak spot: the next offset of each
@@ -29,7 +32,7 @@ from dataclasses import replace
 from typing import Final, NamedTuple
 
 from commitlog import limits
-from commitlog.facts.facts import GroupLeft, HalfStored, LogCut, TopicDeleted, record_of
+from commitlog.facts.facts import GroupLeft, HalfStored, LogCut, deletion_of, record_of
 from commitlog.message import MessageType
 from consumequeue.queue import UNKNOWN
 from services.broker.groups.dead_letters import DeadLetters
@@ -37,6 +40,7 @@ from services.broker.groups.group_values import GroupQueue
 from services.broker.groups.groups import Groups
 from services.broker.halves.transactions import Transactions
 from services.broker.schedules.schedules import Schedules
+from services.broker.spine import record_versions
 from services.broker.spine.errors import HoldConflict, TopicInUse
 from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics, check_alterable
@@ -47,6 +51,8 @@ from tidewheel.errors import ClientMistake
 
 _ORDERED: Final = (MessageType.FIFO, MessageType.MIXED)
 """The topic types with message groups. Their number of queues determines a group's queue."""
+_GROUPS_MAX: Final = 1_000
+"""The maximum number of groups that the record of a deletion removes."""
 _NAMES_MAX: Final = 10
 """Maximum number of names in an error message."""
 
@@ -142,7 +148,8 @@ class TopicChanges:
 
         The retention is in milliseconds, and 0 disables it. Messages older than a new retention are discarded
         immediately, but unfinished ones only if `discard` is true. Raise `TopicNotFound`, `IllegalTopic`,
-        `ClientMistake` if the change is never permitted, or `TopicInUse` if the use of the topic prevents it.
+        `ClientMistake` if the change is never permitted, `TopicInUse` if the use of the topic prevents it, or
+        `VersionNotFinalized` if older nodes of the cluster do not support a retention.
         """
         check_alterable(name)
         use = self.use(name)
@@ -158,6 +165,8 @@ class TopicChanges:
         self._check_type(use, wanted.message_type)
         _check_queues(use, wanted)
         _check_retention(wanted.retention_ms)
+        if wanted.retention_ms:
+            self._require_version("The retention of a topic")
         rises = self._retention.find_expired(replace(wanted, queue_count=known.queue_count), now_ms)
         expired = self._retention.count(rises)
         if expired.unfinished and not discard and wanted.retention_ms != known.retention_ms:
@@ -179,8 +188,8 @@ class TopicChanges:
     def hold(self, name: str, reason: str, now_ms: int) -> TopicChange:
         """Hold the topic's timers when they become due, until `release` is called.
 
-        This includes timers already set. Raise `TopicNotFound`, `IllegalTopic`, or `HoldConflict` if the
-        timers are already held.
+        This includes timers already set. Raise `TopicNotFound`, `IllegalTopic`, `HoldConflict` if the timers
+        are already held, or `VersionNotFinalized`.
         """
         check_alterable(name)
         use = self.use(name)
@@ -188,6 +197,7 @@ class TopicChanges:
             raise HoldConflict(
                 f"The timers of {name!r} are held already. Deliver them: tidewheel topic release {name}"
             )
+        self._require_version("A hold")
         topic = self._topics.hold(name, reason, now_ms)
         return TopicChange(use, topic, topic.durable_at)
 
@@ -210,29 +220,43 @@ class TopicChanges:
         return TopicChange(use, topic, topic.durable_at)
 
     def delete(self, name: str, now_ms: int, *, discard: bool = False) -> TopicChange:
-        """Delete a topic and its queues. Raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
+        """Delete a topic and its queues.
+
+        Raise `TopicNotFound`, `IllegalTopic`, `TopicInUse`, or `VersionNotFinalized`.
+        """
         check_alterable(name)
         use = self.use(name)
         _check_waiting(use)
         _check_unfinished(use, "delete", discard=discard)
         if self._is_being_stored(name):
             raise TopicInUse(f"Messages of {name!r} are being stored. Stop its producers, then delete it.")
-        self._purge_queues(use.topic, now_ms)
-        for one in use.groups:
-            self._store.append(record_of(GroupLeft(one.group, name)), now_ms)
-        end_offset = self._store.append(record_of(TopicDeleted(name)), now_ms).end_offset
+        self._require_version("The deletion of a topic")
+        groups = [one.group for one in use.groups]
+        for group in groups[_GROUPS_MAX:]:
+            self._store.append(record_of(GroupLeft(group, name)), now_ms)
+        queues = self._list_ends(use.topic)
+        deletion = deletion_of(name, queues, [UNKNOWN] * len(queues), groups[:_GROUPS_MAX])
+        end_offset = self._store.append(deletion, now_ms).end_offset
         assert name not in self._topics, "a deleted topic is there"
         return TopicChange(use, use.topic, end_offset)
 
+    def _require_version(self, what: str) -> None:
+        """Raise `VersionNotFinalized` if older nodes of the cluster do not support the change."""
+        record_versions.require(self._store, record_versions.TOPIC_CHANGES, what)
+
     def _purge_queues(self, topic: Topic, now_ms: int) -> int:
-        """Set each queue's first offset to its end. Return the end offset of the record."""
-        queues = [
-            (topic.name, queue_id, end) for queue_id, first, end in self._list_queues(topic) if first < end
-        ]
+        """Set the first offset of each queue to its end offset, and return the end offset of the record."""
+        queues = self._list_ends(topic)
         if not queues:
             return 0
         cut = LogCut(0, is_done=False, queues=queues, places=[UNKNOWN] * len(queues))
         return self._store.append(record_of(cut), now_ms).end_offset
+
+    def _list_ends(self, topic: Topic) -> list[tuple[str, int, int]]:
+        """Return (topic, queue id, end offset) for each queue that has messages."""
+        return [
+            (topic.name, queue_id, end) for queue_id, first, end in self._list_queues(topic) if first < end
+        ]
 
     def _is_being_stored(self, name: str) -> bool:
         """Return whether the topic has messages or half messages that are not durable yet."""

@@ -289,9 +289,9 @@ class Tasks(ABC, Generic[Order]):
                 raise result
 
     def _note(self, task: Task[Order], done: Sequence[TaskItem]) -> None:
-        """Count a batch by verdict, and store its items."""
+        """Count a batch of items by verdict, and store the items if all nodes of the cluster support this."""
         task.by_verdict.update(item.verdict for item in done)
-        if done:
+        if done and self._live.core.task_items.is_enabled:
             add = self._live.core.task_items.add_items
             added = self._live.decide(add, task.id, self.what, task.first_items, done)
             task.first_items, task.items_at = added.first, added.durable_at

@@ -23,7 +23,7 @@ from typing import Final
 
 from commitlog import layout, snapshot
 from commitlog.inner_batch import message_count
-from commitlog.kinds import RETENTION_TOPIC
+from commitlog.kinds import RETENTION_TOPIC, TOPIC_TOPIC
 from commitlog.limits import QUEUE_FILE_ENTRIES
 from commitlog.record import Record
 from commitlog.recovery import Damage, FoundRecord
@@ -152,7 +152,7 @@ class QueueCheck:
     def see(self, found: FoundRecord) -> None:
         """Compare the next record of the log with its entry."""
         record = found.record
-        if record.topic == RETENTION_TOPIC:
+        if record.topic in (RETENTION_TOPIC, TOPIC_TOPIC):
             self._cut(record)
         if not is_indexed(record):
             return
@@ -168,9 +168,7 @@ class QueueCheck:
             self.unwritten_count += not queue.compare(queue_offset, wanted)
 
     def _cut(self, record: Record) -> None:
-        """Expect no entries that retention has deleted since the newest snapshot, because their files may be
-        deleted.
-        """
+        """Expect no entries that were removed since the newest snapshot; their files may be gone."""
         for topic, queue_id, min_offset in json.loads(record.body).get("queues") or ():
             stored = self._stored.get((topic, queue_id))
             if stored is not None and stored.min_offset < min_offset:

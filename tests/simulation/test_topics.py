@@ -11,7 +11,7 @@ from tests.simulation.second_core import SecondCore
 from tests.simulation.topic_world import World
 
 
-def test_a_change_of_a_topic_happens_whole_or_in_a_prefix_and_loses_nothing_else(seed: int) -> None:
+def test_a_change_of_a_topic_happens_whole_or_not_at_all_and_loses_nothing_else(seed: int) -> None:
     world = World(seed)
     second = SecondCore(world, seed)
     for _ in range(400):

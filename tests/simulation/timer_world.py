@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from commitlog.message import Message
-from services.broker.spine.errors import HoldConflict, KeyPending
+from services.broker.spine import record_versions
+from services.broker.spine.errors import HoldConflict, KeyPending, VersionNotFinalized
 from services.broker.spine.values import (
     PendingTimer,
     Resolution,
@@ -90,6 +91,8 @@ class World(Machine):
             changed = self.broker.topic_changes.hold(topic, "why", self.now_ms)
         except HoldConflict:
             assert self.oracle.is_held(topic)
+        except VersionNotFinalized:
+            assert not record_versions.may_write(self.broker.store, record_versions.TOPIC_CHANGES)
         else:
             assert not self.oracle.is_held(topic)
             self.oracle.holds.append((changed.durable_at - 1, topic, True))

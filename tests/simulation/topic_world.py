@@ -40,8 +40,9 @@ from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupQueue
 from services.broker.journal import Entry
+from services.broker.spine import record_versions
 from services.broker.spine.appended import Appended
-from services.broker.spine.errors import HoldConflict, TopicInUse, TopicNotFound
+from services.broker.spine.errors import HoldConflict, TopicInUse, TopicNotFound, VersionNotFinalized
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Delivery, Effect, Resolution, Retire, TimerName, Verdict
 from services.broker.topic_changes import TopicChange
@@ -127,9 +128,9 @@ class World:
 
     # Clients.
 
-    def send(self) -> None:
+    def send(self, topic: str = "") -> None:
         """Send a message, which a topic takes if it is there and of a type for it."""
-        topic, message_id = self.chance.choice(TOPICS), self._new_id()
+        topic, message_id = topic or self.chance.choice(TOPICS), self._new_id()
         known = self.state().topics.get(topic)
         try:
             receipt = self.broker.sending.send(
@@ -146,9 +147,9 @@ class World:
             self.stored_ms[message_id] = entry.store_ms
             self._add(_sent((topic, entry.queue_id, receipt.queue_offset), message_id))
 
-    def receive(self) -> None:
+    def receive(self, group: str = "", topic: str = "") -> None:
         """A group receives a topic, finishes half of the messages that it gets, and fails with a quarter."""
-        group, topic = self.chance.choice(GROUPS), self.chance.choice(TOPICS)
+        group, topic = group or self.chance.choice(GROUPS), topic or self.chance.choice(TOPICS)
         known, before = self.state().topics.get(topic), self.broker.store.unflushed_count
         try:
             found = self.broker.receiving.receive(
@@ -207,11 +208,12 @@ class World:
 
     # Operators.
 
-    def make(self) -> None:
+    def make(self, topic: str = "", message_type: MessageType | None = None, queue_count: int = 0) -> None:
         """Create a topic that is not there."""
-        topic = self.chance.choice(TOPICS)
+        topic = topic or self.chance.choice(TOPICS)
         if topic not in self.state().topics:
-            message_type, queue_count = self.chance.choice(PLAIN), self.chance.choice([1, 2, 3])
+            message_type = message_type or self.chance.choice(PLAIN)
+            queue_count = queue_count or self.chance.choice([1, 2, 3])
             self.broker.topics.create(topic, message_type, queue_count, self.now_ms)
             self._add(_made(topic, message_type, queue_count, 0))
 
@@ -221,7 +223,19 @@ class World:
         message_type = self.chance.choice([None, MessageType.NORMAL, MessageType.MIXED, MessageType.DELAY])
         queue_count = self.chance.choice([None, 1, 2, 3, 4])
         retention_ms = self.chance.choice([None, None, 0, 1_000, 5_000, 60_000])
-        discard, before = self.chance.random() < 0.5, self.broker.store.unflushed_count
+        self.alter_to(topic, message_type, queue_count, retention_ms, discard=self.chance.random() < 0.5)
+
+    def alter_to(
+        self,
+        topic: str,
+        message_type: MessageType | None,
+        queue_count: int | None,
+        retention_ms: int | None,
+        *,
+        discard: bool,
+    ) -> None:
+        """Change a topic as told."""
+        before = self.broker.store.unflushed_count
         changed = self._change(
             "alter", topic, message_type, queue_count, retention_ms=retention_ms, discard=discard
         )
@@ -256,9 +270,10 @@ class World:
                 self.records.append((one.end_offset, _begun(ends)))
                 self.counts["expired"] += 1
 
-    def purge(self) -> None:
+    def purge(self, topic: str = "", *, discard: bool | None = None) -> None:
         """Purge a topic."""
-        topic, discard = self.chance.choice(TOPICS), self.chance.random() < 0.5
+        topic = topic or self.chance.choice(TOPICS)
+        discard = self.chance.random() < 0.5 if discard is None else discard
         ends = self._ends(topic)
         changed = self._change("purge", topic, discard=discard)
         if changed is not None:
@@ -266,32 +281,30 @@ class World:
             if changed.use.messages:
                 self._add(_emptied(topic, ends))
 
-    def delete(self) -> None:
-        """Delete a topic: a cut of its queues, an end of each subscription, and the topic."""
-        topic, discard = self.chance.choice(TOPICS), self.chance.random() < 0.7
-        ends, before = self._ends(topic), self.broker.store.unflushed_count
+    def delete(self, topic: str = "", *, discard: bool | None = None) -> None:
+        """Delete a topic, its queues and its subscriptions, in one record."""
+        topic = topic or self.chance.choice(TOPICS)
+        discard = self.chance.random() < 0.7 if discard is None else discard
+        ends = self._ends(topic)
         changed = self._change("delete", topic, discard=discard)
         if changed is None:
             return
         assert (changed.use.timers, changed.use.halves) == (0, 0)
         assert discard or not changed.use.unfinished
-        effects = [_emptied(topic, ends)] if changed.use.messages else []
-        effects += [_left(topic, one.group) for one in changed.use.groups]
-        offsets = [one.end_offset for one in self.broker.store.unflushed()][before:]
-        given = [*effects, _deleted(topic)]
-        assert len(offsets[-len(given) :]) == len(given)
-        self.records += zip(offsets[-len(given) :], given, strict=True)
+        self._add(_emptied(topic, ends))
+        self.records += [(self.broker.end_offset, _left(topic, one.group)) for one in changed.use.groups]
+        self._add(_deleted(topic))
 
-    def hold(self) -> None:
+    def hold(self, topic: str = "") -> None:
         """Hold the timers of a topic."""
-        topic = self.chance.choice(TOPICS)
+        topic = topic or self.chance.choice(TOPICS)
         if self._change("hold", topic, "why") is not None:
             assert topic not in self.state().held
             self._add(_held(topic))
 
-    def release(self) -> None:
+    def release(self, topic: str = "") -> None:
         """Release the timers of a topic."""
-        topic = self.chance.choice(TOPICS)
+        topic = topic or self.chance.choice(TOPICS)
         if self._change("release", topic, self.chance.choice([0, 7])) is not None:
             assert topic in self.state().held
             self._add(_released(topic))
@@ -305,6 +318,10 @@ class World:
     def move(self) -> None:
         """Move an unfinished message to the other topic, once."""
         source, target = self.chance.sample(TOPICS, 2)
+        self.move_from(source, target)
+
+    def move_from(self, source: str, target: str) -> None:
+        """Move unfinished messages of a queue of one topic to the other, once."""
         topics = self.state().topics
         if (
             source not in topics
@@ -359,6 +376,9 @@ class World:
         except (HoldConflict, TopicInUse, ClientMistake):
             assert known is not None
             self.counts["refused"] += 1
+        except VersionNotFinalized:
+            assert verb in ("alter", "delete", "hold")
+            assert not record_versions.may_write(self.broker.store, record_versions.TOPIC_CHANGES)
         else:
             assert known is not None
             self.counts[verb] += 1

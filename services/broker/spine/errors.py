@@ -120,6 +120,12 @@ class HoldConflict(RefusedByState):
     code = "TW-169"
 
 
+class VersionNotFinalized(RefusedByState):
+    """The cluster does not write the records of this operation yet."""
+
+    code = "TW-183"
+
+
 class KeyPending(RefusedByState):
     """There is already a pending timer with this key."""
 

@@ -3,9 +3,10 @@
 The body of a `TW_SYS_TOPIC` record is a JSON object with "name", "message_type", and "queue_count". An
 optional "check_back" policy is an object with "immunity_ms", "interval_ms", "interval_ms_max", and
 "count_max". An optional "retention_ms" is the topic's retention. Only the newest record of each topic is
-valid. A record with "name" and "deleted" deletes the topic. A record with "name" and "held" (the reason)
-holds the topic's timers. A record with "name" and "released" (timers per second) releases them
-(`services.broker.timers.holding`). Holding or releasing timers does not change the topic's settings.
+valid. A record with "name" and "deleted" deletes the topic. Its "queues", "places", and "groups" empty the
+topic's queues and remove its groups. A record with "name" and "held" (the reason) holds the topic's timers. A
+record with "name" and "released" (timers per second) releases them (`services.broker.timers.holding`).
+Holding or releasing timers does not change the topic's settings.
 """
 
 from __future__ import annotations

@@ -48,6 +48,7 @@ from commitlog.facts.facts import (
     TopicSet,
     UserRemoved,
     UserSet,
+    deletion_of,
     facts_of,
     record_of,
 )
@@ -133,6 +134,17 @@ def test_what_a_record_tells_is_read_back(fact: Fact) -> None:
 
 def test_each_fact_that_is_told_by_json_is_drawn() -> None:
     assert TOLD_BY_JSON.keys() == TOPICS.keys()
+
+
+def test_the_record_of_a_deletion_empties_the_queues_and_removes_the_groups() -> None:
+    record = deletion_of("t", [("t", 0, 7), ("t", 3, 2)], [-1, -1], ["g", "h"])
+    assert facts_of(record) == (
+        LogCut(0, is_done=False, queues=[("t", 0, 7), ("t", 3, 2)], places=[-1, -1]),
+        GroupLeft("g", "t"),
+        GroupLeft("h", "t"),
+        TopicDeleted("t"),
+    )
+    assert facts_of(deletion_of("t", [], [], [])) == (TopicDeleted("t"),)
 
 
 def test_acknowledgements_and_leases_are_facts() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from commitlog.message import Message, MessageType
 from consumequeue.filter import EVERYTHING
+from services.broker import topic_changes
 from services.broker.broker import Broker
 from services.broker.schedules.schedule_values import Schedule
 from services.broker.spine.errors import TopicInUse, TopicNotFound
@@ -206,31 +207,35 @@ def test_topics_of_the_broker_are_not_changed(bench: Bench, name: str) -> None:
             getattr(bench.broker.topic_changes, verb)(name, *arguments, bench.now_ms)
 
 
-@pytest.mark.parametrize("records_kept", range(4))
-def test_a_crash_within_a_deletion_leaves_a_prefix_and_the_next_call_completes_it(
-    bench: Bench, records_kept: int
+@pytest.mark.parametrize(("groups_max", "record_count"), [(1_000, 1), (1, 2), (0, 3)])
+def test_a_deletion_takes_place_entirely_or_not_at_all(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, groups_max: int, record_count: int
 ) -> None:
+    monkeypatch.setattr(topic_changes, "_GROUPS_MAX", groups_max)
     bench.broker.receiving.join("h", "t", bench.now_ms)
     for _ in range(4):
         bench.send()
-    before_offset = bench.broker.store.log.end_offset
     bench.broker.topic_changes.delete("t", bench.now_ms, discard=True)
     offsets = [one.offset for one in bench.broker.store.unflushed()]
-    assert len(offsets) == 4, "a cut, two groups, the topic"
+    assert len(offsets) == record_count, "groups beyond the limit, and one record of all else"
     bench.flush()
-    cut_at = [*offsets, bench.broker.store.log.end_offset][records_kept]
-    assert cut_at >= before_offset
     segment = bench.disk.list("commitlog")[0]
-    bench.disk.write(f"commitlog/{segment}", cut_at, bytes(SETTINGS.segment_bytes - cut_at))
-
+    whole, place = bench.disk.read(f"commitlog/{segment}", 0, SETTINGS.segment_bytes), offsets[-1]
     bench.reopen()
+    assert not bench.is_there
 
+    bench.disk.write(f"commitlog/{segment}", place, bytes(SETTINGS.segment_bytes - place))
+    bench.reopen()
     assert bench.is_there
     use = bench.broker.topic_changes.use("t")
-    assert (use.messages == 0) is (records_kept > 0)
-    assert len(use.groups) == min(2, 3 - records_kept) if records_kept else 2
-    bench.change("delete", discard=True)
+    assert use.messages == 4
+    assert len(use.groups) == min(2, groups_max)
+    bench.disk.write(f"commitlog/{segment}", 0, whole)
+    bench.reopen()
     assert not bench.is_there
+    assert not bench.broker.groups.groups_of("t")
+    bench.broker.topics.create("t", MessageType.MIXED, 2, bench.now_ms)
+    assert bench.broker.topic_changes.use("t").messages == 0
 
 
 def test_a_start_comes_to_the_same_tables(bench: Bench) -> None:

@@ -98,8 +98,8 @@ def test_a_version_is_finalized_as_far_as_all_support_it_and_never_goes_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(node: ClusterNode) -> None:
-        assert f"c supports up to {OLDEST}" in await refused(orders.set_version(node, NEWER))
-        assert await orders.set_version(node) == OLDEST
+        assert f"c supports up to {SUPPORTED}" in await refused(orders.set_version(node, NEWER))
+        assert await orders.set_version(node) == SUPPORTED
         await orders.forget_node(node, "c")
         assert await orders.set_version(node) == NEWER
         fold = orders._require_lead(node)
@@ -108,7 +108,7 @@ def test_a_version_is_finalized_as_far_as_all_support_it_and_never_goes_down(
 
     with monkeypatch.context() as patch:
         patch.setattr(versions, "SUPPORTED", NEWER)
-        leading(scenario, ("c", OLDEST), me=NEWER)
+        leading(scenario, ("c", SUPPORTED), me=NEWER)
 
 
 def test_of_an_order_that_is_not_confirmed_in_time_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
