@@ -57,6 +57,7 @@ test-cluster: install ## Spark on a standalone cluster, streams whose ends are k
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --rounds 6 --nodes 3 --clients 2 --checkpoints both -q -s
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine postgresql2 --rounds 6 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --rounds 3 -q -s
+	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_cluster_topics.py --rounds 2 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_cluster_bad_input.py -q
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_lost_engine.py tests/endurance/test_lost_kafka.py -q -s
 

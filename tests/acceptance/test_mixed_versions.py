@@ -12,6 +12,8 @@ read from either, whichever leads; what a cluster has finalized shuts the older 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -25,7 +27,7 @@ import pytest
 from services.rpc.generated import definition_pb2, service_pb2
 from services.rpc.generated.timestamp_pb2 import Timestamp
 from sharedlog import postgres
-from sharedlog.versions import SUPPORTED
+from sharedlog.versions import OLDEST, SUPPORTED
 from tests.acceptance import test_cluster
 from tests.acceptance.test_cluster import SEGMENT_BYTES, Client, SmallNode, leader_of
 from tests.command import tidewheel
@@ -383,3 +385,46 @@ def test_nodes_are_upgraded_one_after_the_other_and_the_version_is_finalized(
     upgrade.lead(upgrade.b)
     upgrade.play()
     upgrade.finish()
+
+
+def test_a_hold_is_refused_until_all_nodes_can_read_it_and_their_version_is_finalized(
+    tmp_path: Path, database: str, eventually: Callable[..., None]
+) -> None:
+    """The nodes of before support version 3, which knows no holds; the cluster is made by one of them."""
+    url = f"{database}&log={tmp_path.name}"
+    words = ("cluster", "create", url, "--segment-bytes", str(SEGMENT_BYTES))
+    older = os.environ | {"SUPPORTED_VERSION": str(OLDEST)}
+    program = [sys.executable, "-m", "tests.endurance.node_of_version"]
+    subprocess.run([*program, *words], check=True, env=older)
+    a, b = (SmallNode(tmp_path, name, url) for name in "ab")
+    a.environment = older | {"CHECKPOINT_RECORDS": CHECKPOINT_RECORDS}
+    b.environment = os.environ | {"CHECKPOINT_RECORDS": CHECKPOINT_RECORDS}
+    try:
+        b.start()
+        eventually(lambda: b.role() == "leading")
+        a.start()
+        eventually(lambda: a.role() == "following" and b.view()["copies"].keys() == {"a", "b"})
+        assert tidewheel("topic", "create", "t", "--http", b.http).returncode == 0
+        for change in (("hold", "t"), ("delete", "t"), ("alter", "t", "--retention", "1h")):
+            refused = tidewheel("topic", *change, "--yes", "--http", b.http)
+            assert (refused.returncode, "TW-183" in refused.stderr) == (4, True), refused
+            assert "tidewheel cluster set-version" in refused.stderr
+        assert a.stop() == 0
+        a.environment = b.environment
+        a.start()
+        eventually(lambda: b.view()["copies"]["a"]["supports"] == SUPPORTED)
+        assert tidewheel("cluster", "set-version", "--http", b.http).stderr.startswith(f"Version {SUPPORTED}")
+        eventually(lambda: a.role() == "following")
+        assert tidewheel("cluster", "move", "a", "--http", b.http).returncode == 0
+        eventually(lambda: a.role() == "leading")
+        held = tidewheel("topic", "hold", "t", "--yes", "--http", a.http)
+        assert held.returncode == 0, held
+        assert a.stop() == 0
+        a.environment = older
+        a.start()
+        eventually(lambda: a.role() == "halted")
+        assert f"this program supports up to {OLDEST}" in str(a.view()), a.view()
+    finally:
+        for node in (a, b):
+            if node.process is not None and node.process.poll() is None:
+                node.kill()
