@@ -174,7 +174,7 @@ def measured(rounds: int, ids: int, interval_s: float) -> dict[str, Any]:
     return {
         "processor_us": rows,
         "start_after_kill_s": round(start_s, 2),
-        "table_bytes": table_bytes(many.sending.repeats),
+        "table_bytes": table_bytes(many.sending.deduplicator),
     }
 
 

@@ -41,7 +41,7 @@ from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from consumequeue.filter import EVERYTHING
 from consumequeue.sql_filter import parse_sql
-from services.broker.groups.group_values import GroupPolicy, Start
+from services.broker.groups.group_values import GroupPolicy, GroupStart
 from services.broker.schedules.schedule_values import Schedule
 from services.broker.spine.errors import TooManyFilters
 from services.broker.spine.settings import BrokerSettings
@@ -257,7 +257,7 @@ class World:
         """Have one group give up so many messages."""
         live, core = self._live, self._live.core
         await live.call(core.group_views.set_policy, "buried", GroupPolicy(attempts_max=1))
-        await live.call(core.group_views.create, "buried", DEEP, Start())
+        await live.call(core.group_views.create, "buried", DEEP, GroupStart())
         while count > 0:
             found = await live.receivers.receive("buried", DEEP, EVERYTHING, 32, 60_000, "c", False, 0.1)
             for one in found:

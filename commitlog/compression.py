@@ -39,7 +39,7 @@ _ZSTD: Final = 0x200
 _LIBRARIES: Final = {_LZ4: "lz4.frame", _ZSTD: "zstandard"}
 
 
-def for_client(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
+def to_client_format(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
     """Return a body that clients can read, and whether it is gzip.
 
     Raise `LibraryMissing` if the compression library is not installed.

@@ -30,7 +30,7 @@ Places = dict[int, tuple[str, int, int]]
 """File path, byte position, and length in bytes of each kept record, by log offset."""
 
 
-class Keep:
+class KeepFiles:
     """The keep files of a store."""
 
     def __init__(self, disk: Disk) -> None:

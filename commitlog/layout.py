@@ -114,7 +114,7 @@ def segment_offsets(disk: Disk) -> list[int]:
 
 
 @dataclass(slots=True, frozen=True)
-class Published:
+class PublishedOffset:
     """Content of the file `durable`.
 
     `is_sound` says whether the offset is reliable. `problem` describes damage to the file, and is empty if
@@ -129,17 +129,17 @@ class Published:
     """Offset up to which a follower has copied the accepted log, or 0 if unpublished."""
 
 
-def published(disk: Disk) -> Published:
+def published(disk: Disk) -> PublishedOffset:
     """Read the file `durable`. Raise OSError if the disk fails."""
     size = disk.size(DURABLE)
     if size < 0:
-        return Published(0, is_sound=False)
+        return PublishedOffset(0, is_sound=False)
     stored = disk.read(DURABLE, 0, size)
     is_sound = any(line == _durable_line(line) for line in _lines(stored))
     if is_sound:
         epoch, accepted_offset = _largest(stored, _EPOCHS_AT), _largest(stored, _ACCEPTED_AT)
-        return Published(parse_durable(stored), is_sound, epoch=epoch, accepted_offset=accepted_offset)
-    return Published(0, is_sound, f"none of its lines is what was written ({size} bytes)")
+        return PublishedOffset(parse_durable(stored), is_sound, epoch=epoch, accepted_offset=accepted_offset)
+    return PublishedOffset(0, is_sound, f"none of its lines is what was written ({size} bytes)")
 
 
 def read_durable(disk: Disk) -> int:
@@ -212,7 +212,7 @@ def durable_lines(offset: int, epoch: int = 0) -> bytes:
     return 3 * _durable_line(b"%020d" % offset) + of_epoch
 
 
-def holds_records(disk: Disk) -> bool:
+def has_records(disk: Disk) -> bool:
     """Return whether a record has ever been appended to the log."""
     offsets = segment_offsets(disk)
     return any(disk.read(segment_path(offset), 0, 8).strip(b"\0") for offset in offsets)

@@ -99,7 +99,7 @@ POLLS_MAX = 16_384
 # At most half of the polls may come from the same address, which may be that of a proxy.
 POLLS_PER_ADDRESS_MAX = POLLS_MAX // 2
 STREAMS_PER_CLIENT_MAX = 16  # Opening another Telemetry stream closes the oldest stream.
-LENT_PER_CLIENT_MAX = 1_024  # The maximum number of (group, topic) pairs with a stored response.
+LEASES_PER_CLIENT_MAX = 1_024  # The maximum number of (group, topic) pairs with a stored response.
 COMMANDS_WAITING_MAX = 1_000  # The maximum number of unread commands in a client's Telemetry stream.
 # A command is accepted if the unread commands in the stream are below this limit.
 COMMANDS_WAITING_BYTES_MAX = 8 * 1024 * 1024
@@ -142,7 +142,7 @@ FILTERS_BYTES_MAX = 64 * 1024 * 1024  # The maximum total size of the filters of
 # The interval is longer than a rolling update or the restart of a killed client.
 FILTER_IDLE_MS = 5 * 60_000
 FILTER_STEP_MS = 60_000  # Longer intervals between receives are not counted as idle time.
-FILTER_LOOK_MS = 10_000
+FILTER_CHECK_MS = 10_000
 FILTER_SETTINGS_MS = 6 * 60_000  # Official clients send their settings again after 5 minutes or more.
 FILTER_CLIENT_MS = 120_000  # The filter of a client is released after this time without a heartbeat.
 FILTER_CLIENTS_MAX = 10_000  # The maximum number of clients whose last filter is stored.
@@ -155,8 +155,8 @@ CHECK_COUNT_MAX = 10_000
 CHECK_IMMUNITY_MS_MAX = 24 * 3_600_000
 # The maximum number of transaction check-backs triggered by a new producer. Each one triggers another.
 CHECKS_WOKEN_MAX = 32
-HALVES_LOOKED_AT_ONCE = 250
-HALVES_KEPT_LOOKED_AT_ONCE = 20_000  # The limit applies to half messages in keep files.
+HALVES_EXAMINED_AT_ONCE = 250
+HALVES_KEPT_EXAMINED_AT_ONCE = 20_000  # The limit applies to half messages in keep files.
 CHECKS_READ_PER_TICK_BYTES_MAX = 8 * 1024 * 1024
 
 CLOCK_OFFSET_MS_MAX = 10 * DELAY_MS_MAX
@@ -198,7 +198,7 @@ CLOCK_JUMP_MS_MIN = 1_000
 LATE_MS_MIN = 50
 
 # The limit applies to the bodies in a query response, which may always contain one message.
-LOOK_BYTES_MAX = 4 * 1024 * 1024
+QUERY_BYTES_MAX = 4 * 1024 * 1024
 HEADERS_BYTES_MAX = 16 * 1024
 STRANGER_MS_MAX = 10_000
 STRANGERS_PER_ADDRESS_MAX = 256
@@ -260,9 +260,9 @@ TOPIC_RETENTION_MS_MIN = 1_000
 TOPIC_RETENTION_MS_MAX = 100 * 366 * 86_400_000
 TASK_SLICE = 50
 FILTER_PROPERTIES_MAX = 20  # The maximum number of properties in a timer filter.
-DEAD_LETTERS_LOOKED_AT_ONCE = 32
-DEAD_LETTERS_LOOKED_AT_MAX = 50_000
-TIMERS_LOOK_WORK_MAX = 250  # The unit is WORK_NS. The limit applies to timer records that are read together.
+DEAD_LETTERS_EXAMINED_AT_ONCE = 32
+DEAD_LETTERS_EXAMINED_MAX = 50_000
+TIMERS_QUERY_WORK_MAX = 250  # The unit is WORK_NS. The limit applies to timer records that are read together.
 TIMERS_SEARCHED_ROWS_MAX = 16_384  # A search keeps up to this many rows of 64 bytes between its steps.
 TASKS_RUNNING_MAX = 4
 TASKS_KEPT_MAX = 100

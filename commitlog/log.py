@@ -35,7 +35,7 @@ from commitlog import imported, layout, record
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.flush import Flush, Publisher, Sync
-from commitlog.keep import Keep
+from commitlog.keep import KeepFiles
 from commitlog.limits import RECORD_BYTES_MAX
 from commitlog.record import Record
 from commitlog.segments import Segments
@@ -66,7 +66,7 @@ class CommitLog:
         """Epoch of new records, and of the last durable record."""
         self._sync: Final = sync
         self._unsynced_paths: set[str] = set()
-        self.keep: Final = Keep(disk)
+        self.keep: Final = KeepFiles(disk)
         self._disk = disk
         self.imported_until: Final = imported.read(disk)
         """End of the imported part of the log (see `commitlog.imported`)."""

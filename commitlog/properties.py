@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final
 
-from commitlog.compression import for_client
+from commitlog.compression import to_client_format
 from commitlog.message import Message
 from commitlog.record import Record
 from tidewheel.message_rules import key_lengths
@@ -159,7 +159,7 @@ def to_message(record: Record) -> Message:
     stored = of_record(record)
     get = stored.get
     due_ms, immunity, priority = get(DUE_MS, ""), get(CHECK_IMMUNITY_SECONDS, ""), get(PRIORITY)
-    body, gzip = for_client(record.body, record.sys_flag) if record.sys_flag else (record.body, False)
+    body, gzip = to_client_format(record.body, record.sys_flag) if record.sys_flag else (record.body, False)
     return Message(
         topic=get(REAL_TOPIC) or record.topic,
         body=body,

@@ -126,7 +126,7 @@ class KeepFileWrite:
     cut_offset: int
     segments: Segments
     needed_offsets: Sequence[int]
-    kept: keep.Keep
+    kept: keep.KeepFiles
     """Records kept by other attempts. The worker thread looks them up: there may be a million."""
     durable_at: int
     places: keep.Places = field(default_factory=dict)

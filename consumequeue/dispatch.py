@@ -30,11 +30,11 @@ reported once, and the deletion is retried at increasing intervals (`unmark_agai
 cannot delete are renamed and never read again (`delete_files`).
 
 If damage to the log has destroyed the first records of a queue, the rebuilt queue begins with a gap
-(`begin_with_gap`), unless retention may have deleted them (`firsts_there`). Retention cannot have deleted
-them if the queue is replayed for the first time, or if the log still includes the offset of the first record.
-Otherwise a rebuilt queue may begin after its recorded first offset: retention could not read a damaged queue
-file, and the log no longer has the first records. Snapshots list such queues until their first offsets are
-recorded in the log (`unrecorded`; `services.broker.housekeeping`).
+(`begin_with_gap`), unless retention may have deleted them (`existing_first_offsets`). Retention cannot have
+deleted them if the queue is replayed for the first time, or if the log still includes the offset of the first
+record. Otherwise a rebuilt queue may begin after its recorded first offset: retention could not read a
+damaged queue file, and the log no longer has the first records. Snapshots list such queues until their first
+offsets are recorded in the log (`unrecorded`; `services.broker.housekeeping`).
 
 Cost: 20 bytes per record. Adjacent records of a queue are added in one step (`dispatch_runs`). With 80,000
 queues, copying the references for a snapshot takes 3 to 6 ms, and each batch of 1,000 rows takes 1 to 2 ms.
@@ -61,7 +61,7 @@ from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE, OFFSET_DIGITS, QUEUES_ASIDE, QUEUES_WHOLE
 from commitlog.record import INNER_BATCH, TYPE_COMMIT, TYPE_MASK, TYPE_NORMAL, Record
 from consumequeue.aside import delete_aside, put_aside
-from consumequeue.entry import ENTRY_BYTES, Entry, encode, lite_code, tags_code
+from consumequeue.entry import ENTRY_BYTES, Entry, encode, hash_lite_topic, tags_code
 from consumequeue.queue import (
     UNKNOWN,
     ConsumeQueue,
@@ -70,8 +70,8 @@ from consumequeue.queue import (
     StoredQueue,
     files_of,
     ignore_damage,
-    is_of_folder,
-    is_of_others,
+    is_folder_error,
+    is_unrelated_error,
     kept,
     stored_queues,
 )
@@ -83,7 +83,7 @@ _TAG: Final = property_names.TAG.encode()
 MARK_BYTES_MAX: Final = 32
 _ROOM_BYTES: Final = 1024 * 1024
 """Free space in bytes below which a disk counts as full."""
-_DOUBTED_AT_ONCE: Final = 1_000
+_UNTRUSTED_AT_ONCE: Final = 1_000
 """Maximum number of failed files per event loop iteration. This takes about 5 ms."""
 _TRIED_AGAIN: Final = 2 * limits.TAIL_ENTRIES_MAX
 """Maximum number of entries per queue when a failed write is retried."""
@@ -111,7 +111,7 @@ class EntriesToWrite:
     written: list[tuple[ConsumeQueue, QueueWrite]] = field(default_factory=list)
     failed: dict[ConsumeQueue, OSError] = field(default_factory=dict)
     """Queues whose files cannot be written."""
-    unmade: dict[ConsumeQueue, OSError] = field(default_factory=dict)
+    not_created: dict[ConsumeQueue, OSError] = field(default_factory=dict)
     """Queues whose files cannot be created although the disk is not full."""
 
     def write(self, disk: Disk) -> None:
@@ -120,17 +120,17 @@ class EntriesToWrite:
         Skip files that cannot be written. Raise `SyncFailed` if the sync of a folder with other files fails.
         """
         for queue, one in self.writes:
-            if queue in self.failed or queue in self.unmade:
+            if queue in self.failed or queue in self.not_created:
                 continue
             try:
                 disk.write(*one)
             except OSError as error:
-                if is_of_file(one.path, error):
+                if is_file_error(one.path, error):
                     self.failed[queue] = error
                 elif isinstance(error, SyncFailed):
                     raise
-                elif is_of_making(disk, one.path, error):
-                    self.unmade[queue] = error
+                elif is_creation_error(disk, one.path, error):
+                    self.not_created[queue] = error
                 else:
                     return
             else:
@@ -165,14 +165,14 @@ class Dispatch:
         self._recorded: dict[tuple[str, int], int] = {}
         """Recorded first offsets of queues that begin later than recorded."""
         self._risen: dict[tuple[str, int], None] = {}
-        """Queues that may have files to delete (`ConsumeQueue.may_be_unneeded`)."""
+        """Queues that may have files to delete (`ConsumeQueue.has_unneeded_files`)."""
         self._is_damaged = False
         """Whether a queue file is known to be damaged. No checkpoint may then write the marker file."""
         self._is_unmarked = False
         """Whether the marker file was deleted because of damage."""
         self._unmark_calls: int | None = None
         """Calls to `unmark_again` since the marker file could not be deleted, or None."""
-        self._doubted = set[str]()
+        self._untrusted = set[str]()
         """Paths of files that could not be synced."""
         self._to_doubt: list[Iterator[tuple[str, OSError]]] = []
         """Failed files that are not processed yet."""
@@ -188,7 +188,7 @@ class Dispatch:
             self._queues[queue.key] = queue
         return queue
 
-    def look(self, topic: str, queue_id: int) -> ConsumeQueue:
+    def find_queue(self, topic: str, queue_id: int) -> ConsumeQueue:
         """Return the index of a queue for reading.
 
         If there is none, return an empty index that is not part of the store.
@@ -202,12 +202,12 @@ class Dispatch:
         """
         if not is_indexed(record):
             return False
-        self.give_way(record)
+        self.truncate_imported_queue(record)
         key = (record.topic, record.queue_id)
         self.dispatch_runs([(key, record.queue_offset, entries_of(record, record_bytes))])
         return True
 
-    def give_way(self, record: Record) -> None:
+    def truncate_imported_queue(self, record: Record) -> None:
         """Truncate the queue of an imported record whose queue offset is already used.
 
         In a log of Tidewheel, queue offsets are never reused, and `put_many` reports a duplicate.
@@ -219,7 +219,7 @@ class Dispatch:
             if self._frozen.is_open:
                 self._frozen.before_change(queue.key)
             self._unsynced |= dict.fromkeys(queue.cut(record.queue_offset))
-            self._tails.look(queue)
+            self._tails.update_size(queue)
 
     def begin_with_gap(self, record: Record, queue_offset: int) -> None:
         """Begin the empty queue of a durable record at a lower offset than that of the record.
@@ -233,7 +233,7 @@ class Dispatch:
         if queue.end_offset == 0:
             self._frozen.before_change(queue.key)
             queue.begin_with_gap(queue_offset, record.queue_offset, record.physical_offset)
-            self._tails.look(queue)
+            self._tails.update_size(queue)
 
     def dispatch_runs(self, runs: Iterable[tuple[tuple[str, int], int, bytes]]) -> None:
         """Add durable records to their queue indexes.
@@ -247,7 +247,7 @@ class Dispatch:
                 frozen.before_change(key)
             tail_bytes = queue.put_many(queue_offset, entries)
             if tail_bytes >= tails.least_bytes and tail_bytes >= 2 * queue.noted_bytes:
-                tails.look(queue)
+                tails.update_size(queue)
 
     def queues(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
         """Yield (topic, queue ID, index) for each queue with entries."""
@@ -276,7 +276,7 @@ class Dispatch:
         """
         if self._taken is not None:
             return None
-        self._let_go()
+        self._drop_unwritable_tails()
         if not (queues := self._tails.to_write()):
             return None
         self._taken = EntriesToWrite(self._parts_of(queues))
@@ -310,10 +310,10 @@ class Dispatch:
             self._tails.accept(queue)
         for queue, error in taken.failed.items():
             if self._tails.refuse(queue):
-                self._tell_unwritten(queue, error)
-        for queue, error in taken.unmade.items():
+                self._report_unwritten(queue, error)
+        for queue, error in taken.not_created.items():
             if self._tails.refuse(queue):
-                self._tell_unmade(queue, error)
+                self._report_not_created(queue, error)
         return len(taken.written) == len(taken.writes)
 
     def keys(self) -> list[tuple[str, int]]:
@@ -350,11 +350,13 @@ class Dispatch:
         return [(*key, first) for key, _, first in risen], [queue.place(first) for _, queue, first in risen]
 
     def _first_from(self, queue: ConsumeQueue, log_offset: int) -> int:
-        if not queue.knows_begin:
+        if not queue.has_known_begin:
             self._frozen.before_change(queue.key)
         return queue.first_from(log_offset)
 
-    def rise(self, minimums: Iterable[tuple[str, int, int]], begins_at: Iterable[int] = ()) -> None:
+    def advance_first_offsets(
+        self, minimums: Iterable[tuple[str, int, int]], begins_at: Iterable[int] = ()
+    ) -> None:
         """Raise the first offset of each queue in `minimums`, a list of (topic, queue ID, offset).
 
         `begins_at` holds the log offsets in the entries there, as the method `minimums` returns them.
@@ -363,22 +365,22 @@ class Dispatch:
         for (topic, queue_id, min_offset), place in zip(minimums, places, strict=False):
             self._frozen.before_change((topic, queue_id))
             queue = self.queue(topic, queue_id)
-            queue.rise(min_offset, place)
-            self._note_risen(queue)
+            queue.advance_first_offset(min_offset, place)
+            self._track_deletable(queue)
             if queue.key in self._recorded:
-                self._note_recorded(queue, max(min_offset, self._recorded[queue.key]))
+                self._record_first_offset(queue, max(min_offset, self._recorded[queue.key]))
 
-    def rise_unrecorded(self, minimums: list[tuple[str, int, int]], begins_at: list[int]) -> None:
+    def advance_unrecorded(self, minimums: list[tuple[str, int, int]], begins_at: list[int]) -> None:
         """Raise first offsets of queues before the log records them."""
         queues = [self.queue(topic, queue_id) for topic, queue_id, _ in minimums]
         recorded = [(queue, self.recorded_min(*queue.key)) for queue in queues]
-        self.rise(minimums, begins_at)
+        self.advance_first_offsets(minimums, begins_at)
         for queue, recorded_offset in recorded:
-            self._note_recorded(queue, recorded_offset)
+            self._record_first_offset(queue, recorded_offset)
 
     def recorded_min(self, topic: str, queue_id: int) -> int:
         """Return the first offset of a queue as recorded in the log."""
-        return self._recorded.get((topic, queue_id), self.look(topic, queue_id).min_offset)
+        return self._recorded.get((topic, queue_id), self.find_queue(topic, queue_id).min_offset)
 
     @property
     def has_unrecorded(self) -> bool:
@@ -406,7 +408,7 @@ class Dispatch:
         """Return the recorded first offsets of queues that begin later, for a snapshot."""
         return [(*key, offset) for key, offset in self._recorded.items()]
 
-    def _note_recorded(self, queue: ConsumeQueue, recorded_offset: int) -> None:
+    def _record_first_offset(self, queue: ConsumeQueue, recorded_offset: int) -> None:
         """Remember the recorded first offset of a queue if the queue begins later."""
         if recorded_offset < queue.min_offset:
             self._recorded[queue.key] = recorded_offset
@@ -414,11 +416,11 @@ class Dispatch:
             self._recorded.pop(queue.key, None)
 
     @property
-    def has_unneeded(self) -> bool:
+    def has_deletable_files(self) -> bool:
         """Whether a file holds only entries that are not needed."""
-        return any(self._queues[key].has_unneeded for key in self._risen)
+        return any(self._queues[key].has_deletable_files for key in self._risen)
 
-    def take_unneeded(self) -> list[str]:
+    def take_deletable_files(self) -> list[str]:
         """Return the paths of files without needed entries, for a worker to delete.
 
         The caller must pass the deleted files to `deleted`. Other files are returned again by the next call.
@@ -429,28 +431,28 @@ class Dispatch:
         under_way = {one.path for _, one in self._taken.writes} if self._taken is not None else set[str]()
         for key in [*self._risen]:
             queue = self._queues[key]
-            if queue.has_unneeded:
+            if queue.has_deletable_files:
                 self._frozen.before_change(key)
-                self._unsynced |= dict.fromkeys(queue.write_what_goes())
-                self._tails.look(queue)
+                self._unsynced |= dict.fromkeys(queue.write_tail_before_deletion())
+                self._tails.update_size(queue)
                 # A file that is being written is skipped, because the write would create it again.
-                paths += [one for one in queue.unneeded() if one not in under_way]
-            if not queue.may_be_unneeded:
+                paths += [one for one in queue.deletable_files() if one not in under_way]
+            if not queue.has_unneeded_files:
                 del self._risen[key]
         return paths
 
     def deleted(self, paths: Iterable[str]) -> None:
-        """Update the queues after files of `take_unneeded` were deleted."""
+        """Update the queues after files of `take_deletable_files` were deleted."""
         for folder, inside in groupby(paths, lambda path: path[: -OFFSET_DIGITS - 1]):
             _, topic, queue_id = folder.split("/")
             queue = self._queues[topic, int(queue_id)]
             self._frozen.before_change(queue.key)
             queue.deleted(inside)
-            if not queue.may_be_unneeded:
+            if not queue.has_unneeded_files:
                 self._risen.pop(queue.key, None)
 
-    def _note_risen(self, queue: ConsumeQueue) -> None:
-        if queue.may_be_unneeded:
+    def _track_deletable(self, queue: ConsumeQueue) -> None:
+        if queue.has_unneeded_files:
             self._risen[queue.key] = None
 
     def take_unsynced(self) -> list[str]:
@@ -462,38 +464,39 @@ class Dispatch:
         """Take back the paths of a failed checkpoint, so that the next one syncs them."""
         self._unsynced |= dict.fromkeys(paths)
 
-    def doubt(self, failed: Mapping[str, OSError]) -> None:
+    def mark_untrusted(self, failed: Mapping[str, OSError]) -> None:
         """Register files that a checkpoint could not write or sync.
 
         After a failed sync, written data may be lost even if the next sync succeeds. The marker file is
-        deleted immediately. The first batch of files is processed immediately, and the rest by `doubt_on`.
+        deleted immediately. The first batch of files is processed immediately, and the rest by
+        `process_untrusted`.
         """
         if failed:
             self._is_damaged = True
             self._unmark()
             self._to_doubt.append(iter(failed.items()))
-            self.doubt_on()
+            self.process_untrusted()
 
     @property
-    def has_doubts(self) -> bool:
-        """Whether `doubt_on` has failed files to process."""
+    def has_untrusted(self) -> bool:
+        """Whether `process_untrusted` has failed files to process."""
         return bool(self._to_doubt)
 
-    def doubt_on(self) -> None:
+    def process_untrusted(self) -> None:
         """Process a batch of failed files.
 
         Report each failure. After a failed sync, mark the file as untrusted for later processes.
         """
-        some = [*islice(chain.from_iterable(self._to_doubt), _DOUBTED_AT_ONCE)]
-        if len(some) < _DOUBTED_AT_ONCE:
+        some = [*islice(chain.from_iterable(self._to_doubt), _UNTRUSTED_AT_ONCE)]
+        if len(some) < _UNTRUSTED_AT_ONCE:
             self._to_doubt.clear()
         for path, error in some:
             _, topic, queue_id, _ = path.split("/")
             queue = self._queues.get((topic, int(queue_id)))
-            if isinstance(error, SyncFailed) and queue is not None and path not in self._doubted:
-                self._doubted.add(path)
+            if isinstance(error, SyncFailed) and queue is not None and path not in self._untrusted:
+                self._untrusted.add(path)
                 self._frozen.before_change(queue.key)
-                queue.doubt(path)
+                queue.mark_untrusted(path)
             why = error.strerror or error
             self._found_damaged(
                 path, f"{path} cannot be written to disk ({why}): a crash may take of it. {_ADVICE}"
@@ -501,13 +504,13 @@ class Dispatch:
 
     def freeze(self) -> DeferredRows[tuple[str, int], ConsumeQueue]:
         """Capture the snapshot rows (`queue.kept`) of all queues with entries."""
-        while self.has_doubts:  # A snapshot must reflect all failures.
-            self.doubt_on()
+        while self.has_untrusted:  # A snapshot must reflect all failures.
+            self.process_untrusted()
         self._frozen.take_all()
         self._frozen = DeferredRows(self._queues, ConsumeQueue.taken, lambda key, now: (*key, *kept(now)))
         return self._frozen
 
-    def wants_mark(self) -> bool:
+    def needs_mark(self) -> bool:
         """Return whether a checkpoint must write the marker file.
 
         It must if all queue files are undamaged and the marker was never written. After damage, even since
@@ -542,7 +545,7 @@ class Dispatch:
         assert not self._queues, "a store that has queues adopts no others"
         delete_aside(self._disk)
         stored = [*stored_queues(frozen)]
-        if frozen is None or not is_marked(self._disk, made_at) or not self._are_folders_there(stored):
+        if frozen is None or not is_marked(self._disk, made_at) or not self._has_all_folders(stored):
             self.drop()
             return False
         self.made_at = made_at
@@ -550,8 +553,8 @@ class Dispatch:
             queue = self._queue(one.topic, one.queue_id, one.written_count)
             queue.adopt(one.crcs, one.tail, one.min_offset, one.begins_at)
             self._queues[queue.key] = queue
-            self._tails.look(queue)
-            self._note_risen(queue)
+            self._tails.update_size(queue)
+            self._track_deletable(queue)
         read = (queue for key, queue in self._queues.items() if key[0] in read_topics)
         if not all(
             queue.is_sound(may_be_cut=True) for queue in read
@@ -559,10 +562,10 @@ class Dispatch:
             self.drop()
             return False
         for topic, queue_id, offset in recorded:
-            self._note_recorded(self.queue(topic, queue_id), offset)
+            self._record_first_offset(self.queue(topic, queue_id), offset)
         return True
 
-    def _are_folders_there(self, stored: Iterable[StoredQueue]) -> bool:
+    def _has_all_folders(self, stored: Iterable[StoredQueue]) -> bool:
         """Return whether the folder of every topic exists.
 
         Startup does not check the files themselves. Return False if the folder of the queues cannot be
@@ -571,7 +574,7 @@ class Dispatch:
         try:
             topics = {*self._disk.list(CONSUMEQUEUE)}
         except OSError as error:
-            if is_of_others(error):
+            if is_unrelated_error(error):
                 raise
             return False
         return all(one.topic in topics for one in stored if one.has_files)
@@ -597,17 +600,19 @@ class Dispatch:
                 queue.begin_with_gap(first, one.end_offset, log_offset)
             has_none = queue.end_offset == 0
             queue.pad_to(max(one.end_offset, queue.end_offset), log_offset)
-            queue.rise(queue.end_offset if has_none else one.min_offset)
-            self._note_risen(queue)
-            self._note_recorded(queue, recorded_offsets.get(queue.key, one.min_offset))
+            queue.advance_first_offset(queue.end_offset if has_none else one.min_offset)
+            self._track_deletable(queue)
+            self._record_first_offset(queue, recorded_offsets.get(queue.key, one.min_offset))
             assert queue.end_offset >= one.end_offset, f"{queue.key} gives offsets out again"
-            self._tails.look(queue)
+            self._tails.update_size(queue)
 
     def _queue(self, topic: str, queue_id: int, written_count: int = 0) -> ConsumeQueue:
         return ConsumeQueue(self._disk, topic, queue_id, written_count, self._found_damaged)
 
-    def _tell_unwritten(self, queue: ConsumeQueue, error: OSError) -> None:
-        if not (writes := queue.unwritten(1)):  # The entries have already been written by `take_unneeded`.
+    def _report_unwritten(self, queue: ConsumeQueue, error: OSError) -> None:
+        if not (
+            writes := queue.unwritten(1)
+        ):  # The entries have already been written by `take_deletable_files`.
             return
         path = writes[0].path
         why = error.strerror or error
@@ -617,7 +622,7 @@ class Dispatch:
             f"many, reads of it fail. {_ADVICE}",
         )
 
-    def _tell_unmade(self, queue: ConsumeQueue, error: OSError) -> None:
+    def _report_not_created(self, queue: ConsumeQueue, error: OSError) -> None:
         """Report that a file could not be created.
 
         The marker file stays, because other files are not affected.
@@ -630,16 +635,16 @@ class Dispatch:
             )
             self._tell_damaged(one.path, what)
 
-    def _let_go(self) -> None:
+    def _drop_unwritable_tails(self) -> None:
         """Drop tails that cannot be written and are too long.
 
         Do not call this during a write.
         """
-        for queue in self._tails.to_let_go():
+        for queue in self._tails.droppable_tails():
             self._frozen.before_change(queue.key)
-            for path in queue.let_go():
+            for path in queue.drop_tail():
                 self._found_damaged(path, f"{path} has no entries that could not be written. {_ADVICE}")
-            self._tails.look(queue)
+            self._tails.update_size(queue)
 
     def _found_damaged(self, path: str, what: str) -> None:
         self._is_damaged = True
@@ -688,7 +693,7 @@ class Dispatch:
         self._unsynced.clear()
         self._recorded.clear()
         self._risen.clear()
-        self._doubted.clear()
+        self._untrusted.clear()
         self._to_doubt.clear()
         self._frozen, self._is_damaged, self.made_at = NOTHING, False, None
         self._is_unmarked, self._unmark_calls = False, None
@@ -707,7 +712,7 @@ def delete_files(disk: Disk) -> None:
     try:
         disk.delete(CONSUMEQUEUE)
     except OSError as error:
-        if is_of_others(error):
+        if is_unrelated_error(error):
             raise
         _put_aside(disk, error)
 
@@ -740,7 +745,7 @@ def is_marked(disk: Disk, made_at: int) -> bool:
         is_there = disk.size(QUEUES_WHOLE) >= 0
         return is_there and disk.read(QUEUES_WHOLE, 0, MARK_BYTES_MAX) == mark_of(made_at)
     except OSError as error:
-        if is_of_others(error):
+        if is_unrelated_error(error):
             raise
         return False
 
@@ -762,15 +767,15 @@ def _not_unmarked(error: OSError) -> str:
     )
 
 
-def is_of_file(path: str, error: OSError) -> bool:
+def is_file_error(path: str, error: OSError) -> bool:
     """Return whether a failure affects only the file being written, which can be rebuilt.
 
     This is false on a full disk, and for failures of the process or of another file.
     """
-    return is_of_folder(path, error) or (error.errno not in NO_ROOM and not is_of_others(error))
+    return is_folder_error(path, error) or (error.errno not in NO_ROOM and not is_unrelated_error(error))
 
 
-def is_of_making(disk: Disk, path: str, error: OSError) -> bool:
+def is_creation_error(disk: Disk, path: str, error: OSError) -> bool:
     """Return whether a file could not be created although the disk is not full.
 
     For example, the disk may have no free inodes.
@@ -782,15 +787,15 @@ def is_of_making(disk: Disk, path: str, error: OSError) -> bool:
     return False
 
 
-def is_of_sync(path: str, error: OSError) -> bool:
+def is_sync_error(path: str, error: OSError) -> bool:
     """Return whether a failed sync of a queue file affects only data that can be rebuilt.
 
     A failed sync of the queue folder counts too, because the directory entry of the file may be lost.
     """
-    return is_of_file(path, error) or (isinstance(error, SyncFailed) and error.filename == path)
+    return is_file_error(path, error) or (isinstance(error, SyncFailed) and error.filename == path)
 
 
-def firsts_there(frozen: Any, log_first_offset: int) -> Iterator[tuple[tuple[str, int], int]]:
+def existing_first_offsets(frozen: Any, log_first_offset: int) -> Iterator[tuple[tuple[str, int], int]]:
     """Yield (topic, queue ID) and first offset of queues in a snapshot whose first record is in the log.
 
     Queues whose first records retention may have deleted are omitted.
@@ -826,7 +831,7 @@ def entry_of(record: Record, record_bytes: int, queue_offset: int) -> Entry:
         return Entry(record.physical_offset, 0, 0)
     code = 0
     if _LITE_TOPIC in stored and (lite_topic := properties.value_of(stored, property_names.LITE_TOPIC)):
-        code = lite_code(lite_topic)
+        code = hash_lite_topic(lite_topic)
     elif _TAG in stored:
         code = tags_code(properties.value_of(stored, property_names.TAG))
     return Entry(record.physical_offset, record_bytes, code)

@@ -6,7 +6,7 @@ The format is compatible with Apache RocketMQ.
     0      8      physical_offset of the record
     8      4      record_bytes
     12     8      tags_code: Java's String.hashCode() of the tag, sign-extended; 0 without a tag.
-                  For a message of a lite topic, the `lite_code` of the lite topic
+                  For a message of a lite topic, the `hash_lite_topic` of the lite topic
 
 Gap entries with the tags_code 0 replace records lost in a damaged log, so that all other entries keep their
 positions. Readers skip gap entries.
@@ -55,7 +55,7 @@ def decode_all(stored: bytes) -> list[Entry]:
 
 
 @lru_cache(maxsize=16_384)
-def lite_code(lite_topic: str) -> int:
+def hash_lite_topic(lite_topic: str) -> int:
     """Return the 64-bit BLAKE2b hash of a lite topic as a signed integer.
 
     Collisions are very rare.

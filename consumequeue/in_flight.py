@@ -43,8 +43,8 @@ message group. Its next message is looked up when the lease on the last one has 
 
 Cost: one entry per message that is leased, ready, parked, or set aside, with a limit for each state. Starting
 a lease, ending it, and passing on a turn need one heap operation each. Weak spots: `withdraw`, `skipped_to`,
-`judge_again`, and `MessageGroups.cut` visit all waiting messages. After a restart, `unleased_until` visits
-all leases until the messages with recorded leases are passed.
+`reevaluate_filters`, and `MessageGroups.cut` visit all waiting messages. After a restart, `unleased_until`
+visits all leases until the messages with recorded leases are passed.
 """
 
 from __future__ import annotations
@@ -193,7 +193,7 @@ class InFlight:
         is_under_way = offset in self._leases and offset not in self.offsets.leases
         return known._replace(made=known.made + 1) if is_under_way else known
 
-    def is_used_up(self, offset: int, attempts_max: int) -> bool:
+    def is_exhausted(self, offset: int, attempts_max: int) -> bool:
         """Return whether a message has had `attempts_max` attempts and is neither leased nor done."""
         has_had_them = self.offsets.attempts(offset).made >= attempts_max
         return has_had_them and offset not in self._leases and not self.offsets.is_done(offset)
@@ -257,7 +257,7 @@ class InFlight:
         if message_group:
             self.message_groups.keep_turn(message_group, offset)
 
-    def judge_again(self) -> None:
+    def reevaluate_filters(self) -> None:
         """Make all messages set aside ready, because the filters of the group have changed."""
         self._ready = sorted([*self._ready, *self._aside.take_all()])  # A sorted list is a valid heap.
 
@@ -346,7 +346,7 @@ class InFlight:
         """
         self.next_offset = self.offsets.committed_offset
 
-    def give_back(self, offset: int) -> Lease:
+    def return_message(self, offset: int) -> Lease:
         """End and return the lease of a message without an acknowledgement, to redeliver it."""
         lease = self._leases.pop(offset)
         if self.offsets.is_done(offset) or offset >= self.next_offset:

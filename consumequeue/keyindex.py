@@ -139,7 +139,7 @@ def runs_named(frozen: Any) -> list[Run]:
     return [Run(KEYS, KEYINDEX, *fields) for fields in frozen or ()]
 
 
-def holds_what_was_written(disk: Disk, path: str) -> bool:
+def is_undamaged_run(disk: Disk, path: str) -> bool:
     """Return whether a file is an undamaged run of the key index."""
     with suppress(StoreDamaged):
         return Run.at(KEYS, disk, path).is_sound(disk)

@@ -4,8 +4,8 @@ The index knows lite topics by their codes.
 
     ... only the last offset of each lite topic ...|floor ... every offset ...|read_offset ... unknown ...
 
-The entries of the queue contain the code (`consumequeue.entry.lite_code`), so the index is not stored on
-disk. Startup rebuilds it at a few million entries per second. Each query first adds the new entries of the
+The entries of the queue contain the code (`consumequeue.entry.hash_lite_topic`), so the index is not stored
+on disk. Startup rebuilds it at a few million entries per second. Each query first adds the new entries of the
 queue. Below the floor, no group has unfinished messages, and the index has only the last offset of each lite
 topic. If a group is reset to an offset below the floor, the index is rebuilt with a lower floor. Two lite
 topics may have the same code, so the lite topic of a message is verified before delivery.

@@ -18,7 +18,7 @@ Leases on messages without a message group are not recorded. They are only in me
 
 Cost: one entry per attempted message that is not done, and one range per hole between finished messages. Weak
 spot: a message that is never acknowledged stops the committed offset. Each hole above it then takes a range,
-and `tried` and a long `finish` visit all attempts.
+and `find_exhausted` and a long `finish` visit all attempts.
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ class GroupOffsets:
         """Return the recorded attempts of a message, with that of a current FIFO lease."""
         return self._attempts.get(offset, NEVER)
 
-    def was_given(self, offset: int) -> bool:
+    def has_attempt(self, offset: int) -> bool:
         """Return whether a message is not done and has a recorded attempt."""
         return offset in self._attempts
 
-    def tried(self, attempts_max: int) -> list[int]:
+    def find_exhausted(self, attempts_max: int) -> list[int]:
         """Return the ascending offsets of messages that are not done after `attempts_max` attempts."""
         return sorted(at for at, one in self._attempts.items() if one.made >= attempts_max)
 
@@ -94,7 +94,7 @@ class GroupOffsets:
         if first > self.committed_offset:
             self._done.add(first, end)
         elif end > self.committed_offset:
-            self._rise(end)
+            self._advance(end)
 
     def take(self, entry: LeaseEntry) -> None:
         """Apply the start or end of a lease. A new lease on a finished message is ignored."""
@@ -125,7 +125,7 @@ class GroupOffsets:
         self._attempts = {
             at: one for at, one in self._attempts.items() if at >= queue_offset or at in self.leases
         }
-        self._rise(queue_offset)
+        self._advance(queue_offset)
         assert self.committed_offset <= self.done_until, "more is committed than is done"
 
     def reopen(self, offsets: list[int]) -> None:
@@ -139,7 +139,7 @@ class GroupOffsets:
             self._done.add(offsets[0], self.committed_offset)
             self.committed_offset = offsets[0]
         self._done.take_out(offsets)
-        self._rise(self.committed_offset)
+        self._advance(self.committed_offset)
         assert self.committed_offset <= offsets[0], "what was taken back is committed again"
 
     def freeze(self) -> Any:
@@ -189,7 +189,7 @@ class GroupOffsets:
             self.leases.pop(offset, None)
         assert len(self.leases) <= len(known), "a lease without attempts"
 
-    def _rise(self, committed_offset: int) -> None:
+    def _advance(self, committed_offset: int) -> None:
         """Advance the committed offset to `committed_offset` and past the finished messages after it."""
         assert committed_offset >= self.committed_offset, "only `reopen` takes the committed offset back"
         self.committed_offset = committed_offset

@@ -65,7 +65,7 @@ def ignore_damage(path: str, what: str) -> None:
     """Do nothing. For tools that verify the files themselves."""
 
 
-def is_of_others(error: OSError) -> bool:
+def is_unrelated_error(error: OSError) -> bool:
     """Return whether an error is unrelated to the accessed file.
 
     For example, the process is out of descriptors, or the sync of a folder has failed.
@@ -73,7 +73,7 @@ def is_of_others(error: OSError) -> bool:
     return error.errno in OUT_OF_DESCRIPTORS or isinstance(error, SyncFailed)
 
 
-def is_of_folder(path: str, error: OSError) -> bool:
+def is_folder_error(path: str, error: OSError) -> bool:
     """Return whether an error is a failed sync of the queue folder of a file.
 
     The directory entry of the file may then be lost, as its content may be after a failed sync of the file.
@@ -153,11 +153,11 @@ class ConsumeQueue:
         "_crcs",
         "_damaged",
         "_disk",
-        "_doubted",
         "_found_damaged",
         "_read_ahead",
         "_read_ahead_from",
         "_tail",
+        "_untrusted",
         "_written_count",
         "compared_bytes",
         "key",
@@ -180,7 +180,7 @@ class ConsumeQueue:
         self._crcs = _NO_FILES
         """CRC of each file, by its first byte. Checkpoints share this dictionary, so it never changes.
         """
-        self._doubted = _NO_DOUBT
+        self._untrusted = _NO_DOUBT
         """First bytes of files that could not be synced. Later processes must not trust them."""
         self._damaged = _NO_DAMAGE
         """Descriptions of damaged files, by first byte. The dictionary is replaced, never changed."""
@@ -366,7 +366,7 @@ class ConsumeQueue:
         try:
             return self._disk.read(path, position, length)
         except OSError as error:
-            if is_of_others(error):
+            if is_unrelated_error(error):
                 raise
             what = f"{path} cannot be read ({error.strerror or error}). {_ADVICE}"
             raise self._damage(first_byte, what) from error
@@ -399,7 +399,7 @@ class ConsumeQueue:
         try:
             stored = self._disk.read(self._path(first_byte), 0, length)
         except OSError as error:
-            if is_of_others(error):
+            if is_unrelated_error(error):
                 raise
             return False
         return len(stored) == length and zlib.crc32(stored) == crc
@@ -459,14 +459,14 @@ class ConsumeQueue:
         del self._tail[: len(one.entries)]
         self._written_count += len(one.entries) // ENTRY_BYTES
 
-    def doubt(self, path: str) -> None:
+    def mark_untrusted(self, path: str) -> None:
         """Mark a file as untrusted for later processes, because `SyncFailed` may lose written data.
 
         This process continues to use the file while reads return what was written.
         """
-        self._doubted |= {int(path[-OFFSET_DIGITS:])}
+        self._untrusted |= {int(path[-OFFSET_DIGITS:])}
 
-    def let_go(self) -> list[str]:
+    def drop_tail(self) -> list[str]:
         """Drop a tail that was not written. Return the paths of its files.
 
         Their CRCs are updated as if the entries were written. Reads of these files then raise `StoreDamaged`
@@ -500,7 +500,7 @@ class ConsumeQueue:
         end = queue_offset * ENTRY_BYTES
         last = end // _FILE_BYTES * _FILE_BYTES
         crc = self._crc_of_cut(last, end - last, queue_offset) if end > last and last in self._crcs else None
-        what, is_doubted = self._damaged.get(last), last in self._doubted
+        what, is_doubted = self._damaged.get(last), last in self._untrusted
         self._written_count = queue_offset
         self.min_offset, self._begins_at = min(self.min_offset, queue_offset), UNKNOWN
         self._read_ahead = b""
@@ -516,7 +516,7 @@ class ConsumeQueue:
             if what is not None:  # Truncating a damaged file does not repair it.
                 self._damaged = self._damaged | {last: what}
             if is_doubted:
-                self._doubted |= {last}
+                self._untrusted |= {last}
         return [*paths, self._path(last)]
 
     def _crc_of_cut(self, first_byte: int, length: int, queue_offset: int) -> int:
@@ -531,7 +531,7 @@ class ConsumeQueue:
         try:
             stored = self._disk.read(self._path(first_byte), 0, length)
         except OSError as error:
-            if is_of_others(error):
+            if is_unrelated_error(error):
                 raise
             stored = b""
         return ~zlib.crc32(stored) & 0xFFFFFFFF
@@ -541,8 +541,8 @@ class ConsumeQueue:
         if self.end_offset == 0:
             return None
         crcs = self._crcs
-        if self._doubted:
-            crcs = {at: ~crc & 0xFFFFFFFF if at in self._doubted else crc for at, crc in crcs.items()}
+        if self._untrusted:
+            crcs = {at: ~crc & 0xFFFFFFFF if at in self._untrusted else crc for at, crc in crcs.items()}
         return TakenQueue(self._written_count, crcs, bytes(self._tail), self.min_offset, self._begins_at)
 
     def pad_to(self, queue_offset: int, physical_offset: int) -> None:
@@ -607,7 +607,7 @@ class ConsumeQueue:
         return entry.decode(stored, 0) if len(stored) == ENTRY_BYTES else Entry(0, 0, 0)
 
     @property
-    def knows_begin(self) -> bool:
+    def has_known_begin(self) -> bool:
         """Whether the log offset in the first entry is known. `first_from` caches it."""
         return self._begins_at != UNKNOWN
 
@@ -649,7 +649,7 @@ class ConsumeQueue:
                 )
         return UNKNOWN
 
-    def rise(self, min_offset: int, begins_at: int = UNKNOWN) -> None:
+    def advance_first_offset(self, min_offset: int, begins_at: int = UNKNOWN) -> None:
         """Raise the first offset of the queue to `min_offset`, at most to its end.
 
         `begins_at` is the log offset in the entry there, if known (`place`), to avoid a later read.
@@ -660,12 +660,12 @@ class ConsumeQueue:
         assert self.min_offset <= self.end_offset, f"{self._folder}: begins behind its end"
 
     @property
-    def has_unneeded(self) -> bool:
+    def has_deletable_files(self) -> bool:
         """Whether a file may be deleted because all its entries are below `min_offset`."""
         return bool(self._crcs) and min(self._crcs) < self._needed_from
 
     @property
-    def may_be_unneeded(self) -> bool:
+    def has_unneeded_files(self) -> bool:
         """Whether all entries of a file are below `min_offset`, even if it is the last file.
 
         False stays False until the first offset of the queue is raised again.
@@ -681,7 +681,7 @@ class ConsumeQueue:
         """
         return min(self.min_offset, self.end_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
 
-    def unneeded(self) -> list[str]:
+    def deletable_files(self) -> list[str]:
         """Return the paths of the files to delete. All their entries are below `min_offset`.
 
         These files are no longer read. A file where the tail begins is kept, because writing the tail would
@@ -691,7 +691,7 @@ class ConsumeQueue:
         return [self._path(at) for at in self._crcs if at < first]
 
     def deleted(self, paths: Iterable[str]) -> None:
-        """Forget deleted files that `unneeded` returned."""
+        """Forget deleted files that `deletable_files` returned."""
         first_bytes = {int(path[-OFFSET_DIGITS:]) for path in paths}
         # `_needed_from` is not used, because the last entry may be in a deleted file after the queue was
         # truncated.
@@ -700,7 +700,7 @@ class ConsumeQueue:
         )
         self._forget(first_bytes)
 
-    def write_what_goes(self) -> list[str]:
+    def write_tail_before_deletion(self) -> list[str]:
         """If the tail begins in a file to delete, write as much of the tail as possible.
 
         Return the paths of the written files. Raise `SyncFailed` if the sync of a folder with other files
@@ -713,7 +713,7 @@ class ConsumeQueue:
             try:
                 self._disk.write(*one)
             except OSError as error:
-                if isinstance(error, SyncFailed) and not is_of_folder(one.path, error):
+                if isinstance(error, SyncFailed) and not is_folder_error(one.path, error):
                     raise
                 break
             self.written(one)
@@ -725,7 +725,7 @@ class ConsumeQueue:
         self._crcs = {at: crc for at, crc in self._crcs.items() if at not in first_bytes}
         self._blocks = {at: blocks for at, blocks in self._blocks.items() if at not in first_bytes}
         self._damaged = {at: what for at, what in self._damaged.items() if at not in first_bytes}
-        self._doubted -= first_bytes
+        self._untrusted -= first_bytes
 
     def adopt(self, crcs: Iterable[tuple[int, int]], tail: bytes, min_offset: int, begins_at: int) -> None:
         """Restore the state of an older process from a snapshot, without reading a file."""

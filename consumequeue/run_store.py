@@ -48,7 +48,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.layout import KEYS_ASIDE
 from consumequeue.aside import is_unusable, put_aside
 from consumequeue.bloom_filter import Mask, probes_of
-from consumequeue.queue import is_of_others
+from consumequeue.queue import is_unrelated_error
 from consumequeue.sorted_runs import Entries, Run, Schema, passes, write_run
 
 UNSAVED_MAX: Final = 1_000_000
@@ -104,7 +104,7 @@ class RunsToWrite:
         try:
             self._write(disk)
         except OSError as error:
-            if not self.schema.is_derived or is_of_others(error) or not is_unusable(disk, self.folder):
+            if not self.schema.is_derived or is_unrelated_error(error) or not is_unusable(disk, self.folder):
                 raise
             put_aside(disk, self.folder, KEYS_ASIDE)
             for run in self.runs:
@@ -263,9 +263,9 @@ class RunStore(Generic[Memory]):
         # have been merged.
         if done.written is not None:
             self._named |= _names(done.written)
-        self._use(done)
+        self._adopt_runs(done)
 
-    def _use(self, done: RunsToWrite) -> None:
+    def _adopt_runs(self, done: RunsToWrite) -> None:
         """Use the written runs. If there are none, reopen the newest closed structure."""
         if done.written is not None:
             self._unnamed_count += sum(map(len, done.recents))
@@ -290,7 +290,7 @@ class RunStore(Generic[Memory]):
                 self._spill_count = UNSAVED_MAX
             except OSError:
                 self._spill_count += UNSAVED_MAX
-            self._use(done)
+            self._adopt_runs(done)
 
     def adopt(self, frozen: Any, others: Iterable[Any] = ()) -> str:
         """Restore the runs from a snapshot. Return a description of any damage, or "".
@@ -325,7 +325,7 @@ class RunStore(Generic[Memory]):
         try:
             _delete_all_but(self._disk, self._folder, names)
         except OSError as error:
-            if not self._schema.is_derived or is_of_others(error):
+            if not self._schema.is_derived or is_unrelated_error(error):
                 raise
             with suppress(OSError):
                 self._disk.list(self._folder)
@@ -342,7 +342,7 @@ class RunStore(Generic[Memory]):
         try:
             self._disk.delete(self._folder)
         except OSError as error:
-            if not self._schema.is_derived or is_of_others(error):
+            if not self._schema.is_derived or is_unrelated_error(error):
                 raise
             put_aside(self._disk, self._folder, KEYS_ASIDE)
 

@@ -53,7 +53,7 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.layout import OFFSET_DIGITS
 from consumequeue.bloom_filter import Filter, Mask, Probe, Words
-from consumequeue.queue import is_of_others
+from consumequeue.queue import is_unrelated_error
 
 Entries = np.ndarray[Any, np.dtype[np.void]]
 """Array of entries in the format of a schema."""
@@ -316,7 +316,7 @@ class Run:
 
         Raise the error under the conditions of `blocks`.
         """
-        if is_of_others(error) or not (self.schema.is_derived or error.errno == EIO):
+        if is_unrelated_error(error) or not (self.schema.is_derived or error.errno == EIO):
             raise error
         self.unread = error.strerror or str(error)
         return self.damage

@@ -17,8 +17,8 @@ Rules:
 - A queue is refused if its file cannot be written or created. It has no class and is not part of `bytes`, so
   that other queues are still written. Refused queues are retried after the others, up to eight at a time. A
   refused tail is dropped at 256 KiB. If all refused tails take more than one eighth of
-  `limits.TAILS_BYTES_MAX`, those with the oldest write attempts are dropped (`to_let_go`), up to 2,000 at a
-  time, in 4 ms.
+  `limits.TAILS_BYTES_MAX`, those with the oldest write attempts are dropped (`droppable_tails`), up to 2,000
+  at a time, in 4 ms.
 - A write has at most 500 queues and 100,000 entries (`consumequeue.dispatch`). It blocks the event loop for a
   few milliseconds before and after the disk access.
 
@@ -39,7 +39,7 @@ from consumequeue.queue import ConsumeQueue
 _QUEUES_AT_ONCE: Final = 500
 _LEAST_ENTRIES: Final = 8
 _REFUSED_AT_ONCE: Final = 8
-_LET_GO_AT_ONCE: Final = 2_000
+_DROPPED_AT_ONCE: Final = 2_000
 
 
 class Tails:
@@ -63,7 +63,7 @@ class Tails:
         """Refused queues, in the order of their last write attempts."""
         self._too_long: dict[ConsumeQueue, None] = {}
 
-    def look(self, queue: ConsumeQueue) -> None:
+    def update_size(self, queue: ConsumeQueue) -> None:
         """Update the known size of a queue's tail."""
         now_bytes = queue.tail_bytes
         self._note(queue, now_bytes if now_bytes >= self.least_bytes else 0)
@@ -79,7 +79,7 @@ class Tails:
         self._note(queue, 0)
         self._refused.pop(queue, None)
         self._refused[queue] = None
-        self.look(queue)
+        self.update_size(queue)
         return is_new
 
     def is_refused(self, queue: ConsumeQueue) -> bool:
@@ -91,14 +91,14 @@ class Tails:
         if queue in self._refused:
             self._note(queue, 0)
             del self._refused[queue]
-        self.look(queue)
+        self.update_size(queue)
 
-    def to_let_go(self) -> list[ConsumeQueue]:
+    def droppable_tails(self) -> list[ConsumeQueue]:
         """Return the refused queues whose tails must be dropped to keep the memory limits."""
-        chosen = dict.fromkeys(islice(self._too_long, _LET_GO_AT_ONCE))
+        chosen = dict.fromkeys(islice(self._too_long, _DROPPED_AT_ONCE))
         left_bytes = self.refused_bytes - sum(queue.noted_bytes for queue in chosen)
         for queue in self._refused:
-            if left_bytes <= self._refused_max or len(chosen) >= _LET_GO_AT_ONCE:
+            if left_bytes <= self._refused_max or len(chosen) >= _DROPPED_AT_ONCE:
                 break
             if queue not in chosen:
                 chosen[queue] = None

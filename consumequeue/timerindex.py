@@ -70,7 +70,7 @@ class FactIndex(RunStore[Recent]):
     def __init__(self, disk: Disk, folder: str, is_expired: IsExpired) -> None:
         super().__init__(disk, folder, FACTS, Recent, is_expired)
 
-    def take_out(self, run: Run) -> int:
+    def remove_run(self, run: Run) -> int:
         """Remove a run and add its readable facts to memory. Return their number."""
         count = 0
         for facts in run.readable(self._disk, []):
@@ -127,7 +127,7 @@ class FactIndex(RunStore[Recent]):
             raise
         return None
 
-    def knows_each(self, keys: Words, checks: Words) -> Mask:
+    def contains_each(self, keys: Words, checks: Words) -> Mask:
         """Return for each (key, check) whether there is a fact.
 
         The result is undefined for expired facts. Raise `StoreDamaged` if a fact cannot be read, or OSError
@@ -135,7 +135,7 @@ class FactIndex(RunStore[Recent]):
         """
         is_known = np.zeros(len(keys), np.bool_)
         for recent in self.recents():
-            is_known |= recent.knows_each(keys, checks)
+            is_known |= recent.contains_each(keys, checks)
         probes = probes_of(keys)
         may_be = np.zeros(len(keys), np.bool_)
         for run in self._runs:

@@ -72,7 +72,7 @@ class Recent:
         self._replace(rows, facts)
         self._append(facts[rows == 0])
 
-    def knows_each(self, keys: Words, checks: Words) -> Mask:
+    def contains_each(self, keys: Words, checks: Words) -> Mask:
         """Return for each (key, check) whether there is a fact."""
         return self._rows_of(keys, checks) > 0
 

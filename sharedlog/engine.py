@@ -10,9 +10,9 @@ There are adapters for a Kafka partition and for a PostgreSQL table.
     trim            Deletes all records before an offset.
     check_settings  Reports settings that could cause accepted records to be lost.
 
-An engine must not lose an accepted record when one of its machines fails. A call raises `Unknown` if its
-result is unknown, for example after a time-out. Offsets always increase. They may have gaps unless the engine
-is dense.
+An engine must not lose an accepted record when one of its machines fails. A call raises `EngineUnavailable`
+if its result is unknown, for example after a time-out. Offsets always increase. They may have gaps unless the
+engine is dense.
 """
 
 from __future__ import annotations
@@ -50,36 +50,36 @@ class Engine(Protocol):
         """If the head equals `head`, append contiguous records and set the head to `following`.
 
         Return the offset of the last record, or None if the offset is unknown or the records may not be
-        contiguous. Raise `Refused` if no record was appended, or `Unknown` if the result is unknown. An
-        engine that cannot compare heads always appends. Each reader then decides by the order of the records
-        which ones are valid.
+        contiguous. Raise `Refused` if no record was appended, or `EngineUnavailable` if the result is
+        unknown. An engine that cannot compare heads always appends. Each reader then decides by the order of
+        the records which ones are valid.
         """
 
-    def note(self, stored: bytes) -> None:
+    def append_unchecked(self, stored: bytes) -> None:
         """Append a record without changing the head.
 
-        Raise `Refused` if it was not appended, or `Unknown` if the result is unknown.
+        Raise `Refused` if it was not appended, or `EngineUnavailable` if the result is unknown.
         """
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records from `offset` on, or from the first remaining record if that is higher.
 
-        Return at least one record if there is any at or after `offset`. Raise `Unknown` if the engine does
-        not respond.
+        Return at least one record if there is any at or after `offset`. Raise `EngineUnavailable` if the
+        engine does not respond.
         """
 
     def bounds(self) -> tuple[int, int]:
         """Return the first remaining offset and the offset after the last record.
 
-        Raise `Unknown` if the engine does not respond.
+        Raise `EngineUnavailable` if the engine does not respond.
         """
 
     def trim(self, offset: int) -> None:
-        """Delete all records before `offset`. Raise `Unknown` if the engine does not respond."""
+        """Delete all records before `offset`. Raise `EngineUnavailable` if the engine does not respond."""
 
     def check_settings(self) -> list[str]:
         """Return a message for each setting that could lose records.
 
         Each message names the command that fixes the setting. The check does not wait for appends in
-        progress. Raise `Unknown` if the engine does not respond.
+        progress. Raise `EngineUnavailable` if the engine does not respond.
         """

@@ -36,8 +36,8 @@ KAFKA_SETTINGS: Final = (
 )
 """librdkafka settings allowed in a URL."""
 LOG_USUAL: Final = "tidewheel"
-NOWHERE: Final = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
-SHAPES: Final = "postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT,HOST:PORT/TOPIC"
+EMPTY_HEAD: Final = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+URL_FORMS: Final = "postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT,HOST:PORT/TOPIC"
 _SERVER: Final = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
 _QUOTED: Final = re.compile(r'"[^"]{2,}"')
 _HOSTS: Final = re.compile(r"(?:(?:\[[^]]*\]|[^:@/?,[]*)(?::[0-9]+)?,?)+(?:[/?]|$)")
@@ -58,12 +58,12 @@ def engine_of(url: str) -> SharedLog:
         parts = urlsplit(url)
     except ValueError as error:
         raise ConfigurationError(
-            f"The URL of the shared log cannot be read ({error}): give {SHAPES}."
+            f"The URL of the shared log cannot be read ({error}): give {URL_FORMS}."
         ) from None
     if parts.scheme == KAFKA:
         return _make_kafka_log(parts)
     if parts.scheme not in POSTGRES or not parts.path.strip("/"):
-        raise ConfigurationError(f"{without_password(url)!r} names no shared log: give {SHAPES}.")
+        raise ConfigurationError(f"{without_password(url)!r} names no shared log: give {URL_FORMS}.")
     require("postgres")
     given = dict(parse_qsl(parts.query))
     name, file = given.pop("log", LOG_USUAL), _pop_password_file(given)
@@ -106,7 +106,7 @@ def _parse_conninfo(conninfo: str) -> dict[str, Any]:
     except psycopg.Error as error:
         said = _QUOTED.sub("...", str(error).strip())
         raise ConfigurationError(
-            f"The URL of the shared log cannot be read ({said}): give {SHAPES}, and what is special in a "
+            f"The URL of the shared log cannot be read ({said}): give {URL_FORMS}, and what is special in a "
             "password as %40 and the like."
         ) from None
 
@@ -144,13 +144,13 @@ def _make_kafka_log(parts: SplitResult) -> KafkaLog:
 def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
     """Create a shared log with a GENESIS record of the newest version. Return the cluster ID.
 
-    Raise `ClusterExists` if the log exists, or `Unknown` if the engine does not respond.
+    Raise `ClusterExists` if the log exists, or `EngineUnavailable` if the engine does not respond.
     """
     cluster = secrets.token_bytes(ID_BYTES)
     body = encode_facts(facts | {"finalized": SUPPORTED})
     genesis = SharedRecord(cluster, Kind.GENESIS, 0, NOBODY, 0, CHAIN_AT_GENESIS, body)
-    engine.found(NOWHERE)
-    engine.append_if(NOWHERE, [encode(genesis)], NOWHERE)
+    engine.create_log(EMPTY_HEAD)
+    engine.append_if(EMPTY_HEAD, [encode(genesis)], EMPTY_HEAD)
     return cluster
 
 
@@ -166,7 +166,7 @@ def beginning_of(engine: Engine) -> Beginning:
 
     If the GENESIS record was trimmed, use a CHECKPOINT record. Records before the GENESIS record do not
     count: nodes of a deleted cluster may still write to a topic that was deleted and created again. Raise
-    `NoCluster` if the log has neither record, or `Unknown` if the engine does not respond.
+    `NoCluster` if the log has neither record, or `EngineUnavailable` if the engine does not respond.
     """
     for record in records(engine):
         if record.kind == Kind.GENESIS:

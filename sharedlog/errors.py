@@ -11,7 +11,7 @@ class Halted(TidewheelError):
     code, exit_code = "TW-250", 5
 
 
-class TooOld(Halted):
+class VersionUnsupported(Halted):
     """This node stopped: its program does not support the version of the cluster."""
 
     code, exit_code = "TW-268", 5
@@ -28,43 +28,43 @@ class LogDamaged(Halted):
         """The number of the damaged record, or None if the damaged record is the next one to be read."""
 
 
-class Refused(TidewheelError):
+class EngineRefused(TidewheelError):
     """The shared log has another head: somebody else leads."""
 
     code = "TW-251"
 
 
-class NoCluster(Refused):
+class NoCluster(EngineRefused):
     """There is no cluster in this shared log."""
 
     code, exit_code = "TW-255", 4
 
 
-class ClusterExists(Refused):
+class ClusterExists(EngineRefused):
     """There is a cluster in this shared log already."""
 
     code, exit_code = "TW-256", 4
 
 
-class Unknown(TidewheelError):
+class EngineUnavailable(TidewheelError):
     """The shared log gave no sure answer."""
 
     code = "TW-252"
 
 
-class SessionRefused(Unknown):
+class SessionRefused(EngineUnavailable):
     """The engine of the shared log refuses new sessions."""
 
     code = "TW-270"
 
 
-class RightMissing(Unknown):
+class RightMissing(EngineUnavailable):
     """The user of the shared log's engine lacks a right."""
 
     code = "TW-271"
 
 
-class Trimmed(TidewheelError):
+class LogTrimmed(TidewheelError):
     """The shared log begins behind what this node has read."""
 
     code = "TW-253"

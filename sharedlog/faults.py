@@ -30,8 +30,8 @@ from sharedlog.bodies import verify_records
 from sharedlog.engine import Engine, Stored
 from sharedlog.errors import LogDamaged
 from sharedlog.fold import Fold
-from sharedlog.led import LeaderRecord
-from sharedlog.record import Foreign, Garbled, Kind, decode
+from sharedlog.leader_records import LeaderRecord
+from sharedlog.record import CorruptRecord, ForeignRecord, Kind, decode
 
 READ_BYTES: Final = 1024 * 1024
 """Maximum size of a read in bytes. An append may have to wait for a read."""
@@ -41,8 +41,8 @@ def fault_at(engine: Engine, fold: Fold, record: int) -> str:
     """Return a message about the fault that stops another node at `record`, or "" if there is none.
 
     The log is compared with the records that `fold` has applied. A trimmed record is not a fault. Raise
-    `Halted` if the log contains a different history, or `Unknown` or `Refused` if the engine does not
-    respond.
+    `Halted` if the log contains a different history, or `EngineUnavailable` or `Refused` if the engine does
+    not respond.
     """
     for led in fold.led.records_up_to(record):
         if fault := _find_leader_fault(engine, fold, led):
@@ -110,19 +110,19 @@ def find_fault(engine: Engine, cluster: bytes | None, one: Stored) -> str:
 
     A second read confirms each mismatch.
     """
-    if not _is_garbled(one, cluster):
+    if not _is_corrupt(one, cluster):
         return ""
     again = engine.read(one.offset, 1)
-    if any(each.offset == one.offset and not _is_garbled(each, cluster) for each in again):
+    if any(each.offset == one.offset and not _is_corrupt(each, cluster) for each in again):
         return ""
     return f"Record {one.offset} does not match its CRC: {len(one.stored)} bytes are not what was written."
 
 
-def _is_garbled(one: Stored, cluster: bytes | None) -> bool:
+def _is_corrupt(one: Stored, cluster: bytes | None) -> bool:
     try:
         decode(one.stored, cluster)
-    except Garbled:
+    except CorruptRecord:
         return True
-    except Foreign:
+    except ForeignRecord:
         return False
     return False

@@ -61,15 +61,15 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, NoReturn
 
 from sharedlog import versions
-from sharedlog.errors import Halted, LogDamaged, TooOld
+from sharedlog.errors import Halted, LogDamaged, VersionUnsupported
 from sharedlog.holdings import Holdings
-from sharedlog.led import LeaderRecords
+from sharedlog.leader_records import LeaderRecords
 from sharedlog.record import (
     CHAIN_AT_GENESIS,
     NOBODY,
     VERSION,
-    Foreign,
-    Garbled,
+    CorruptRecord,
+    ForeignRecord,
     Kind,
     SharedRecord,
     decode,
@@ -79,7 +79,7 @@ from sharedlog.record import (
 POSITIONS_MAX: Final = 65_536
 FROZEN_POSITIONS_MAX: Final = 8_192
 FLUSH_BYTES_MAX: Final = 64 * 1024 * 1024
-TOLD_ANEW: Final = ("certificate",)
+UPDATED_FACTS: Final = ("certificate",)
 """Fields of an EPOCH record that a BEAT record can update."""
 READS_MAX: Final = 4
 """Number of consecutive CRC mismatches of a record that halt a reader."""
@@ -144,7 +144,7 @@ class FlushStart(NamedTuple):
 
 
 class Fold:
-    """State of a reader. Only `take` changes it."""
+    """State of a reader. Only `apply_record` changes it."""
 
     def __init__(self, cluster: bytes | None = None) -> None:
         self.cluster = cluster
@@ -172,7 +172,7 @@ class Fold:
         self._positions = Positions()
         self._gathered: list[SharedRecord] = []
         self._gathered_at: list[int] = []
-        self._led_from = 0
+        self._leader_records_from = 0
         """End of the history when the newest epoch began."""
         self._before = FlushStart(0, CHAIN_AT_GENESIS, 0)
         self._reads = 0
@@ -197,7 +197,7 @@ class Fold:
         """Number of records read of the unfinished flush."""
         return len(self._gathered)
 
-    def take(self, offset: int, stored: bytes) -> Step:
+    def apply_record(self, offset: int, stored: bytes) -> Step:
         """Apply the next record, stored at `offset` in the shared log.
 
         After READ_AGAIN, the state is unchanged and the caller must read the record again. Raise `Halted` if
@@ -209,17 +209,17 @@ class Fold:
             return self._skip_duplicate(offset, stored)
         try:
             record = decode(stored, self.cluster)
-        except Foreign:
+        except ForeignRecord:
             self._record_read(offset, stored)
             self.foreign_count += 1
             return Step(Outcome.FOREIGN)
-        except Garbled:
+        except CorruptRecord:
             self._reads += 1
             if self._reads >= READS_MAX:
                 self._halt(offset, f"{self._reads} times it did not match its CRC", LogDamaged)
             return Step(Outcome.READ_AGAIN)
         self._check_record(offset, record)
-        step = _TAKES[Kind(record.kind)](self, offset, record)
+        step = _APPLIERS[Kind(record.kind)](self, offset, record)
         self._record_read(offset, stored)
         self.repeated_count += step.outcome is Outcome.ALREADY_HAD
         if step.outcome in _LED and self.last_read is not None:
@@ -241,7 +241,7 @@ class Fold:
             "epoch": self.epoch,
             "holder": self.holder.hex(),
             "end": at.end,
-            "led_from": self._led_from,
+            "led_from": self._leader_records_from,
             "chain": at.chain,
             "next_offset": at.next_offset,
             "positions": self._positions.freeze(at.end),
@@ -255,15 +255,15 @@ class Fold:
     def thaw(cls, frozen: dict[str, Any]) -> Fold:
         """Restore the state from a checkpoint.
 
-        Raise `TooOld` if this program does not support the finalized version in it.
+        Raise `VersionUnsupported` if this program does not support the finalized version in it.
         """
         finalized = int(frozen["finalized"])
         if why := versions.describe_unsupported(finalized):
-            raise TooOld(f"The checkpoint at byte {frozen['end']} of the log: {why}.")
+            raise VersionUnsupported(f"The checkpoint at byte {frozen['end']} of the log: {why}.")
         fold = cls(bytes.fromhex(frozen["cluster"]))
         fold.epoch, fold.holder = frozen["epoch"], bytes.fromhex(frozen["holder"])
         fold.end, fold.chain = frozen["end"], frozen["chain"]
-        fold.next_offset, fold._led_from = frozen["next_offset"], frozen["led_from"]
+        fold.next_offset, fold._leader_records_from = frozen["next_offset"], frozen["led_from"]
         fold._positions, fold.led = (
             Positions.thaw(frozen["positions"]),
             LeaderRecords.thaw(frozen["led"]),
@@ -309,7 +309,7 @@ class Fold:
         if record.start > self.end or self._positions.chain_at(record.start) != record.chain:
             self._halt(offset, f"whoever wants to lead epoch {record.epoch} has another history")
         self.epoch, self.holder, self.leads = record.epoch, record.holder, record.facts
-        self._led_from = self.end
+        self._leader_records_from = self.end
         self._drop_gathered()
         return Step(Outcome.NEW_EPOCH, record)
 
@@ -331,7 +331,7 @@ class Fold:
             return self._count_dead(record)
         self._require_bytes(offset, record)
         if not self._gathered and Position(record.start, record.chain) != Position(self.end, self.chain):
-            is_of_before = self._led_from <= record.start < self.end
+            is_of_before = self._leader_records_from <= record.start < self.end
             if is_of_before and self._positions.chain_at(record.start) == record.chain:
                 return Step(Outcome.ALREADY_HAD, record)
             self._halt(offset, f"the leader is at {record.start}, and the history ends at {self.end}")
@@ -366,7 +366,7 @@ class Fold:
     def _set_finalized(self, offset: int, version: int) -> None:
         """Set the finalized version. Halt if this program does not support it."""
         if why := versions.describe_unsupported(version):
-            self._halt(offset, why, TooOld)
+            self._halt(offset, why, VersionUnsupported)
         self.finalized = version
 
     def _drop_gathered(self) -> None:
@@ -404,7 +404,9 @@ class Fold:
         """Halt if this program cannot read a record, or if it precedes the GENESIS record."""
         if record.version > VERSION or record.kind not in Kind.__members__.values():
             what = f"kind {record.kind}, version {record.version}"
-            self._halt(offset, f"{what}: a newer Tidewheel wrote it, so install that one here", TooOld)
+            self._halt(
+                offset, f"{what}: a newer Tidewheel wrote it, so install that one here", VersionUnsupported
+            )
         if not self.is_founded and record.kind != Kind.GENESIS:
             self._halt(offset, "the log does not begin with a GENESIS: its first records are gone")
 
@@ -429,7 +431,7 @@ class Fold:
         raise LogDamaged(self.halted, offset) if kind is LogDamaged else kind(self.halted)
 
 
-_TAKES: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {
+_APPLIERS: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {
     Kind.GENESIS: Fold._apply_genesis,
     Kind.EPOCH: Fold._apply_epoch,
     Kind.BYTES: Fold._apply_bytes,
@@ -441,7 +443,7 @@ _TAKES: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {
 
 def update_leader_facts(leads: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
     """Return the facts of an EPOCH record, updated with the facts of a BEAT record."""
-    anew = {name: facts[name] for name in TOLD_ANEW if name in facts}
+    anew = {name: facts[name] for name in UPDATED_FACTS if name in facts}
     return leads | anew if anew else leads
 
 

@@ -141,7 +141,7 @@ class Holdings:
         return sorted(found, key=lambda item: -item[1].next_record)
 
     @property
-    def trims_below(self) -> int:
+    def first_needed_record(self) -> int:
         """First record to keep when the log is trimmed, or 0 if it must not be trimmed."""
         held = list(self._by_node.values())
         if sum(one.end is not None for one in held) < COPIES_MIN:

@@ -46,7 +46,15 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from sharedlog.engine import Head, Stored
-from sharedlog.errors import ClusterExists, Halted, LogDamaged, NoCluster, Refused, SessionRefused, Unknown
+from sharedlog.errors import (
+    ClusterExists,
+    EngineRefused,
+    EngineUnavailable,
+    Halted,
+    LogDamaged,
+    NoCluster,
+    SessionRefused,
+)
 from sharedlog.fold import READS_MAX
 from sharedlog.password_file import PasswordFile
 from sharedlog.scrub import CheckResult
@@ -125,11 +133,11 @@ _WHY: Final = {
 }
 
 
-class _OutOfRange(Unknown):
+class _OutOfRange(EngineUnavailable):
     """There is no record at the requested offset."""
 
 
-class _CorruptBatch(Unknown):
+class _CorruptBatch(EngineUnavailable):
     """A received record does not match the CRC of its batch."""
 
 
@@ -181,10 +189,10 @@ class KafkaLog:
         self._is_refused = False
         """Whether the last connection error was an authentication failure."""
 
-    def found(self, head: Head) -> None:
+    def create_log(self, head: Head) -> None:
         """Create the topic for a new log.
 
-        Raise `ClusterExists` if the topic exists, or `Unknown` if Kafka does not respond.
+        Raise `ClusterExists` if the topic exists, or `EngineUnavailable` if Kafka does not respond.
         """
         from confluent_kafka import KafkaError, KafkaException
         from confluent_kafka.admin import NewTopic
@@ -207,8 +215,8 @@ class KafkaLog:
         """Append records one at a time, without comparing the head.
 
         Return the offset of the last record, or None if an offset is unknown or the offsets are not
-        contiguous. Raise `Refused` if no record was appended, `Halted` if Kafka has reused the offset of an
-        existing record, or `Unknown` if the result is unknown.
+        contiguous. Raise `EngineRefused` if no record was appended, `Halted` if Kafka has reused the offset
+        of an existing record, or `EngineUnavailable` if the result is unknown.
         """
         with self._writing:
             known_end = self._known_end
@@ -225,10 +233,10 @@ class KafkaLog:
         is_known = len(told) == len(stored) and told == list(range(told[0], told[0] + len(told)))
         return told[-1] if is_known else None
 
-    def note(self, stored: bytes) -> None:
+    def append_unchecked(self, stored: bytes) -> None:
         """Append a single record.
 
-        Raise `Refused` if it was not appended, or `Unknown` if the result is unknown.
+        Raise `EngineRefused` if it was not appended, or `EngineUnavailable` if the result is unknown.
         """
         with self._writing:
             self._append_record(stored, is_first=True)
@@ -237,7 +245,7 @@ class KafkaLog:
         """Return records from `offset` on, or from the first remaining record if that is higher.
 
         Return at least one record if there is any at or after `offset`. Raise `Halted` if the end of the log
-        was lost, `LogDamaged` if a record cannot be read, or `Unknown` if Kafka does not respond.
+        was lost, `LogDamaged` if a record cannot be read, or `EngineUnavailable` if Kafka does not respond.
         """
         with self._reading, self._convert_errors():
             garbled_count = 0
@@ -262,13 +270,13 @@ class KafkaLog:
     def bounds(self) -> tuple[int, int]:
         """Return the first remaining offset and the offset after the last record.
 
-        Raise `Unknown` if Kafka does not respond.
+        Raise `EngineUnavailable` if Kafka does not respond.
         """
         with self._reading, self._convert_errors():
             return self._request_bounds()
 
     def trim(self, offset: int) -> None:
-        """Delete all records before `offset`. Raise `Unknown` if Kafka does not respond."""
+        """Delete all records before `offset`. Raise `EngineUnavailable` if Kafka does not respond."""
         first, end = self.bounds()
         if offset > first:
             with self._convert_errors(), self._open_admin() as admin:
@@ -278,15 +286,15 @@ class KafkaLog:
     def check_settings(self) -> list[str]:
         """Return a message for each setting that could lose records.
 
-        Raise `Unknown` if Kafka does not respond.
+        Raise `EngineUnavailable` if Kafka does not respond.
         """
         with self._convert_errors(), self._open_admin() as admin:
             return [*self._find_topic_faults(admin), *self._find_setting_faults(admin)]
 
-    def try_append(self) -> None:
+    def check_append(self) -> None:
         """Check whether the user and the topic allow appends, without appending.
 
-        Raise `Refused` or `Unknown` if an append would fail.
+        Raise `EngineRefused` or `EngineUnavailable` if an append would fail.
         """
         from confluent_kafka import TopicCollection
         from confluent_kafka.admin import AclOperation
@@ -300,33 +308,33 @@ class KafkaLog:
             found = _single_result(asked)
         partition, may = found.partitions[PARTITION], found.authorized_operations
         if may and AclOperation.WRITE not in may and AclOperation.ALL not in may:
-            raise Refused(
+            raise EngineRefused(
                 f"This user may not write to {self._topic}. Let it: kafka-acls.sh --bootstrap-server "
                 f"{self._servers} --add --allow-principal User:NAME --topic {self._topic} --operation Read "
                 "--operation Write --operation Describe --operation DescribeConfigs"
             )
         if partition.leader is None or not partition.isr:
-            raise Unknown(f"No server of Kafka leads {self._topic} now: start those that are away.")
+            raise EngineUnavailable(f"No server of Kafka leads {self._topic} now: start those that are away.")
         needed = min(2, len(partition.replicas))
         if len(partition.isr) < needed:
-            raise Unknown(
+            raise EngineUnavailable(
                 f"{len(partition.isr)} of the {len(partition.replicas)} servers that have {self._topic} are "
                 f"in step, and it needs {needed}: start those that are away."
             )
 
-    def try_session(self) -> int | None:
+    def check_session(self) -> int | None:
         """Open and close a connection. Return None, because Kafka does not report its time.
 
-        Raise `Unknown` if Kafka does not respond.
+        Raise `EngineUnavailable` if Kafka does not respond.
         """
         with self._convert_errors(), self._open_admin() as admin:
             admin.list_topics(self._topic, timeout=ANSWER_SECONDS)
         return None
 
-    def notes(self) -> list[str]:
+    def list_risky_settings(self) -> list[str]:
         """Return a message for each risky setting that is allowed.
 
-        Raise `Unknown` if Kafka does not respond.
+        Raise `EngineUnavailable` if Kafka does not respond.
         """
         with self._convert_errors(), self._open_admin() as admin:
             found = admin.list_topics(self._topic, timeout=ANSWER_SECONDS)
@@ -338,10 +346,10 @@ class KafkaLog:
                 f"--bootstrap-server {self._servers} --list --topic {self._topic}"
             )
         if count < REPLICAS:
-            said.append(self._describe_few_servers(count))
+            said.append(self._describe_server_count(count))
         return said
 
-    def _describe_few_servers(self, count: int) -> str:
+    def _describe_server_count(self, count: int) -> str:
         return (
             f"Kafka at {self._servers} has {count} of {REPLICAS} servers: what is acknowledged is on "
             f"{'one machine' if count == 1 else 'two machines, and none may be away'}. Start more, with "
@@ -352,7 +360,7 @@ class KafkaLog:
         """Return an empty result. Kafka never gives two records the same offset."""
         return CheckResult([], from_record, is_whole=True)
 
-    def give_up(self) -> None:
+    def abort_calls(self) -> None:
         """Do nothing, because `DELIVERY_SECONDS` and `ANSWER_SECONDS` limit each call."""
 
     def close(self) -> None:
@@ -399,7 +407,9 @@ class KafkaLog:
         offset = answers[0][1].offset()
         return offset if offset is not None and offset >= 0 else None
 
-    def _make_delivery_error(self, error: KafkaError | None, is_first: bool) -> Refused | Unknown:
+    def _make_delivery_error(
+        self, error: KafkaError | None, is_first: bool
+    ) -> EngineRefused | EngineUnavailable:
         """Return the exception for a failed or timed-out delivery."""
         from confluent_kafka import KafkaError
 
@@ -457,7 +467,7 @@ class KafkaLog:
             total += len(stored.stored)
             try:
                 message = self._next_message(0) if total < bytes_max else None
-            except Unknown:  # Return the records read so far. The next read raises the error again.
+            except EngineUnavailable:  # Return the records read so far. The next read raises the error again.
                 self._close_consumer()
                 break
         return found
@@ -531,7 +541,7 @@ class KafkaLog:
     def _next_message(self, seconds: float) -> Message | None:
         """Return the next record, or None if none arrives within `seconds`.
 
-        Raise `Unknown` if the consumer reports an error.
+        Raise `EngineUnavailable` if the consumer reports an error.
         """
         from confluent_kafka import KafkaError
 
@@ -588,7 +598,7 @@ class KafkaLog:
     def _check_bounds(self, offset: int) -> tuple[int, int]:
         """Request the bounds of the log and check its end.
 
-        If the log ends before `offset` or its highest known end, raise `Unknown`, or `Halted` after
+        If the log ends before `offset` or its highest known end, raise `EngineUnavailable`, or `Halted` after
         `LOST_SECONDS`.
         """
         known_end = max(offset, self._known_end)
@@ -602,7 +612,7 @@ class KafkaLog:
         said = f"The topic {self._topic} ends at {end}, and reached to {known_end} before"
         if now - self._short_since >= LOST_SECONDS:
             raise Halted(f"{said}: Kafka has lost the log's end.")
-        raise Unknown(f"{said}: asked anew.")
+        raise EngineUnavailable(f"{said}: asked anew.")
 
     def _wait_for_leader(self) -> None:
         ends = time.monotonic() + DELIVERY_SECONDS
@@ -610,7 +620,7 @@ class KafkaLog:
             try:
                 self.bounds()
                 return
-            except (Unknown, NoCluster):  # A broker may not have the new topic's metadata yet.
+            except (EngineUnavailable, NoCluster):  # A broker may not have the new topic's metadata yet.
                 if time.monotonic() > ends:
                     raise
                 time.sleep(0.1)
@@ -714,7 +724,7 @@ class KafkaLog:
 
     @contextmanager
     def _convert_errors(self) -> Iterator[None]:
-        """Convert "unknown topic" errors to `NoCluster`, and other connection errors to `Unknown`."""
+        """Convert "unknown topic" errors to `NoCluster`, and other errors to `EngineUnavailable`."""
         from confluent_kafka import KafkaException
 
         try:
@@ -760,20 +770,23 @@ class KafkaLog:
             return False
         return found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
-    def _make_unknown(self, reason: str) -> Unknown:
+    def _make_unknown(self, reason: str) -> EngineUnavailable:
         heard = f" ({self._heard})" if self._heard and self._heard != reason else ""
         if not (self._heard and self._is_refused):
-            return Unknown(f"Kafka at {self._servers} did not answer: {reason}{heard}")
+            return EngineUnavailable(f"Kafka at {self._servers} did not answer: {reason}{heard}")
         file = self._password_file
         where = f" Its password is read from {file} for each connection." if file is not None else ""
         return SessionRefused(f"Kafka at {self._servers} says: {reason}{heard}.{where}")
 
 
-def _make_rejection(is_first: bool, reason: str) -> Refused | Unknown:
-    """Return the exception for a rejected record. Only the first record of an append can be `Refused`."""
+def _make_rejection(is_first: bool, reason: str) -> EngineRefused | EngineUnavailable:
+    """Return the exception for a rejected record.
+
+    Only the first record of an append can be `EngineRefused`.
+    """
     if is_first:
-        return Refused(f"Kafka takes no such record: {reason}")
-    return Unknown(f"Kafka has taken a part of an append: {reason}")
+        return EngineRefused(f"Kafka takes no such record: {reason}")
+    return EngineUnavailable(f"Kafka has taken a part of an append: {reason}")
 
 
 def _is_safe_setting(name: str, found: str | None, wanted: str) -> bool:

@@ -14,18 +14,19 @@ row.
 
 An append is complete when the server reports the commit. If `synchronous_standby_names` is set, the server
 first waits for the synchronous standbys. If it stops waiting, it sends a WARNING, and the adapter raises
-`Unknown`. The adapter also raises `Unknown` if the connection is lost before a response arrives.
+`EngineUnavailable`. The adapter also raises `EngineUnavailable` if the connection is lost before a response
+arrives.
 
 If the network silently drops packets, connections can stay half-open. Both sides therefore close a connection
-after `SILENT_SECONDS` without packets, and an append in progress raises `Unknown`. The server terminates
-sessions that are idle in a transaction. Otherwise the locks of a partitioned or stopped node would block all
-others.
+after `SILENT_SECONDS` without packets, and an append in progress raises `EngineUnavailable`. The server
+terminates sessions that are idle in a transaction. Otherwise the locks of a partitioned or stopped node would
+block all others.
 
 Trimming drops whole partitions, so it needs no VACUUM. Up to one partition of trimmed records stays in the
 table.
 
 A server process that is stopped or waits for standbys may never respond, although its host acknowledges
-packets. When the node shuts down, `give_up` therefore aborts all calls. `check_settings` uses its own
+packets. When the node shuts down, `abort_calls` therefore aborts all calls. `check_settings` uses its own
 connection, so that it can report unsafe settings while an append waits for a missing standby.
 
 A standby that is promoted before it has the last rows has an older history. On each new connection, the
@@ -62,13 +63,13 @@ from weakref import WeakSet
 from sharedlog.engine import Head, Stored
 from sharedlog.errors import (
     ClusterExists,
+    EngineRefused,
+    EngineUnavailable,
     Halted,
     LogDamaged,
     NoCluster,
-    Refused,
     RightMissing,
     SessionRefused,
-    Unknown,
 )
 from sharedlog.fold import Position
 from sharedlog.password_file import PasswordFile
@@ -93,12 +94,12 @@ PARTITION_RECORDS: Final = 10_000
 Other nodes must append fewer records than this between an append's partition check and its row lock.
 """
 READ_RECORDS_MAX: Final = 10_000
-FEWER_RECORDS: Final = (1_000, 100, 10, 1)
+RETRY_RECORD_COUNTS: Final = (1_000, 100, 10, 1)
 """Batch sizes for retrying a read that failed at an unreadable record."""
 DROP_WAIT_MS: Final = 50
 """Milliseconds that a trim waits for readers. Appends are blocked meanwhile."""
-MAKE_TRIES: Final = 3
-ADD_TRIES: Final = 8
+PARTITION_ATTEMPTS: Final = 3
+APPEND_ATTEMPTS: Final = 8
 """Maximum number of attempts to insert records if PostgreSQL chooses unreadable pages."""
 CONNECT_SECONDS: Final = 5
 SILENT_SECONDS: Final = 4
@@ -114,7 +115,7 @@ TRY_MS: Final = 200
 """Milliseconds that a test append waits for another append. Newer appends wait too."""
 LOST_SECONDS: Final = 20.0
 """How long the log must be too short before the adapter reports a loss."""
-END_SECONDS: Final = 1.0
+END_CHECK_SECONDS: Final = 1.0
 """Interval at which a reader at the end of the log checks the head."""
 _CHAIN_BYTES: Final = 8
 _PROBES: Final = SILENT_SECONDS - 1
@@ -159,7 +160,7 @@ ALTER TABLE {log}_record ATTACH PARTITION {log}_record_{number} FOR VALUES FROM 
 _IS_PARTITION: Final = (
     "SELECT count(*) FROM pg_inherits WHERE inhrelid = to_regclass('{log}_record_{number}')"
 )
-_FOUND: Final = """
+_CREATE_HEAD: Final = """
 INSERT INTO {log}_head (epoch, holder, end_offset, chain, last_record, partition_records)
 VALUES (%s, %s, %s, %s, -1, %s)
 """
@@ -174,7 +175,7 @@ WITH moved AS (
     RETURNING record
 ) SELECT (SELECT last_record FROM moved), count(*), min(record), max(record) FROM added
 """
-_NOTE: Final = """
+_INSERT_UNCHECKED: Final = """
 WITH moved AS (
     UPDATE {log}_head SET last_record = last_record + 1 RETURNING last_record
 ), added AS (
@@ -204,15 +205,17 @@ SELECT partition_records * (
 ), last_record + 1 FROM {log}_head
 """
 """Returns the log bounds if the first record cannot be read. Assumes a log that begins with a partition."""
-_AGAIN: Final = """
+_READ_LAST: Final = """
 SELECT pg_is_in_recovery(), last_record + 1, (SELECT stored FROM {log}_record WHERE record = %s)
 FROM {log}_head
 """
-_OWNS: Final = (
+_OWNERSHIP_ADVICE: Final = (
     "Name the user in the URL that ran cluster create, or let this one be it: GRANT OWNER TO USER; ALTER "
     "ROLE USER SET role = OWNER;"
 )
-_MAKES: Final = "Let the user make tables: GRANT CREATE ON SCHEMA public TO USER; or let it own the database."
+_CREATE_ADVICE: Final = (
+    "Let the user make tables: GRANT CREATE ON SCHEMA public TO USER; or let it own the database."
+)
 _SETTINGS: Final = "SELECT name, setting, source FROM pg_settings WHERE name = ANY(%s)"
 _STANDBYS: Final = """
 SELECT pg_is_in_recovery(), current_user, current_database(), current_setting('synchronous_standby_names'),
@@ -258,13 +261,13 @@ class PostgresLog:
         """When a query last confirmed that the reader was at the end of the log."""
         self._short_since: float | None = None
         self._sessions: WeakSet[psycopg.Connection[Any]] = WeakSet()
-        self._sessions_lock, self._is_given_up = Lock(), False
+        self._sessions_lock, self._is_aborted = Lock(), False
 
-    def found(self, head: Head) -> None:
+    def create_log(self, head: Head) -> None:
         """Create the tables for a new log. Raise `ClusterExists` if they exist."""
         from psycopg.errors import DuplicateTable
 
-        with self._use_connection(_MAKES) as connection, connection.transaction():
+        with self._use_connection(_CREATE_ADVICE) as connection, connection.transaction():
             try:
                 connection.execute(self._format_sql(_TABLES))
             except DuplicateTable as error:
@@ -272,10 +275,10 @@ class PostgresLog:
                     f"Its tables are {self._log}_head and {self._log}_record. Run nodes of it, or give the "
                     "URL another ?log=NAME."
                 ) from error
-            connection.execute(self._format_sql(_FOUND), (*_head_values(head), PARTITION_RECORDS))
+            connection.execute(self._format_sql(_CREATE_HEAD), (*_head_values(head), PARTITION_RECORDS))
 
     def head(self) -> Head:
-        """Return the head of the log. Raise `Unknown` if PostgreSQL does not respond."""
+        """Return the head of the log. Raise `EngineUnavailable` if PostgreSQL does not respond."""
         with self._use_connection() as connection:
             row = self._fetch_row(connection, _HEAD)
         epoch, holder, end_offset, chain = row
@@ -284,8 +287,8 @@ class PostgresLog:
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int:
         """If the head equals `head`, append all records and set the head to `following`.
 
-        Return the offset of the last record. Raise `Refused` if the head differs and no record was appended,
-        or `Unknown` if the result is unknown.
+        Return the offset of the last record. Raise `EngineRefused` if the head differs and no record was
+        appended, or `EngineUnavailable` if the result is unknown.
         """
         count = len(stored)
         with self._use_connection() as connection:
@@ -297,22 +300,22 @@ class PostgresLog:
             elif not self._warned:
                 self._record_newest(last, stored[-1])
         if last is None:
-            raise Refused("Another node has written since.")
+            raise EngineRefused("Another node has written since.")
         return last
 
-    def note(self, stored: bytes) -> None:
-        """Append a record without comparing the head. Raise `Unknown` if the result is unknown."""
+    def append_unchecked(self, stored: bytes) -> None:
+        """Append a record without comparing the head. Raise `EngineUnavailable` if the result is unknown."""
         with self._use_connection() as connection:
             self._make_partitions(connection, 1)
-            if self._insert_records(connection, _NOTE, (stored,), 1) is None:
+            if self._insert_records(connection, _INSERT_UNCHECKED, (stored,), 1) is None:
                 raise self._make_no_head_error()
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return records from `offset` on, or from the first remaining record if that is higher.
 
         Return at least one record if there is any at or after `offset`. Raise `Halted` if the end of the log
-        was lost, `LogDamaged` if the record at `offset` cannot be read, or `Unknown` if PostgreSQL does not
-        respond.
+        was lost, `LogDamaged` if the record at `offset` cannot be read, or `EngineUnavailable` if PostgreSQL
+        does not respond.
         """
         with self._use_connection() as connection:
             rows = self._read_rows(connection, offset, bytes_max)
@@ -335,7 +338,7 @@ class PostgresLog:
         except (DataCorrupted, IndexCorrupted) as error:
             reason = _error_text(error)
         rows, has_all = list[Any](), False
-        for count in FEWER_RECORDS:
+        for count in RETRY_RECORD_COUNTS:
             with suppress(DataCorrupted, IndexCorrupted):
                 while (left := bytes_max - sum(len(row[1]) for row in rows)) > 0:
                     at = rows[-1][0] + 1 if rows else offset
@@ -365,7 +368,7 @@ class PostgresLog:
     def bounds(self) -> tuple[int, int]:
         """Return the first remaining offset and the offset after the last record.
 
-        Raise `Unknown` if PostgreSQL does not respond.
+        Raise `EngineUnavailable` if PostgreSQL does not respond.
         """
         from psycopg.errors import DataCorrupted
 
@@ -380,8 +383,8 @@ class PostgresLog:
     def trim(self, offset: int) -> None:
         """Drop the partitions whose records all precede `offset`.
 
-        Raise `Unknown` if another session reads the log, for example a dump. Appends would have to wait for
-        it.
+        Raise `EngineUnavailable` if another session reads the log, for example a dump. Appends would have to
+        wait for it.
         """
         first, _ = self.bounds()
         with self._use_connection() as connection:
@@ -392,7 +395,7 @@ class PostgresLog:
     def check_settings(self) -> list[str]:
         """Return a message for each setting that could lose records.
 
-        Raise `Unknown` if PostgreSQL does not respond.
+        Raise `EngineUnavailable` if PostgreSQL does not respond.
         """
         found = self._read_settings()
         is_lax = found.values["synchronous_commit"] not in COMMITS_KEPT
@@ -402,8 +405,8 @@ class PostgresLog:
         self._has_lax_commits = is_lax
         return find_setting_faults(found)
 
-    def try_append(self) -> None:
-        """Append a test record and roll back. Raise `Unknown` if the append fails."""
+    def check_append(self) -> None:
+        """Append a test record and roll back. Raise `EngineUnavailable` if the append fails."""
         from psycopg.errors import LockNotAvailable
 
         head = self.head()
@@ -415,21 +418,24 @@ class PostgresLog:
                     self._format_sql(_APPEND), (*_head_values(head), 1, *_head_values(head), 1, [b""])
                 )
             except LockNotAvailable as error:
-                raise Unknown("Another append is under way for long: it waits for standbys.") from error
+                raise EngineUnavailable(
+                    "Another append is under way for long: it waits for standbys."
+                ) from error
             finally:
                 self._forget_partitions()
 
-    def notes(self) -> list[str]:
+    def list_risky_settings(self) -> list[str]:
         """Return a message for each risky setting that is allowed.
 
-        Raise `Unknown` if PostgreSQL does not respond.
+        Raise `EngineUnavailable` if PostgreSQL does not respond.
         """
         return find_risky_settings(self._read_settings())
 
-    def try_session(self) -> int:
+    def check_session(self) -> int:
         """Open and close a session. Return the server time in milliseconds since the Unix epoch.
 
-        Raise `SessionRefused` if the server refuses the session, or `Unknown` if it does not respond.
+        Raise `SessionRefused` if the server refuses the session, or `EngineUnavailable` if it does not
+        respond.
         """
         with self._open_check_connection() as connection:
             row = connection.execute(_CLOCK).fetchone()
@@ -441,12 +447,12 @@ class PostgresLog:
         with self._lock:
             self._close_connection()
 
-    def give_up(self) -> None:
-        """Abort all calls in progress and reject later ones. All of them raise `Unknown`."""
+    def abort_calls(self) -> None:
+        """Abort all calls in progress and reject later ones. All of them raise `EngineUnavailable`."""
         import psycopg
 
         with self._sessions_lock:
-            self._is_given_up, sessions = True, list(self._sessions)
+            self._is_aborted, sessions = True, list(self._sessions)
         for one in sessions:
             with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(one.fileno())) as line:
                 line.shutdown(socket.SHUT_RDWR)
@@ -455,14 +461,17 @@ class PostgresLog:
         """Compare the number of rows in a range of the log with its record numbers.
 
         The query does not wait for appends and does not block them. Raise `NoCluster` if the tables are
-        missing, or `Unknown` if PostgreSQL does not respond.
+        missing, or `EngineUnavailable` if PostgreSQL does not respond.
         """
         with self._open_check_connection() as connection:
             return count_log_rows(connection, self._log, from_record)
 
     @contextmanager
     def _open_check_connection(self) -> Iterator[psycopg.Connection[Any]]:
-        """Open a second connection. Convert its errors to `Unknown`, `NoCluster`, or `LogDamaged`."""
+        """Open a second connection.
+
+        Convert its errors to `EngineUnavailable`, `NoCluster`, or `LogDamaged`.
+        """
         import psycopg
 
         try:
@@ -514,7 +523,7 @@ class PostgresLog:
         """
         from psycopg.errors import DataCorrupted
 
-        for _ in range(ADD_TRIES - 1):
+        for _ in range(APPEND_ATTEMPTS - 1):
             with suppress(DataCorrupted):
                 return connection.execute(self._format_sql(statement), values).fetchone()
             self._warned = ""  # The warning was about the unreadable page.
@@ -530,7 +539,9 @@ class PostgresLog:
                     self._format_sql("DROP TABLE IF EXISTS {log}_record_{number}", number=number)
                 )
         except LockNotAvailable as error:
-            raise Unknown("Somebody reads the shared log, a dump maybe: it is trimmed later.") from error
+            raise EngineUnavailable(
+                "Somebody reads the shared log, a dump maybe: it is trimmed later."
+            ) from error
         self._partitions.discard(number)
 
     def _make_partition(self, connection: psycopg.Connection[Any], number: int, size: int) -> None:
@@ -541,7 +552,7 @@ class PostgresLog:
         from psycopg import errors
 
         bounds = {"first": number * size, "end": (number + 1) * size}
-        for tries_left in reversed(range(MAKE_TRIES)):
+        for tries_left in reversed(range(PARTITION_ATTEMPTS)):
             (count,) = self._fetch_row(connection, self._format_sql(_IS_PARTITION, number=number))
             if count:
                 return
@@ -593,12 +604,12 @@ class PostgresLog:
         return NoCluster(f"The table {self._log}_head is empty.")
 
     @contextmanager
-    def _use_connection(self, right: str = _OWNS) -> Iterator[psycopg.Connection[Any]]:
+    def _use_connection(self, right: str = _OWNERSHIP_ADVICE) -> Iterator[psycopg.Connection[Any]]:
         """Provide the shared connection, and convert psycopg exceptions.
 
-        Raise `Unknown` if the connection is lost or the server has sent a warning, `NoCluster` if the tables
-        are missing, `LogDamaged` if they cannot be read, or `RightMissing` if the user lacks a privilege.
-        `right` says how to grant the privilege.
+        Raise `EngineUnavailable` if the connection is lost or the server has sent a warning, `NoCluster` if
+        the tables are missing, `LogDamaged` if they cannot be read, or `RightMissing` if the user lacks a
+        privilege. `right` says how to grant the privilege.
         """
         import psycopg
 
@@ -617,7 +628,7 @@ class PostgresLog:
                 self._close_connection()
                 raise self._make_connection_error(error) from error
             if self._warned:
-                raise Unknown(f"PostgreSQL warned: {self._warned}")
+                raise EngineUnavailable(f"PostgreSQL warned: {self._warned}")
 
     def _make_no_tables_error(self) -> NoCluster:
         return NoCluster(f"This database has no tables {self._log}_head and {self._log}_record.")
@@ -654,7 +665,7 @@ class PostgresLog:
             return
         offset, crc = self._last
         try:
-            is_standby, end, again = self._fetch_row(connection, _AGAIN, (offset,))
+            is_standby, end, again = self._fetch_row(connection, _READ_LAST, (offset,))
         except (DataCorrupted, IndexCorrupted):
             self._last = None  # The record exists, and it has already been read.
             return
@@ -669,35 +680,35 @@ class PostgresLog:
     def _require_end(self, connection: psycopg.Connection[Any], offset: int) -> None:
         """Verify that the reader is at the end of the log.
 
-        If the log ends before `offset`, raise `Unknown`, or `Halted` after `LOST_SECONDS`. Also raise
-        `Unknown` if the head includes the record at `offset` but the table does not. Later reads show whether
-        the record is still missing.
+        If the log ends before `offset`, raise `EngineUnavailable`, or `Halted` after `LOST_SECONDS`. Also
+        raise `EngineUnavailable` if the head includes the record at `offset` but the table does not. Later
+        reads show whether the record is still missing.
         """
         now = time.monotonic()
-        if self._end_checked_at is not None and now < self._end_checked_at + END_SECONDS:
+        if self._end_checked_at is not None and now < self._end_checked_at + END_CHECK_SECONDS:
             return
-        is_standby, end, next_one = self._fetch_row(connection, _AGAIN, (offset,))
+        is_standby, end, next_one = self._fetch_row(connection, _READ_LAST, (offset,))
         if end < offset:
             raise self._make_short_error(end, offset, is_standby=is_standby)
         self._short_since = None
         if end > offset and next_one is None:
-            raise Unknown(
+            raise EngineUnavailable(
                 f"Record {offset} of {self._log}_record is missing: {self._log}_head has {end - 1} as the "
                 "last one. PostgreSQL has lost the table's end. To see it: tidewheel cluster doctor URL"
             )
         self._end_checked_at = now
 
-    def _make_short_error(self, end: int, known_end: int, *, is_standby: bool) -> Halted | Unknown:
+    def _make_short_error(self, end: int, known_end: int, *, is_standby: bool) -> Halted | EngineUnavailable:
         """Return the exception for a log that ends before a known record."""
         said = (
             f"The log {self._log} of this PostgreSQL ends at record {end}, and reached to {known_end} before"
         )
         if is_standby:
-            return Unknown(f"{said}: it is a standby, and behind.")
+            return EngineUnavailable(f"{said}: it is a standby, and behind.")
         now = time.monotonic()
         self._short_since = now if self._short_since is None else self._short_since
         if now - self._short_since < LOST_SECONDS:
-            return Unknown(f"{said}: asked anew.")
+            return EngineUnavailable(f"{said}: asked anew.")
         return Halted(
             f"{said}: it has lost the log's end, as a standby has that was promoted without all that was "
             "acknowledged."
@@ -711,26 +722,26 @@ class PostgresLog:
             given["password"] = self._password_file.read()
         options = f"{given.pop('options', os.environ.get('PGOPTIONS', ''))} {_OPTIONS}".lstrip()
         asked = psycopg.conninfo.make_conninfo("", **(_CONNECTION | given))
-        self._require_not_given_up()
+        self._require_not_aborted()
         connection = psycopg.connect(asked, autocommit=True, options=options)
         try:
             with self._sessions_lock:
-                self._require_not_given_up()
+                self._require_not_aborted()
                 self._sessions.add(connection)
-        except Unknown:
+        except EngineUnavailable:
             connection.close()
             raise
         return connection
 
-    def _require_not_given_up(self) -> None:
-        if self._is_given_up:
-            raise Unknown("This process ends, and waits for PostgreSQL no longer.")
+    def _require_not_aborted(self) -> None:
+        if self._is_aborted:
+            raise EngineUnavailable("This process ends, and waits for PostgreSQL no longer.")
 
-    def _make_connection_error(self, error: psycopg.Error) -> Unknown:
+    def _make_connection_error(self, error: psycopg.Error) -> EngineUnavailable:
         """Return the exception for an error of the server or of libpq."""
         said = _error_text(error)
         if not _is_refusal(error):
-            return Unknown(f"PostgreSQL did not answer: {said}")
+            return EngineUnavailable(f"PostgreSQL did not answer: {said}")
         file = self._password_file
         where = f" Its password is read from {file} for each connection." if file is not None else ""
         return SessionRefused(f"PostgreSQL says: {said}.{where}")
@@ -738,7 +749,7 @@ class PostgresLog:
     def _read_settings(self) -> Settings:
         """Return the settings of the server and of a new session.
 
-        Raise `Unknown` if PostgreSQL does not respond.
+        Raise `EngineUnavailable` if PostgreSQL does not respond.
         """
         with self._open_check_connection() as connection:
             rows = connection.execute(_SETTINGS, [list(SETTINGS)]).fetchall()

@@ -1,6 +1,6 @@
 """Reads a shared log in order, and applies its records to a fold.
 
-A record that does not match its CRC is read up to `fold.READS_MAX` times. `Trimmed` means that the next
+A record that does not match its CRC is read up to `fold.READS_MAX` times. `LogTrimmed` means that the next
 record was trimmed and the node needs a checkpoint from another node. In a dense engine, a gap raises
 `LogDamaged`. In other engines, the history chain shows whether bytes are missing (`sharedlog.fold`).
 `records` reads the log without a fold.
@@ -16,9 +16,9 @@ from contextlib import suppress
 from typing import Final
 
 from sharedlog.engine import Engine, Stored
-from sharedlog.errors import Halted, LogDamaged, Trimmed
+from sharedlog.errors import Halted, LogDamaged, LogTrimmed
 from sharedlog.fold import Fold, Outcome, Step
-from sharedlog.record import Foreign, Garbled, SharedRecord, decode
+from sharedlog.record import CorruptRecord, ForeignRecord, SharedRecord, decode
 
 READ_BYTES: Final = 4 * 1024 * 1024
 
@@ -26,12 +26,12 @@ READ_BYTES: Final = 4 * 1024 * 1024
 def read_steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
     """Apply all records after the last applied one. Yield each record with its outcome.
 
-    Raise `Trimmed` if the next record was trimmed, `Halted` if the fold does not permit a record, or
-    `Unknown` if the engine does not respond.
+    Raise `LogTrimmed` if the next record was trimmed, `Halted` if the fold does not permit a record, or
+    `EngineUnavailable` if the engine does not respond.
     """
     while found := engine.read(fold.next_offset, READ_BYTES):
         for one in records_before_gap(engine, fold, found):
-            step = fold.take(one.offset, one.stored)
+            step = fold.apply_record(one.offset, one.stored)
             if step.outcome is Outcome.READ_AGAIN:
                 break
             yield one, step
@@ -56,8 +56,8 @@ def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedReco
     """Yield all records of the log in order, without a fold.
 
     Skip records that cannot be read, do not match their CRC, or belong to another cluster. If `cluster` is
-    None, yield the records of all clusters. Raise `Unknown` if the engine does not respond, or `LogDamaged`
-    if it reports an unreadable record without a record number.
+    None, yield the records of all clusters. Raise `EngineUnavailable` if the engine does not respond, or
+    `LogDamaged` if it reports an unreadable record without a record number.
     """
     next_offset, _ = engine.bounds()
     while True:
@@ -71,7 +71,7 @@ def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedReco
         if not found:
             return
         for one in found:
-            with suppress(Foreign, Garbled):
+            with suppress(ForeignRecord, CorruptRecord):
                 yield decode(one.stored, cluster)
         next_offset = found[-1].offset + 1
 
@@ -79,7 +79,7 @@ def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedReco
 def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> Sequence[Stored]:
     """Return the records of a read up to the first gap, or all if the engine is not dense.
 
-    Raise `Trimmed` or `LogDamaged` if the next record to apply is missing.
+    Raise `LogTrimmed` or `LogDamaged` if the next record to apply is missing.
     """
     expected = fold.next_offset
     for number, one in enumerate(found):
@@ -92,13 +92,13 @@ def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> S
 
 
 def _explain_gap(engine: Engine, expected: int, offset: int, found: Sequence[Stored]) -> None:
-    """Raise `Trimmed` or `LogDamaged` for a gap before the record at `offset`.
+    """Raise `LogTrimmed` or `LogDamaged` for a gap before the record at `offset`.
 
     Do nothing if the engine allows the gap.
     """
     first, end = engine.bounds()
     if first > expected:
-        raise Trimmed(
+        raise LogTrimmed(
             f"The shared log begins at record {first}, and this node has read up to {expected}: it "
             "needs the checkpoint of another node."
         )

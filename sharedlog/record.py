@@ -74,11 +74,11 @@ class Kind(IntEnum):
     HOLD = 6
 
 
-class Foreign(ValueError):
+class ForeignRecord(ValueError):
     """Raised if the bytes are not a record of this cluster."""
 
 
-class Garbled(ValueError):
+class CorruptRecord(ValueError):
     """Raised if the bytes are a record of this cluster that does not match its CRC."""
 
 
@@ -134,18 +134,19 @@ def encode(record: SharedRecord) -> bytes:
 def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
     """Decode a record of the given cluster, or of any cluster if `cluster` is None.
 
-    Raise `Foreign` if the bytes are not a record of the cluster, or `Garbled` if they do not match their CRC.
+    Raise `ForeignRecord` if the bytes are not a record of the cluster, or `CorruptRecord` if they do not
+    match their CRC.
     """
     if len(stored) < HEAD_BYTES or not stored.startswith(MAGIC):
-        raise Foreign("no record of a shared log")
+        raise ForeignRecord("no record of a shared log")
     fields = _HEAD.unpack_from(stored)
     _, found, kind, version, epoch, holder, start, zeros, chain, last, body_bytes = fields
     if cluster is not None and found != cluster:
-        raise Foreign(f"a record of another cluster, {found.hex()}")
+        raise ForeignRecord(f"a record of another cluster, {found.hex()}")
     head, body = stored[: _HEAD.size], stored[HEAD_BYTES:]
     (crc,) = _CRC.unpack_from(stored, _HEAD.size)
     if len(body) != body_bytes or zlib.crc32(body, zlib.crc32(head)) != crc:
-        raise Garbled("a record that does not match its CRC")
+        raise CorruptRecord("a record that does not match its CRC")
     return SharedRecord(found, kind, epoch, holder, start, chain, body, zeros, bool(last), version)
 
 

@@ -13,10 +13,10 @@
 The scrub only reports faults with their record numbers. A reader halts when it reaches a faulty record
 (`sharedlog.reading`, `sharedlog.fold`).
 
-Cost: a step counts up to 200,000 rows and makes up to `READS` reads of `READ_BYTES`, whatever the size of the
-log. A pass over 1 GiB takes four hours. Weak spot: the scrub does not detect a record replaced by another
-valid record of the same cluster, or a record that a Kafka topic has lost. A node that reads the history
-detects and reports such a record, and the leader checks it (`sharedlog.faults`).
+Cost: a step counts up to 200,000 rows and makes up to `RANGE_READS` reads of `READ_BYTES`, whatever the size
+of the log. A pass over 1 GiB takes four hours. Weak spot: the scrub does not detect a record replaced by
+another valid record of the same cluster, or a record that a Kafka topic has lost. A node that reads the
+history detects and reports such a record, and the leader checks it (`sharedlog.faults`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sharedlog.engine import Engine
 from sharedlog.errors import LogDamaged
 from sharedlog.faults import READ_BYTES, describe_unreadable, find_fault
 
-READS: Final = 4
+RANGE_READS: Final = 4
 FAULTS_MAX: Final = 100
 """Maximum number of faults stored per pass."""
 DOCTOR: Final = "To see it: tidewheel cluster doctor URL"
@@ -49,7 +49,7 @@ class Rows(Engine, Protocol):
     def count_rows(self, from_record: int) -> CheckResult:
         """Compare the number of rows in a range of the log with its record numbers.
 
-        Raise `Unknown` or `Refused` if the engine does not respond.
+        Raise `EngineUnavailable` or `Refused` if the engine does not respond.
         """
 
 
@@ -115,15 +115,15 @@ class Scrub:
     def check_next_ranges(self) -> None:
         """Check the next ranges of the log.
 
-        Raise `Unknown` or `Refused` if the engine does not respond. The next call then continues at the same
-        record.
+        Raise `EngineUnavailable` or `Refused` if the engine does not respond. The next call then continues at
+        the same record.
         """
         needed = sorted(self._needed().items())
         first, _ = self._engine.bounds()
         self._deleted_before = self._deleted
         self._deleted = [_describe_deletion(first, node, record) for node, record in needed if record < first]
         self._counting.add_result(count_range(self._engine, self._counting.next_record), self._clock())
-        for _ in range(READS):
+        for _ in range(RANGE_READS):
             looked = read_range(self._engine, self._cluster, self._reading.next_record)
             self._reading.add_result(looked, self._clock())
             if looked.is_whole:
@@ -140,8 +140,8 @@ def _describe_deletion(first: int, node: str, record: int) -> str:
 def count_range(engine: Rows, from_record: int) -> CheckResult:
     """Check the number of rows in the range that begins at `from_record`.
 
-    If the rows cannot be read, the result holds a fault and ends the pass. Raise `Unknown` or `Refused` if
-    the engine does not respond.
+    If the rows cannot be read, the result holds a fault and ends the pass. Raise `EngineUnavailable` or
+    `Refused` if the engine does not respond.
     """
     try:
         return engine.count_rows(from_record)
@@ -152,7 +152,8 @@ def count_range(engine: Rows, from_record: int) -> CheckResult:
 def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> CheckResult:
     """Verify a range of records from `from_record` or from the first remaining record on.
 
-    A second read confirms each CRC mismatch. Raise `Unknown` or `Refused` if the engine does not respond.
+    A second read confirms each CRC mismatch. Raise `EngineUnavailable` or `Refused` if the engine does not
+    respond.
     """
     try:
         found = engine.read(from_record, READ_BYTES)

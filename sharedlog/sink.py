@@ -31,7 +31,7 @@ from typing import Any
 
 from commitlog.sink import LogSink, Part
 from sharedlog.engine import Engine, Head
-from sharedlog.errors import Halted, LogDamaged, NotAccepted, Refused, Trimmed, Unknown
+from sharedlog.errors import EngineRefused, EngineUnavailable, Halted, LogDamaged, LogTrimmed, NotAccepted
 from sharedlog.faults import fault_at
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.leading import Leader, Proof
@@ -100,8 +100,8 @@ class SharedSink:
     def fault_at(self, record: int) -> str:
         """Return a message about the fault that stopped another node at `record`, or "" if there is none.
 
-        Raise `Halted` if the log contains a different history, or `Unknown` or `Refused` if the engine does
-        not respond.
+        Raise `Halted` if the log contains a different history, or `EngineUnavailable` or `EngineRefused` if
+        the engine does not respond.
         """
         with self._lock:  # An append modifies the fold.
             try:
@@ -119,8 +119,8 @@ class SharedSink:
         began_ms, self.is_over = self._clock(), True
         try:
             self._append_and_prove(records)
-        # `Trimmed` means that another node has become the leader.
-        except (Refused, Unknown, Halted, Trimmed) as error:
+        # `LogTrimmed` means that another node has become the leader.
+        except (EngineRefused, EngineUnavailable, Halted, LogTrimmed) as error:
             raise NotAccepted(f"{error}") from error
         self.is_over, self.proven_ms = False, began_ms
         try:
@@ -140,7 +140,9 @@ class SharedSink:
             # revoke a "leaves" announcement.
             self._prove_by_beat(records[-1].facts if records[-1].kind == Kind.BEAT else {})
             return
-        outcomes = [self._fold.take(offset - len(stored) + n, one).outcome for n, one in enumerate(stored, 1)]
+        outcomes = [
+            self._fold.apply_record(offset - len(stored) + n, one).outcome for n, one in enumerate(stored, 1)
+        ]
         assert outcomes[-1] in (Outcome.ACCEPTED, Outcome.ALIVE), f"a proven append came to {outcomes}"
         assert position.end <= self._fold.end == self._leader.position.end, (
             "the fold is elsewhere than the log"
@@ -149,17 +151,17 @@ class SharedSink:
     def _prove_by_beat(self, facts: dict[str, Any]) -> None:
         """Append a BEAT, and apply all records up to this BEAT.
 
-        Raise `Unknown` if the history does not prove the leader's records.
+        Raise `EngineUnavailable` if the history does not prove the leader's records.
         """
         offset = self._engine.append_if(
             self._current_head(), [encode(self._leader.make_beat(facts))], self._current_head()
         )
         if offset is None:
-            raise Unknown("The shared log has taken a BEAT, and does not tell where.")
+            raise EngineUnavailable("The shared log has taken a BEAT, and does not tell where.")
         self._require_new_offset(offset, 1)
         read_until(self._engine, self._fold, offset + 1)
         if not self._leader.check_proof(self._fold):
-            raise Unknown("What was appended is not in the history, or another node leads now.")
+            raise EngineUnavailable("What was appended is not in the history, or another node leads now.")
 
     def _require_new_offset(self, offset: int | None, count: int) -> None:
         """Raise `LogDamaged` if the engine has reused the offset of a record that this node has read."""

@@ -13,8 +13,8 @@ a file restores them (`restore`). The record after the checkpoint is checked too
 do not count (`Fold.last_led`), because they can be the same in two histories.
 
 A former primary may return old responses, so a loss is reported only after `LOST_MS`. A read from a lagging
-standby can raise `Unknown`, but a request for the log bounds would return an old result. The witness
-therefore reads before it requests the log bounds.
+standby can raise `EngineUnavailable`, but a request for the log bounds would return an old result. The
+witness therefore reads before it requests the log bounds.
 
 The engine may lose the end of the log while a node reads it again. The node therefore compares the newest
 record that it had read with the record now at the same offset. A candidate repeats this check after its EPOCH
@@ -32,9 +32,9 @@ from collections.abc import Callable
 from typing import Final
 
 from sharedlog.engine import Engine, Stored
-from sharedlog.errors import Halted, LogDamaged, Unknown
+from sharedlog.errors import EngineUnavailable, Halted, LogDamaged
 from sharedlog.fold import Fold
-from sharedlog.record import Foreign, Garbled, decode
+from sharedlog.record import CorruptRecord, ForeignRecord, decode
 
 LOST_MS: Final = 20_000
 GONE: Final = 0
@@ -62,7 +62,7 @@ class Witness:
     def require_records(self, engine: Engine, fold: Fold) -> None:
         """Verify that the engine still has the records that this node has read.
 
-        If a record is missing or was replaced, raise `Unknown`, or `Halted` after `LOST_MS`. Raise
+        If a record is missing or was replaced, raise `EngineUnavailable`, or `Halted` after `LOST_MS`. Raise
         `LogDamaged` if only the newest leader record is missing or corrupt and `fold` has not applied it.
         """
         self.record_progress(fold)
@@ -75,7 +75,7 @@ class Witness:
             self._missing_since_ms = now_ms
         said = f"Record {missing} of the shared log was read before, and is gone or is another one now"
         if now_ms - self._missing_since_ms < LOST_MS:
-            raise Unknown(f"{said}: asked anew.")
+            raise EngineUnavailable(f"{said}: asked anew.")
         raise Halted(f"{said}: the engine has lost its end, with what may have been acknowledged.")
 
     def is_replaced(self, one: Stored) -> bool:
@@ -88,8 +88,8 @@ class Witness:
         """Verify the newest known leader record, and then remember that of `fold`.
 
         Raise `Halted` if another record is now at its offset, because the engine has lost the end of the log.
-        Raise `Unknown` if the engine does not respond. A CRC mismatch is ignored, because the scrub reports
-        the damage (`sharedlog.scrub`).
+        Raise `EngineUnavailable` if the engine does not respond. A CRC mismatch is ignored, because the scrub
+        reports the damage (`sharedlog.scrub`).
         """
         if self.last_led is not None:
             offset, crc = self.last_led
@@ -140,9 +140,9 @@ def _is_corrupt(engine: Engine, cluster: bytes | None, offset: int) -> bool:
         return False
     try:
         decode(found[0].stored, cluster)
-    except Garbled:
+    except CorruptRecord:
         return True
-    except Foreign:
+    except ForeignRecord:
         return False
     return False
 

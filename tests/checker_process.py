@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from sharedlog.engines import beginning_of, engine_of
-from sharedlog.errors import Refused, Unknown
+from sharedlog.errors import EngineRefused, EngineUnavailable
 from sharedlog.holdings import Holding
 from sharedlog.record import NOBODY, Kind, SharedRecord, encode, encode_facts
 from tests.history_file import write_log
@@ -71,8 +71,8 @@ def holding(url: str) -> Iterator[Callable[[int], None]]:
             if next_record - told[0] < HOLD_EACH_RECORDS:
                 return
             facts = encode_facts(Holding(next_record).facts(KEEPER))
-            with suppress(Unknown, Refused):  # then it is said again
-                engine.note(encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, facts)))
+            with suppress(EngineUnavailable, EngineRefused):  # then it is said again
+                engine.append_unchecked(encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, facts)))
                 told[0] = next_record
 
         yield hold

@@ -6,7 +6,7 @@ from typing import Final
 
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import ReadTimers
+from services.broker.spine.values import RunTimersJob
 from tests.memory_disk import MemoryDisk
 
 NOW_MS: Final = 1_763_700_000_000
@@ -40,7 +40,7 @@ class FlushedBroker:
         """Return the effects of a tick, except reads of files of timers, which are done at once."""
         effects: list[object] = []
         for effect in self.broker.tick(self.now_ms):
-            if isinstance(effect, ReadTimers):
+            if isinstance(effect, RunTimersJob):
                 effect.job.run(self.disk)
                 self.broker.complete_timers_job(effect.job)
             else:

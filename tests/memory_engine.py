@@ -14,7 +14,7 @@ from random import Random
 from typing import Final, NamedTuple
 
 from sharedlog.engine import Head, Stored
-from sharedlog.errors import Refused, Unknown
+from sharedlog.errors import EngineRefused, EngineUnavailable
 
 
 class Answer(NamedTuple):
@@ -64,7 +64,7 @@ class MemoryEngine:
         """The offset after the last record."""
         return len(self.records)
 
-    def found(self, stored: bytes) -> None:
+    def create_log(self, stored: bytes) -> None:
         """Append the first record of the log."""
         self._land(stored)
 
@@ -90,14 +90,14 @@ class MemoryEngine:
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
         """Append records as specified by the engine interface (`sharedlog.engine`)."""
         if self.is_away:
-            raise Unknown("The engine is away.")
+            raise EngineUnavailable("The engine is away.")
         if self._head is not None:
             return self._append_compared(head, stored, following)
         offsets = []
         for one in stored:
             answer = self.append(one)
             if not answer.is_ok:
-                raise Unknown("The engine did not answer.")
+                raise EngineUnavailable("The engine did not answer.")
             offsets.append(answer.offset)
         first = offsets[0]
         is_known = first is not None and offsets == list(range(first, first + len(offsets)))
@@ -106,27 +106,27 @@ class MemoryEngine:
     def _append_compared(self, head: Head, stored: Sequence[bytes], following: Head) -> int:
         chance = 1.0 if self.is_well else self._random.random()
         if chance < 0.04:
-            raise Unknown("The engine did not answer, and has taken nothing.")
+            raise EngineUnavailable("The engine did not answer, and has taken nothing.")
         if head != self._head:
-            raise Refused("Another node has written since.")
+            raise EngineRefused("Another node has written since.")
         self._head = None
         for one in stored[:-1]:
             self._land(one)
         self._head = following
         offset = self._land(stored[-1])
         if chance < 0.08:
-            raise Unknown("The engine did not answer, and has taken the records.")
+            raise EngineUnavailable("The engine did not answer, and has taken the records.")
         return offset
 
-    def note(self, stored: bytes) -> None:
+    def append_unchecked(self, stored: bytes) -> None:
         """Append a record without comparing the head."""
         if self.is_away or not self.append(stored).is_ok:
-            raise Unknown("The engine did not answer.")
+            raise EngineUnavailable("The engine did not answer.")
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """Return a random number of records, starting at an offset."""
         if self.is_away or (not self.is_well and self._random.random() < 0.02):
-            raise Unknown("The engine did not answer.")
+            raise EngineUnavailable("The engine did not answer.")
         until, found = self._random.randrange(1, 8), list[Stored]()
         for at in range(max(offset, self.first_offset), self.end_offset):
             found += [Stored(at, one, self._taken_ms[at]) for one in self.rows(at)]
@@ -145,7 +145,7 @@ class MemoryEngine:
     def bounds(self) -> tuple[int, int]:
         """Return the offset of the first remaining record and the offset after the last record."""
         if self.is_away:
-            raise Unknown("The engine is away.")
+            raise EngineUnavailable("The engine is away.")
         return self.first_offset, self.end_offset
 
     def trim(self, offset: int) -> None:
@@ -155,7 +155,7 @@ class MemoryEngine:
     def check_settings(self) -> list[str]:
         """Return the messages that the test has specified."""
         if self.is_away:
-            raise Unknown("The engine is away.")
+            raise EngineUnavailable("The engine is away.")
         return list(self.troubles)
 
     def lose_end(self) -> bool:

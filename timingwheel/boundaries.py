@@ -59,7 +59,7 @@ class Slot(NamedTuple):
         return f"{TIMERS}/{self.name}"
 
     @property
-    def taken_up_ms(self) -> int:
+    def read_ahead_ms(self) -> int:
         """When the slot is read ahead or split, in milliseconds since the Unix epoch."""
         return self.start_ms - (1 << SHIFTS[self.level] >> 1)
 

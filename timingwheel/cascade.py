@@ -29,7 +29,17 @@ from commitlog.limits import TIMER_BATCH_BYTES_MAX, TIMERS_FETCHED_AT_ONCE_MAX
 from timingwheel import partition
 from timingwheel.boundaries import Boundaries, Numbers, Slot, slot_named
 from timingwheel.due_run import SortKey, behind
-from timingwheel.partition import BARE, PAIR, TOMBSTONE, WITH_RECORDS, Batch, Gap, Rows, Window, alive
+from timingwheel.partition import (
+    PAIR,
+    TOMBSTONE,
+    WITH_RECORDS,
+    WITHOUT_RECORDS,
+    Batch,
+    Gap,
+    Rows,
+    Window,
+    alive,
+)
 from timingwheel.shared import Shared
 from timingwheel.unwritten import NewRows, NewSlotRows
 
@@ -178,7 +188,10 @@ class PartitionsToWrite:
             for child, places in self.boundaries.split(rows["due_ms"].copy()):
                 growing = self._to(disk, child)
                 if rows.dtype == PAIR:
-                    growing.add(partition.encode_pairs(growing.file.length, BARE, rows[places]), len(places))
+                    growing.add(
+                        partition.encode_pairs(growing.file.length, WITHOUT_RECORDS, rows[places]),
+                        len(places),
+                    )
                 else:
                     picked = [records[place] for place in places.tolist()]
                     growing.add(partition.encode_rows(growing.file.length, rows[places], picked), len(places))
@@ -261,19 +274,19 @@ class PartitionsToWrite:
         if len(rows) < len(chunk):  # A timer with a damaged record is stored as a pair.
             missing = chunk[~np.isin(chunk["timer_offset"], rows["timer_offset"])]
             self.unreadable += [UnreadableTimer(*pair) for pair in missing.tolist()]
-            growing.add(partition.encode_pairs(growing.file.length, BARE, missing), len(missing))
+            growing.add(partition.encode_pairs(growing.file.length, WITHOUT_RECORDS, missing), len(missing))
             chunk = alive(chunk, missing["timer_offset"])
         assert np.array_equal(rows["timer_offset"], chunk["timer_offset"]), "records of other timers"
         assert len(rows) == len(records), "rows without their records"
         records_bytes = sum(map(len, records))
-        self._reckon(len(chunk), records_bytes)
+        self._adjust_fetch_count(len(chunk), records_bytes)
         if records_bytes == 0:
-            growing.add(partition.encode_pairs(growing.file.length, BARE, chunk), len(chunk))
+            growing.add(partition.encode_pairs(growing.file.length, WITHOUT_RECORDS, chunk), len(chunk))
             return
         rows["due_ms"] = chunk["due_ms"]
         growing.add(partition.encode_rows(growing.file.length, rows, records), len(rows))
 
-    def _reckon(self, count: int, records_bytes: int) -> None:
+    def _adjust_fetch_count(self, count: int, records_bytes: int) -> None:
         """Adjust the number of records per fetch, so that records of this size fit in one batch."""
         fitting = TIMER_BATCH_BYTES_MAX * count // max(1, records_bytes)
         self._fetch_count = max(1, min(fitting, 4 * self._fetch_count, TIMERS_FETCHED_AT_ONCE_MAX))

@@ -75,7 +75,7 @@ IN_LOG: Final = (1 << 64) - 2
 """`record_at` of a timer whose record is only in the log, at `timer_offset`."""
 
 WITH_RECORDS: Final = 1
-BARE: Final = 2
+WITHOUT_RECORDS: Final = 2
 TOMBSTONE: Final = 3
 
 MAGIC: Final = b"TWTIMER1"

@@ -391,7 +391,7 @@ class Partitions:
             self._boundaries.starts_ms[slot.level] = slot.end_ms
             # Timers that were added to the slot during the checkpoint are still in memory, and must be moved
             # to the levels below.
-            self._fresh.spread(slot, self._boundaries)
+            self._fresh.move_down(slot, self._boundaries)
         assert self._boundaries.is_ordered, "a level begins behind the one above it"
         self._must_advance, self._is_next_known = True, False
 
@@ -434,7 +434,7 @@ class Partitions:
         # snapshot was taken.
         for slot in sorted(files, key=lambda slot: slot.start_ms):
             if slot.start_ms < self._boundaries.starts_ms[slot.level]:
-                self._take_up(slot)
+                self._queue_for_reading(slot)
         self._must_advance = True
 
     def drop(self, disk: Disk) -> None:
@@ -501,8 +501,8 @@ class Partitions:
             before_ms = self.near_until_ms
             self._forget_passed()
             self._move_upper(now_ms)
-            while (slot := self._pass_over(now_ms)) is not None:
-                near += self._take_up(slot)
+            while (slot := self._mark_passing(now_ms)) is not None:
+                near += self._queue_for_reading(slot)
                 self._move_upper(now_ms)
             near += self._move_lowest(now_ms)
             assert self.near_until_ms >= before_ms, "near timers would be far again, and come twice"
@@ -524,12 +524,13 @@ class Partitions:
                 if self._can_share(slot):
                     self._share(slot)
                     continue
-                # If the slot is entirely in the past, `_pass_over` processes it as a single slot instead of
+                # If the slot is entirely in the past, `_mark_passing` processes it as a single slot instead
+                # of
                 # splitting it into many due slots.
                 if slot.end_ms <= now_ms or self._is_on_disk(slot):
                     break
                 self._boundaries.starts_ms[level] = slot.end_ms
-                self._fresh.spread(slot, self._boundaries)
+                self._fresh.move_down(slot, self._boundaries)
 
     def _can_share(self, slot: Slot) -> bool:
         """Return whether a slot has a small file that no checkpoint is changing."""
@@ -544,10 +545,10 @@ class Partitions:
         self._boundaries.starts_ms[slot.level] = slot.end_ms
         # Timers that were added after the file was written are moved to the levels below, together with their
         # tombstones. Only the tombstones of timers in the file remain in the slot.
-        self._fresh.leave_tombstones(slot, self._boundaries)
+        self._fresh.move_tombstones_down(slot, self._boundaries)
         self._read(slot, self._files[slot])
 
-    def _pass_over(self, now_ms: int) -> Slot | None:
+    def _mark_passing(self, now_ms: int) -> Slot | None:
         """Make the first upper-level slot that is entirely in the past a passing slot.
 
         Return the slot, or None if lower levels still hold timers before it.
@@ -572,12 +573,12 @@ class Partitions:
         near: list[tuple[int, int]] = []
         limit_ms = self._boundaries.limit_ms(0, now_ms)
         while (slot := self._first(0)) is not None and slot.start_ms < limit_ms:
-            near += self._take_up(slot)
+            near += self._queue_for_reading(slot)
             self._boundaries.starts_ms[0] = slot.end_ms
         self._boundaries.starts_ms[0] = max(self.near_until_ms, limit_ms)
         return near
 
-    def _take_up(self, slot: Slot) -> list[tuple[int, int]]:
+    def _queue_for_reading(self, slot: Slot) -> list[tuple[int, int]]:
         """Queue the file of a slot for reading. Return the sort keys of its timers in memory."""
         file = self._files.get(slot)
         if slot.level and slot not in self._boundaries.passing and slot not in self._shared.slots:
@@ -603,7 +604,7 @@ class Partitions:
         starts_ms = self._boundaries.starts_ms
         at_boundary = [Slot(level, starts_ms[level]) for level in range(TOP, 0, -1)]
         return tuple(
-            slot for slot in at_boundary if slot in self._files and slot.taken_up_ms <= now_ms < slot.end_ms
+            slot for slot in at_boundary if slot in self._files and slot.read_ahead_ms <= now_ms < slot.end_ms
         )
 
     def _next_move_ms(self) -> int | None:
@@ -615,12 +616,12 @@ class Partitions:
         now_ms = self._now_ms
         if not self._is_next_known or (self._next_ms is not None and self._next_ms <= now_ms):
             firsts = [slot for slot in map(self._first, range(LEVEL_COUNT)) if slot is not None]
-            times = [time for slot in firsts for time in (slot.taken_up_ms, slot.end_ms) if time > now_ms]
+            times = [time for slot in firsts for time in (slot.read_ahead_ms, slot.end_ms) if time > now_ms]
             self._next_ms, self._is_next_known = min(times, default=None), True
         if not self._queue:
             return self._next_ms
         ahead = [one.head_due_ms for one in self._queue if one.head_due_ms >= self.near_until_ms]
-        times = [max(containing(0, due_ms).taken_up_ms, now_ms) for due_ms in ahead]
+        times = [max(containing(0, due_ms).read_ahead_ms, now_ms) for due_ms in ahead]
         return min([*times, *([] if self._next_ms is None else [self._next_ms])], default=None)
 
     # Methods that read the files of queued slots.

@@ -85,13 +85,13 @@ class NewRows:
             (unwritten.tombstones if are_tombstones else unwritten.timers).extend(pairs[places])
         self.count += len(pairs)
 
-    def spread(self, slot: Slot, boundaries: Boundaries) -> None:
+    def move_down(self, slot: Slot, boundaries: Boundaries) -> None:
         """Move the entries of a slot to the levels below."""
         unwritten = self.pop(slot)
         self.place(unwritten.timers.rows(), boundaries)
         self.place(unwritten.tombstones.rows(), boundaries, are_tombstones=True)
 
-    def leave_tombstones(self, slot: Slot, boundaries: Boundaries) -> None:
+    def move_tombstones_down(self, slot: Slot, boundaries: Boundaries) -> None:
         """Move the entries of a slot to the levels below.
 
         The tombstones of timers in the slot's file stay.

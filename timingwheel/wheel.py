@@ -42,7 +42,7 @@ from timingwheel import levels
 Pairs = np.ndarray[Any, np.dtype[np.int64]]
 """Array of shape (n, 2) with due times in milliseconds and timers."""
 
-_LEFT_BEHIND_MIN: Final = 16_384
+_STALE_MIN: Final = 16_384
 _SWEPT_EACH: Final = 8
 _SWEPT_AT_ONCE: Final = 512
 _NEVER: Final = levels.SPAN_MS
@@ -59,7 +59,7 @@ class Wheel:
         self._slots: Final = [defaultdict[int, "array[int]"](_EMPTY) for _ in range(levels.LEVEL_COUNT)]
         self._occupied: Final = [0] * levels.LEVEL_COUNT
         self._expired: deque[int] = deque()
-        self._pair_count = self._left_behind_count = 0
+        self._pair_count = self._stale_count = 0
         self._unswept: list[tuple[int, int]] = []
         """Slots (level, number) left to sweep. The last one is next."""
         self._sweeping: array[int] | None = None
@@ -91,7 +91,7 @@ class Wheel:
         self._due_ms[timer] = due_ms
         self._link((timer,), due_ms)
         if was_pending:
-            self._left_behind(1)
+            self._count_stale_pairs(1)
 
     def schedule_many(self, timers: Sequence[int], due_ms: int) -> None:
         """Set several timers to the same due time. They must be distinct and not pending."""
@@ -111,7 +111,7 @@ class Wheel:
         forget, count = self._due_ms.pop, 0
         for timer in timers:
             count += forget(timer, None) is not None
-        self._left_behind(count)
+        self._count_stale_pairs(count)
         return count
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[int, int]]:
@@ -162,18 +162,18 @@ class Wheel:
             if start_ms < self._next_ms:
                 self._next_ms = start_ms
 
-    def _left_behind(self, count: int) -> None:
+    def _count_stale_pairs(self, count: int) -> None:
         """Count new stale pairs. Start or continue a sweep if necessary."""
-        self._left_behind_count += count
+        self._stale_count += count
         if self._unswept:
             self._owed_count += _SWEPT_EACH * count
             if self._owed_count >= _SWEPT_AT_ONCE:
                 self._sweep(self._owed_count)
                 self._owed_count = 0
-        elif self._left_behind_count > _LEFT_BEHIND_MIN + self._pair_count // 2:
+        elif self._stale_count > _STALE_MIN + self._pair_count // 2:
             # The count is reset although the stale pairs still exist, because the sweep will drop these
             # pairs. A pair that becomes stale after its slot has been swept is dropped by the next sweep.
-            self._left_behind_count = 0
+            self._stale_count = 0
             self._unswept = [
                 (level, slot)
                 for level in range(levels.LEVEL_COUNT)

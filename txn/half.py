@@ -29,7 +29,7 @@ from functools import lru_cache
 from typing import Final
 
 from commitlog import properties
-from commitlog.facts.facts import HalfAsked, HalfEnded, HalfStored
+from commitlog.facts.facts import CheckBackSent, HalfEnded, HalfStored
 from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, OUTCOME_TOPIC
 from commitlog.message import Message
 from commitlog.record import COMPRESSED, COMPRESSION, TYPE_COMMIT, TYPE_SYSTEM, Record
@@ -65,7 +65,7 @@ def transaction_id_of(physical_offset: int, crc: int) -> str:
     return f"{physical_offset:016X}{crc:08X}"
 
 
-def claimed_offset(transaction: str) -> int:
+def unverified_offset(transaction: str) -> int:
     """Return the unverified offset in a transaction ID, or -1 if it is not a transaction ID."""
     if len(transaction) != _ID_DIGITS or not _ID.fullmatch(transaction):
         return -1
@@ -77,7 +77,7 @@ def half_offset(transaction: str, message_id: str) -> int:
 
     Raise `InvalidTransactionId` if the transaction ID does not match the message ID.
     """
-    offset = claimed_offset(transaction)
+    offset = unverified_offset(transaction)
     if offset < 0 or transaction != transaction_id(offset, message_id):
         raise InvalidTransactionId(
             f"{transaction!r} with message id {message_id!r} was not given out by this store. "
@@ -173,11 +173,11 @@ def check_record(half: int, check_count: int, check_ms: int | None = None) -> Re
     )
 
 
-def check_ms_of(fact: HalfStored | HalfAsked, stored_ms: int) -> int:
+def check_ms_of(fact: HalfStored | CheckBackSent, stored_ms: int) -> int:
     """Return the time of the next check-back in a fact, or a default if it has none."""
     if fact.check_ms is not None:
         return fact.check_ms
-    if isinstance(fact, HalfAsked):
+    if isinstance(fact, CheckBackSent):
         return _DEFAULT.next_check_ms(stored_ms, fact.asked_count)
     return _DEFAULT.first_check_ms(stored_ms, None if fact.immunity_s is None else fact.immunity_s * 1000)
 

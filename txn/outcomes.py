@@ -91,7 +91,7 @@ class Outcomes:
         self.waiting_by_topic: Counter[str] = Counter()
         """Number of open and expired half messages by topic. "" stands for an unknown topic."""
 
-    def stored(self, half_offset: int, waiting: OpenHalf) -> None:
+    def open_half(self, half_offset: int, waiting: OpenHalf) -> None:
         """Add an open half message whose record is durable."""
         assert half_offset not in self._ended, "a half comes after its end"
         assert half_offset not in self.expired, "a half comes after its expiry"
@@ -146,7 +146,7 @@ class Outcomes:
         row = self._ended.get(half_offset)
         return None if row is None else Ended(State(row[0]), *row[1:])
 
-    def asked(self, half_offset: int, check_count: int, next_check_ms: int) -> OpenHalf | None:
+    def record_check_back(self, half_offset: int, check_count: int, next_check_ms: int) -> OpenHalf | None:
         """Record a check-back. Return the new state of the half message, or None if it is not open."""
         waiting = self.waiting(half_offset)
         if waiting is not None:
@@ -177,7 +177,7 @@ class Outcomes:
             self.waiting_by_topic[waiting.topic] -= waiting is not _LOST
             self._ended.put(half_offset, (outcome.value, ended_ms, ended_offset, waiting.topic))
 
-    def takes_late(self, half_offset: int) -> bool:
+    def accepts_late_request(self, half_offset: int) -> bool:
         """Return whether a late attempt to end a half message must be recorded."""
         expired = self.expiry(half_offset)
         return expired is not None and len(expired.late) < LATE_ENDS_MAX

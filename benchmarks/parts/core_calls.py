@@ -31,7 +31,7 @@ try:
     from services.broker.spine.settings import BrokerSettings
     from services.rpc.clients.sessions import Sessions
     from services.rpc.serving.service import stream_to
-    from services.rpc.serving.turns import Call, Turns
+    from services.rpc.serving.turns import Call, CallScheduler
     from services.rpc.wire.caller import Caller
     from services.rpc.wire.endpoints import Advertised
 except ImportError:  # older commits, measured too, have no rooms
@@ -40,7 +40,7 @@ except ImportError:  # older commits, measured too, have no rooms
     from services.rpc.endpoints import Advertised  # type: ignore[import-not-found, no-redef]
     from services.rpc.service import stream_to  # type: ignore[import-not-found, no-redef]
     from services.rpc.sessions import Sessions  # type: ignore[import-not-found, no-redef]
-    from services.rpc.turns import Call, Turns  # type: ignore[import-not-found, no-redef]
+    from services.rpc.turns import Call, CallScheduler  # type: ignore[import-not-found, no-redef]
 
 HAS_BYTES = "request_bytes" in Call.__slots__
 """Whether a call is told the bytes that its request came in: by older commits it is not."""
@@ -79,7 +79,7 @@ class Lists:
 
     def __init__(self, front: Front, name: str, requests: Sequence[bytes], *, alone: bool) -> None:
         self._name, self._rpc = name, cast(Any, front.rpcs[name])
-        self._turns, self._loop = Turns(front.live), asyncio.get_running_loop()
+        self._turns, self._loop = CallScheduler(front.live), asyncio.get_running_loop()
         self._requests, self._replies = iter(requests), list[bytes]()
         self._count, self._alone = len(requests), alone
         self._ready: deque[bytes] = deque()

@@ -23,7 +23,7 @@ from commitlog.message import Message
 from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Effect, ReadTimers
+from services.broker.spine.values import Effect, RunTimersJob
 from services.process.memory import keep_little
 
 BATCH = 1_000
@@ -171,7 +171,7 @@ class Shell:
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, ReadTimers):
+            if isinstance(effect, RunTimersJob):
                 then = partial(self.core.complete_timers_job, effect.job)
                 self._give(partial(effect.job.run, self.disk), then)
 

@@ -2,7 +2,7 @@
 
 A sample is a fixed number of messages, so that brokers of any size do the same work; requests are made before
 it begins. Its figure is the processor time of the broker's process, flushes, checkpoints and answers
-included, divided by the messages. Topics follow each other in steps that no order of names has.
+included, split_call by the messages. Topics follow each other in steps that no order of names has.
 
     send-1      one message a call, 16 connections x 8
     send-16     the same with 16 messages a call

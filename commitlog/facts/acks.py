@@ -29,7 +29,7 @@ _TEXT_BYTES_MAX: Final = 255
 _PASSED: Final = bytes(6)
 
 
-class Finished(NamedTuple):
+class MessagesFinished(NamedTuple):
     """Messages that a group has finished or skipped in a queue, as (first offset, count) ranges."""
 
     group: str
@@ -54,12 +54,12 @@ def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def encode(finished: Iterable[Finished]) -> bytes:
+def encode(finished: Iterable[MessagesFinished]) -> bytes:
     """Return the body of an acknowledgement record."""
     return b"".join(encoded_parts(finished))
 
 
-def encoded_parts(finished: Iterable[Finished]) -> Iterator[bytes]:
+def encoded_parts(finished: Iterable[MessagesFinished]) -> Iterator[bytes]:
     """Yield the encoded entries in parts of up to 65,535 ranges.
 
     Parts can be joined into one or more record bodies.
@@ -72,7 +72,7 @@ def encoded_parts(finished: Iterable[Finished]) -> Iterator[bytes]:
             yield b"".join((head, _QUEUE.pack(queue_id, len(part)), *(_RANGE.pack(*one) for one in part)))
 
 
-def decode(body: bytes) -> Iterator[Finished]:
+def decode(body: bytes) -> Iterator[MessagesFinished]:
     """Yield the entries of an acknowledgement record in order."""
     position = 0
     is_passed = False
@@ -84,7 +84,7 @@ def decode(body: bytes) -> Iterator[Finished]:
         end = position + range_count * _RANGE.size
         if group or topic or range_count:
             ranges = list(_RANGE.iter_unpack(body[position:end]))
-            yield Finished(group, topic, queue_id, ranges, is_passed)
+            yield MessagesFinished(group, topic, queue_id, ranges, is_passed)
             is_passed = False
         else:
             is_passed = True

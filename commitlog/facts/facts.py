@@ -49,7 +49,7 @@ from typing import Any, Final, NamedTuple, Protocol, get_args
 from commitlog import properties
 from commitlog.applied_limits import OLDEST
 from commitlog.facts import acks, lease_records
-from commitlog.facts.acks import Finished as Finished
+from commitlog.facts.acks import MessagesFinished as MessagesFinished
 from commitlog.facts.lease_records import Key, LeaseEntry
 from commitlog.kinds import (
     ACK_TOPIC,
@@ -126,7 +126,7 @@ class HalfEnded(NamedTuple):
     how: str
 
 
-class HalfAsked(NamedTuple):
+class CheckBackSent(NamedTuple):
     """A check-back was sent for a half message.
 
     `asked_count` is the number of check-backs so far. The next one is due at `check_ms`, or at a default time
@@ -138,7 +138,7 @@ class HalfAsked(NamedTuple):
     check_ms: int | None
 
 
-class HalfEndedLate(NamedTuple):
+class LateEndRequested(NamedTuple):
     """A producer tried to end a half message that had expired."""
 
     half_offset: int
@@ -166,7 +166,7 @@ class GroupLeft(NamedTuple):
     topic: str
 
 
-class FiltersForgotten(NamedTuple):
+class FiltersRemoved(NamedTuple):
     """Filters of a group for a topic were removed, as (type, expression) pairs."""
 
     group: str
@@ -261,7 +261,7 @@ class ScheduleResumed(NamedTuple):
     after_ms: int
 
 
-class SchedulePassed(NamedTuple):
+class ScheduleRunsDropped(NamedTuple):
     """All runs of a schedule up to a time were dropped.
 
     `trouble` is the new error message, or None if it has not changed.
@@ -330,7 +330,7 @@ class UserRemoved(NamedTuple):
     name: str
 
 
-class TokenMade(NamedTuple):
+class TokenCreated(NamedTuple):
     """A user got an access token. `digest` is the hash that verifies it."""
 
     id: str
@@ -358,13 +358,13 @@ class RulesRemoved(NamedTuple):
     rules: Sequence[Sequence[str]]
 
 
-OfHalf = HalfStored | HalfEnded | HalfAsked | HalfEndedLate
-OfGroup = Finished | LeaseChanged | PolicySet | GroupLeft | FiltersForgotten | GroupJoined
+OfHalf = HalfStored | HalfEnded | CheckBackSent | LateEndRequested
+OfGroup = MessagesFinished | LeaseChanged | PolicySet | GroupLeft | FiltersRemoved | GroupJoined
 OfTopic = TopicSet | TopicDeleted | TopicHeld | TopicReleased
 OfSchedule = (
-    ScheduleSet | ScheduleDeleted | SchedulePaused | ScheduleResumed | SchedulePassed | ScheduleRan
+    ScheduleSet | ScheduleDeleted | SchedulePaused | ScheduleResumed | ScheduleRunsDropped | ScheduleRan
 )  # fmt: skip
-OfRights = UserSet | UserRemoved | TokenMade | TokenRevoked | RulesSet | RulesRemoved
+OfRights = UserSet | UserRemoved | TokenCreated | TokenRevoked | RulesSet | RulesRemoved
 Fact = TimerEnded | TimerSet | OfHalf | OfGroup | OfTopic | OfSchedule | LogCut | EpochBegun | OfRights
 
 
@@ -422,13 +422,13 @@ def _half(record: Record) -> Iterator[HalfStored]:
     yield HalfStored(topic, message_id, due_ms, check_ms, immunity_s)
 
 
-def _asked(record: Record) -> Iterator[HalfAsked]:
+def _asked(record: Record) -> Iterator[CheckBackSent]:
     check_ms = _number(properties.of_record(record), property_names.CHECK_MS)
-    yield HalfAsked(record.half_offset, record.reconsume_times, check_ms)
+    yield CheckBackSent(record.half_offset, record.reconsume_times, check_ms)
 
 
-def _late(record: Record) -> Iterator[HalfEndedLate]:
-    yield HalfEndedLate(record.half_offset, record.body.decode())
+def _late(record: Record) -> Iterator[LateEndRequested]:
+    yield LateEndRequested(record.half_offset, record.body.decode())
 
 
 def _outcome(record: Record) -> Iterator[HalfEnded]:
@@ -446,7 +446,7 @@ def _group(record: Record) -> Iterator[Fact]:
     elif "left" in said:
         yield GroupLeft(said["group"], said["topic"])
     elif "forgotten" in said:
-        yield FiltersForgotten(said["group"], said["topic"], said["forgotten"])
+        yield FiltersRemoved(said["group"], said["topic"], said["forgotten"])
     else:
         yield GroupJoined(
             said["group"],
@@ -525,10 +525,10 @@ _BY_VERB: Final[Mapping[str, type]] = {
     "delete": ScheduleDeleted,
     "pause": SchedulePaused,
     "resume": ScheduleResumed,
-    "pass": SchedulePassed,
+    "pass": ScheduleRunsDropped,
     "user": UserSet,
     "gone": UserRemoved,
-    "token": TokenMade,
+    "token": TokenCreated,
     "no token": TokenRevoked,
     "rules": RulesSet,
     "no rules": RulesRemoved,
@@ -591,7 +591,7 @@ _READERS: Final[Mapping[str, Callable[[Record], Iterable[Fact]]]] = {
 _WRITERS: Final[Mapping[type, Callable[[Any], dict[str, Any]]]] = {
     PolicySet: PolicySet._asdict,
     GroupLeft: lambda fact: fact._asdict() | {"left": True},
-    FiltersForgotten: lambda fact: {"group": fact.group, "topic": fact.topic, "forgotten": fact.filters},
+    FiltersRemoved: lambda fact: {"group": fact.group, "topic": fact.topic, "forgotten": fact.filters},
     GroupJoined: _group_said,
     TopicSet: _topic_said,
     TopicDeleted: lambda fact: fact._asdict() | {"deleted": True},
@@ -602,7 +602,7 @@ _WRITERS: Final[Mapping[type, Callable[[Any], dict[str, Any]]]] = {
     **dict.fromkeys(_VERBS, _verb_said),
 }
 TOPICS: Final[Mapping[type, str]] = {
-    **dict.fromkeys((PolicySet, GroupLeft, FiltersForgotten, GroupJoined), GROUP_TOPIC),
+    **dict.fromkeys((PolicySet, GroupLeft, FiltersRemoved, GroupJoined), GROUP_TOPIC),
     **dict.fromkeys(get_args(OfTopic), TOPIC_TOPIC),
     **dict.fromkeys(_VERBS.keys() - {*get_args(OfRights)}, SCHEDULE_TOPIC),
     LogCut: RETENTION_TOPIC,

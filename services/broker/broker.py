@@ -68,7 +68,7 @@ from services.broker.schedules.schedules import Schedules
 from services.broker.sending import MessageSender
 from services.broker.spine.access import Access
 from services.broker.spine.appended import Appended, appended_of
-from services.broker.spine.copies import TimersDelivered
+from services.broker.spine.encoded_batch import TimersDelivered
 from services.broker.spine.epoch import Epoch
 from services.broker.spine.finding import MessageLookup
 from services.broker.spine.lease_clock import LeaseClock
@@ -81,12 +81,12 @@ from services.broker.spine.topics import Topics, is_system
 from services.broker.spine.values import (
     DamagedPart,
     Effect,
-    Notify,
-    ReadTimers,
-    Retire,
+    LogWarning,
+    RetireSegments,
+    RunTimersJob,
     TimersJob,
+    WakeReceivers,
     WakeUpKey,
-    Warn,
 )
 from services.broker.start_damage import clip_to_cut, report_startup_damage
 from services.broker.task_items import TaskItems
@@ -102,7 +102,7 @@ from services.broker.topic_moves import TopicMoves
 from services.broker.topic_retention import TopicRetention
 from timingwheel.due_run import ReadAhead
 
-TAKING_AGAIN: Final = "there is room on the disk again: new messages are taken"
+SPACE_AVAILABLE: Final = "there is room on the disk again: new messages are taken"
 SHARED: Final = "shared"
 """The snapshot key of the shared log's state."""
 
@@ -318,7 +318,7 @@ class Broker:
         log.resume(scan.end_offset)
         broker.timers.restore_wheel()
         broker.store.dispatch.write()
-        broker.sending.repeats.recover(now_ms, follows=shared is not None)
+        broker.sending.deduplicator.recover(now_ms, follows=shared is not None)
         met, broker.damaged = broker.damaged, scan.damaged
         format_problem = found_format.problem and f"{layout.FORMAT}: {found_format.problem}"
         broker.startup_warnings = [
@@ -346,7 +346,7 @@ class Broker:
         self.housekeeping.apply_log_start()
         self.receiving.resume(now_ms, leases_until_ms)
         self.lite_topics.build_indexes()
-        self.sending.repeats.begin(now_ms)
+        self.sending.deduplicator.begin(now_ms)
         self.housekeeping.measure_space()
         self._read_ahead_now(now_ms)
         self.timer_repair.begin(now_ms)
@@ -406,7 +406,7 @@ class Broker:
         """
         self._last_tick_ms = now_ms
         woken: dict[str, None] = {}
-        self.store.dispatch.doubt_on()
+        self.store.dispatch.process_untrusted()
         others = self._tick_timers(now_ms) + self._continue_retention(now_ms)
         for purpose, subject in self._scheduler.advance(now_ms, limits.SCHEDULER_PER_TICK_MAX):
             if purpose is Purpose.LEASE:
@@ -433,7 +433,7 @@ class Broker:
             self._has_due_schedules() or self._exhausted_messages.has_more()
             or self.transactions.has_halves_to_read() or self.timer_repair.has_work
             or self.housekeeping.has_more or self.topic_retention.has_more
-            or self.store.dispatch.has_doubts
+            or self.store.dispatch.has_untrusted
         )  # fmt: skip
         if has_more:
             return self._last_tick_ms
@@ -507,7 +507,7 @@ class Broker:
         record, because records must become visible in log order.
         """
         durable_before = self._log.durable_offset
-        self.sending.repeats.pass_time(now_ms)
+        self.sending.deduplicator.pass_time(now_ms)
         if self._log.files.used_reserve:
             self._log.files.used_reserve = False
             self.housekeeping.record_reserve_use()
@@ -569,9 +569,9 @@ class Broker:
             log_sync=self._log.take_sync(),
             queue_paths=dispatch.take_unsynced(),
             queues_made_at=self._log.durable_offset if (made_at := dispatch.made_at) is None else made_at,
-            wants_mark=dispatch.wants_mark,
+            needs_mark=dispatch.needs_mark,
             keys=self.store.keys.to_write(self._log.first_offset),
-            timers=self.timers.to_write(now_ms, self.timer_repair.doubtful_times()),
+            timers=self.timers.to_write(now_ms, self.timer_repair.uncertain_times()),
             snapshot=Snapshot(self._log.durable_offset, parts | derived.freeze(self.store)),
             unneeded_paths=self._log.keep.forget(self.housekeeping.is_needed),
         )
@@ -583,7 +583,7 @@ class Broker:
             self.store.dispatch.made_at = checkpoint.queues_made_at
         if checkpoint.is_mark_attempted:
             self.store.dispatch.complete_mark_attempt()
-        self.store.dispatch.doubt(checkpoint.failed)
+        self.store.dispatch.mark_untrusted(checkpoint.failed)
         self.shared_in_checkpoint = checkpoint.snapshot.parts.get(SHARED)
         if checkpoint.log_sync is not None:
             self._log.complete_sync(checkpoint.log_sync)
@@ -601,7 +601,7 @@ class Broker:
         self.store.dispatch.abandon_sync(checkpoint.queue_paths)
         if checkpoint.is_mark_attempted:
             self.store.dispatch.complete_mark_attempt()
-        self.store.dispatch.doubt(checkpoint.failed)
+        self.store.dispatch.mark_untrusted(checkpoint.failed)
         self.store.keys.failed(checkpoint.keys)
         self.timers.abandon_checkpoint(checkpoint.timers)
         if checkpoint.log_sync is not None:
@@ -656,13 +656,13 @@ class Broker:
             self.statistics.clock_jumps["backward"] += 1
         if back_ms > limits.CLOCK_BACK_MS_MIN:
             self._scheduler.set_back(now_ms)
-            self.sending.repeats.pass_time(now_ms)
+            self.sending.deduplicator.pass_time(now_ms)
             self._scheduler.schedule(Purpose.HOUSE, 0, now_ms)
         count = self._delivery.deliver(now_ms, limits.DELIVERIES_PER_TICK_MAX)
         self.is_crowded = count >= limits.DELIVERIES_PER_TICK_MAX
         self.timer_repair.repair_some(now_ms)
         jobs = (self._advance_partitions(now_ms), self.timer_repair.next_job())
-        return [ReadTimers(job) for job in jobs if job is not None]
+        return [RunTimersJob(job) for job in jobs if job is not None]
 
     def _advance_partitions(self, now_ms: int) -> ReadAhead | None:
         look = self.timers.partitions.advance(now_ms)
@@ -688,31 +688,31 @@ class Broker:
             return []
         is_checkpointing = not self.timers.partitions.is_settled
         retirement = self.housekeeping.continue_scan(now_ms, is_checkpointing=is_checkpointing)
-        return [] if retirement is None else [Retire(retirement)]
+        return [] if retirement is None else [RetireSegments(retirement)]
 
     def _run_housekeeping(self, now_ms: int) -> list[Effect]:
         is_checkpointing = not self.timers.partitions.is_settled
         retirement = self.housekeeping.check_space(now_ms, is_checkpointing=is_checkpointing)
         refusal = self.housekeeping.refusal()
-        self.lite.keep_house(now_ms)
+        self.lite.run_maintenance(now_ms)
         self.topic_retention.begin()
         self._scheduler.schedule(Purpose.HOUSE, 0, now_ms + self._housekeeping_ms)
-        effects: list[Effect] = [] if retirement is None else [Retire(retirement)]
+        effects: list[Effect] = [] if retirement is None else [RetireSegments(retirement)]
         if (refusal is not None) != self._is_refusing:
             self._is_refusing = refusal is not None
-            effects.append(Warn(f"{refusal.code} {refusal}" if refusal else TAKING_AGAIN))
-        self.timer_repair.keep_house(now_ms)
+            effects.append(LogWarning(f"{refusal.code} {refusal}" if refusal else SPACE_AVAILABLE))
+        self.timer_repair.run_maintenance(now_ms)
         self.store.dispatch.unmark_again()
-        effects += map(Warn, self.groups.forgotten)
+        effects += map(LogWarning, self.groups.forgotten)
         self.groups.forgotten.clear()
-        effects += map(Warn, self.housekeeping.missed_reports)
+        effects += map(LogWarning, self.housekeeping.missed_reports)
         self.housekeeping.missed_reports.clear()
         if lost := self.transactions.roll_back_lost(now_ms):
             what = f"{len(lost)} halves were rolled back: nobody has their records any more: {lost[:10]}."
             self.damage.report(DamagedPart("keep", layout.KEEP, what, lost_count=len(lost)))
         if self.timers.partitions.disk_bytes > self.housekeeping.free_bytes:
             effects.append(
-                Warn(
+                LogWarning(
                     _describe_space_shortage(self.timers.partitions.disk_bytes, self.housekeeping.free_bytes)
                 )
             )
@@ -767,7 +767,7 @@ class Broker:
         end after the append, and `now_ms` is the arrival time. Raise OSError if the disk fails. The core must
         then no longer be used.
         """
-        self.sending.repeats.pass_time(now_ms)
+        self.sending.deduplicator.pass_time(now_ms)
         assert self._log.is_quiet, "a core that follows appends nothing of its own"
         found = [FoundRecord(decode(one), len(one)) for one in encoded]
         for one, each in zip(encoded, found, strict=True):
@@ -798,7 +798,7 @@ class Broker:
 
 def _notify_receivers(keys: Collection[WakeUpKey]) -> list[Effect]:
     """Return the effects that wake the receivers of `keys`, if any."""
-    return [Notify((*keys,))] if keys else []
+    return [WakeReceivers((*keys,))] if keys else []
 
 
 def _describe_space_shortage(pending_bytes: int, free_bytes: int) -> str:

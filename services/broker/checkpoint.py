@@ -45,7 +45,7 @@ class Checkpoint:
     log_sync: Sync | None
     queue_paths: list[str]
     queues_made_at: int
-    wants_mark: Callable[[], bool]
+    needs_mark: Callable[[], bool]
     keys: RunsToWrite
     timers: TimersToWrite
     snapshot: Snapshot
@@ -71,12 +71,12 @@ class Checkpoint:
         If the event loop detects damage meanwhile, the mark is deleted again. Raise `SyncFailed` if a sync
         fails.
         """
-        if self.failed or not self.wants_mark():
+        if self.failed or not self.needs_mark():
             return
         self.is_mark_attempted = True
         try:
             dispatch.mark(disk, self.queues_made_at)
-            self.is_marked = self.wants_mark()
+            self.is_marked = self.needs_mark()
             if not self.is_marked:
                 disk.delete(QUEUES_WHOLE)
         except SyncFailed:
@@ -92,7 +92,7 @@ class Checkpoint:
         """
         others = list[OSError]()
         for path, error in disk.sync_many(self.queue_paths).items():
-            if dispatch.is_of_sync(path, error):
+            if dispatch.is_sync_error(path, error):
                 self.failed[path] = error
             else:
                 others.append(error)

@@ -13,7 +13,7 @@ from commitlog import limits
 from commitlog.disk import Disk
 from commitlog.recovery import Damage, FoundRecord, LogScan
 from commitlog.snapshot import Snapshot
-from consumequeue.dispatch import firsts_there
+from consumequeue.dispatch import existing_first_offsets
 from services.broker.spine.store import Store
 
 QUEUES: Final = "queues"
@@ -57,7 +57,7 @@ def adopt(
     missing: list[Callable[[FoundRecord], object]] = []
     reasons, damaged = list[str](), list[Damage]()
     made_at, recorded = start.parts[QUEUES_MADE_AT], start.parts[QUEUES_RECORDED]
-    firsts = dict(firsts_there(start.parts[QUEUES], store.log.first_offset))
+    firsts = dict(existing_first_offsets(start.parts[QUEUES], store.log.first_offset))
     if not store.dispatch.adopt(start.parts[QUEUES], made_at, read_topics, recorded):
         missing.append(_put_into_queues(store, firsts))
         reasons.append("the consume queues: their files are not whole")

@@ -217,7 +217,7 @@ class Housekeeping:
             scan.groups.extend(self._groups.receiving_keys(*scan.keys.popleft()))
             return 1
         key = scan.groups.popleft()
-        queue = self._store.dispatch.look(key.topic, key.queue_id)
+        queue = self._store.dispatch.find_queue(key.topic, key.queue_id)
         unread_bytes = queue.unread_bytes
         found = self._groups.next_log_offset(key, queue, scan.young_offset)
         if found >= scan.young_offset:
@@ -229,7 +229,7 @@ class Housekeeping:
         if not self._deletable_offset:
             return None
         assert self._deletable_offset <= self._store.log.first_offset, "what is read would be deleted"
-        paths = tuple(self._store.dispatch.take_unneeded())
+        paths = tuple(self._store.dispatch.take_deletable_files())
         return Deletion(self._deletable_offset, self._store.log.unsynced_segments(), paths)
 
     def _begin_scan(self, now_ms: int) -> RetentionScan | None:
@@ -353,7 +353,7 @@ class Housekeeping:
         """Cut the log, and advance queues and groups to the record's positions."""
         self._store.may_begin_at = max(self._store.may_begin_at, cut.cut_offset)
         if cut.queues is not None:
-            self._store.dispatch.rise(cut.queues, cut.places)
+            self._store.dispatch.advance_first_offsets(cut.queues, cut.places)
             self._groups.skip_deleted(cut.queues)
             self._groups.missed_messages.add_losses(cut.skipped, stamp.store_ms)
             if cut.is_done:
@@ -364,13 +364,13 @@ class Housekeeping:
         for cut, _ in durable:
             if cut.queues is None:
                 continue
-            self._note_missed(cut)
+            self._count_missed(cut)
             if cut.is_done:
                 assert cut.cut_offset <= self._store.log.first_offset, "a cut is applied first"
                 self._running, self._deletable_offset = None, cut.cut_offset
                 self._scheduler.schedule(Purpose.HOUSE, 0, 0)
 
-    def _note_missed(self, cut: LogCut) -> None:
+    def _count_missed(self, cut: LogCut) -> None:
         """Count missed messages. After the last record of a cut, create the log lines."""
         for group, topic, _, count in cut.skipped:
             self._unreported[group, topic] += count
@@ -386,11 +386,11 @@ class Housekeeping:
         offsets of rebuilt queues.
         """
         log, dispatch = self._store.log, self._store.dispatch
-        dispatch.rise_unrecorded(*dispatch.minimums(log.first_offset, dispatch.keys()))
+        dispatch.advance_unrecorded(*dispatch.minimums(log.first_offset, dispatch.keys()))
         begun = ((topic, queue_id, queue.min_offset) for topic, queue_id, queue in dispatch.queues())
         self._groups.skip_deleted([one for one in begun if one[2] and not dispatch.is_unrecorded(*one[:2])])
         has_cut_off = any(first < log.first_offset for first in layout.segment_offsets(self._disk))
-        if has_cut_off or dispatch.has_unneeded:
+        if has_cut_off or dispatch.has_deletable_files:
             self._deletable_offset = log.first_offset
 
     def record_reserve_use(self) -> None:

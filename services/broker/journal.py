@@ -5,12 +5,13 @@
 1. Every action with a response is in the journal, even after a restart or leader change, because journal
    entries are messages in the log. If a crash interrupts an action before its entry is durable, the caller
    receives no response.
-2. The body of an entry is a JSON object (`Entry`) of at most `ENTRY_BYTES_MAX` bytes, and its time is the
+2. The body of an entry is a JSON object (`JournalEntry`) of at most `ENTRY_BYTES_MAX` bytes, and its time is
+the
    message's store time. Entries have no keys, so message searches do not find them.
 3. Retention deletes entries together with their segments.
 
 Cost: a record of about 300 bytes per action. A page request reads one record per entry, newest first, and
-examines at most `LOOKED_AT_MAX` entries.
+examines at most `EXAMINED_MAX` entries.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ from services.broker.spine.reading import MessageReader
 from services.broker.spine.store import Store
 
 ENTRY_BYTES_MAX: Final = 4_096
-LOOKED_AT_MAX: Final = 1_000
+EXAMINED_MAX: Final = 1_000
 """Maximum number of entries examined for one page."""
 _TEXT_MAX: Final = 500
 _QUEUE: Final = (JOURNAL_TOPIC, 0)
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """An operator action.
 
     user     the name of the user, or "" if the interface requires no token
@@ -60,7 +61,7 @@ class StoredEntry:
 
     offset: int
     store_ms: int
-    entry: Entry
+    entry: JournalEntry
 
 
 @dataclass(slots=True, frozen=True)
@@ -77,12 +78,12 @@ class Journal:
     def __init__(self, store: Store, reading: MessageReader) -> None:
         self._store, self._reading = store, reading
 
-    def add_entry(self, entry: Entry, now_ms: int) -> int:
+    def add_entry(self, entry: JournalEntry, now_ms: int) -> int:
         """Append a journal entry. Long fields are truncated.
 
         Return the log offset that must be durable before the response is sent.
         """
-        short = Entry(*(one if len(one) <= _TEXT_MAX else f"{one[: _TEXT_MAX - 1]}…" for one in entry))
+        short = JournalEntry(*(one if len(one) <= _TEXT_MAX else f"{one[: _TEXT_MAX - 1]}…" for one in entry))
         body = json.dumps(short._asdict(), ensure_ascii=False).encode("utf-8", "replace")
         record = Record(topic=JOURNAL_TOPIC, body=body)
         return self._store.append(record, now_ms).end_offset
@@ -94,9 +95,9 @@ class Journal:
         entries are omitted.
         """
         found, wanted = list[StoredEntry](), about.lower()
-        queue = self._store.dispatch.look(*_QUEUE)
+        queue = self._store.dispatch.find_queue(*_QUEUE)
         last = queue.end_offset if before is None else min(before, queue.end_offset)
-        lowest = max(queue.min_offset, last - LOOKED_AT_MAX)
+        lowest = max(queue.min_offset, last - EXAMINED_MAX)
         for offset in range(last - 1, lowest - 1, -1):
             if len(found) == count_max:
                 return JournalPage(found, offset + 1)
@@ -109,7 +110,7 @@ class Journal:
         return JournalPage(found, lowest if lowest > queue.min_offset else None)
 
 
-def _entry(record: Record) -> Entry:
+def _entry(record: Record) -> JournalEntry:
     """Return the journal entry in a record. Unknown fields from later releases are ignored."""
     said = json.loads(record.body)
-    return Entry(*(str(said.get(field, "")) for field in Entry._fields))
+    return JournalEntry(*(str(said.get(field, "")) for field in JournalEntry._fields))

@@ -1,7 +1,7 @@
 """Send operations. They check a message, assign a queue, and store the message by type.
 
 A message with the id and content of a stored message is not stored again, and its sender receives the
-original receipt (`broker.repeats`). For timers and half messages, `broker.timers.timer_ends` and
+original receipt (`broker.deduplicator`). For timers and half messages, `broker.timers.timer_ends` and
 `broker.halves.half_receipts` keep ids for the much longer time `dedupe_ms`. A message with the same id but
 different content is a different message.
 
@@ -23,10 +23,10 @@ from commitlog.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
 from consumequeue.name_hash import digest_of
 from consumequeue.timerindex import hashes_of
+from services.broker.deduplication import Deduplicator
 from services.broker.groups.lite_topics import LiteTopics
 from services.broker.halves.transactions import Transactions
 from services.broker.housekeeping import Housekeeping
-from services.broker.repeats import Repeats
 from services.broker.spine.appended import Draft, NewMessage
 from services.broker.spine.errors import KeyPending
 from services.broker.spine.same_message import is_same
@@ -70,7 +70,7 @@ class MessageSender:
         self._housekeeping = housekeeping
         self._settings = settings
         self._statistics = statistics
-        self.repeats = Repeats(store, statistics)
+        self.deduplicator = Deduplicator(store, statistics)
 
     def send_many(self, messages: Iterable[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
         """Store each message independently. Return a receipt or an error for each."""
@@ -121,7 +121,7 @@ class MessageSender:
             # state.
             stored = properties.encode_message(message)
             id_digest = digest_of(message.topic, message.message_id)
-            if self.repeats.ids.may_hold(id_digest):
+            if self.deduplicator.ids.may_hold(id_digest):
                 first = self._find_stored_receipt(message, stored)
                 if first is not None:
                     return first
@@ -191,12 +191,12 @@ class MessageSender:
         A plain message is neither a timer nor a half message. `stored` contains the message's encoded
         properties.
         """
-        if not self.repeats.ids.may_hold(digest_of(message.topic, message.message_id)):
+        if not self.deduplicator.ids.may_hold(digest_of(message.topic, message.message_id)):
             return None
         return self._find_stored_receipt(message, stored)
 
     def _find_stored_receipt(self, message: Message, stored: bytes) -> SendReceipt | None:
-        found = self.repeats.find_first(message, stored, message.topic)
+        found = self.deduplicator.find_first(message, stored, message.topic)
         return None if found is None else receipt_of(found, message)
 
     def _find_timer_receipt(self, message: Message, named: NameWords, now_ms: int) -> SendReceipt | None:
@@ -207,9 +207,9 @@ class MessageSender:
             record = self._record_of(found)
             if record is None or is_same(record, message, properties.encode_message(message)):
                 return self._repeat_receipt(message, found, record)
-        elif not self.repeats.may_have_wrong_times(now_ms):
+        elif not self.deduplicator.may_have_wrong_times(now_ms):
             return None
-        same = self.repeats.find_first(message, properties.encode_message(message), TIMER_TOPIC)
+        same = self.deduplicator.find_first(message, properties.encode_message(message), TIMER_TOPIC)
         if same is None:
             return None
         due_ms = int(properties.value_of(same.properties, property_names.DUE_MS))
@@ -219,7 +219,7 @@ class MessageSender:
 
     def _find_half_receipt(self, message: Message, now_ms: int) -> SendReceipt | None:
         known = self._transactions.receipts.find_receipt(message.topic, message.message_id, now_ms)
-        if known is None and not self.repeats.may_have_wrong_times(now_ms):
+        if known is None and not self.deduplicator.may_have_wrong_times(now_ms):
             return None
         stored = properties.encode_message(message)
         try:
@@ -227,7 +227,7 @@ class MessageSender:
                 return known
         except StoreDamaged:
             return known
-        found = self.repeats.find_first(message, stored, HALF_TOPIC)
+        found = self.deduplicator.find_first(message, stored, HALF_TOPIC)
         return None if found is None else self._transactions.receipts.receipt_of(found)
 
     def _record_of(self, found: NamedTimer) -> Record | None:

@@ -12,7 +12,7 @@
 5. In a cluster, the records require a finalized version (`services.broker.spine.record_versions`). Below this
    version, tasks run without storing their items.
 
-Cost: about 100 bytes per item. A page request examines at most `LOOKED_AT_MAX` records.
+Cost: about 100 bytes per item. A page request examines at most `EXAMINED_MAX` records.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from services.broker.spine.reading import MessageReader
 from services.broker.spine.store import Store
 from tidewheel import property_names
 
-LOOKED_AT_MAX: Final = 1_000
+EXAMINED_MAX: Final = 1_000
 """Maximum number of records examined for one page."""
 _QUEUE: Final = (TASK_TOPIC, 0)
 
@@ -53,7 +53,7 @@ class TaskItem(NamedTuple):
 
 
 @dataclass(slots=True, frozen=True)
-class DoneItem:
+class StoredTaskItem:
     """A task item, with its store time in milliseconds since the Unix epoch."""
 
     store_ms: int
@@ -68,7 +68,7 @@ class ItemsPage:
     items on earlier pages.
     """
 
-    items: list[DoneItem]
+    items: list[StoredTaskItem]
     after: tuple[int, int] | None
 
 
@@ -116,22 +116,22 @@ class TaskItems:
         newest = self._find_newest(task_id, kind)
         if newest is None:
             return None
-        queue, found = self._store.dispatch.look(*_QUEUE), list[DoneItem]()
-        first = _said(newest)["first"]
+        queue, found = self._store.dispatch.find_queue(*_QUEUE), list[StoredTaskItem]()
+        first = _items_in(newest)["first"]
         place, skipped = after or (newest.queue_offset if first is None else int(first), 0)
         begin = max(place, queue.min_offset)
         for offset in range(begin, newest.queue_offset + 1):
-            if offset - begin == LOOKED_AT_MAX:
+            if offset - begin == EXAMINED_MAX:
                 return ItemsPage(found, (offset, 0))
             record = self._reading.record(queue, offset, queue.entry(offset))
-            said = {} if record is None else _said(record)
+            said = {} if record is None else _items_in(record)
             if record is None or (said["task"], said["kind"]) != (task_id, kind):
                 continue
             passed = skipped if offset == place else 0
             for number, item in enumerate(said["items"][passed:], passed):
                 if len(found) == count_max:
                     return ItemsPage(found, (offset, number))
-                found.append(DoneItem(record.store_ms, TaskItem(*item[: len(TaskItem._fields)])))
+                found.append(StoredTaskItem(record.store_ms, TaskItem(*item[: len(TaskItem._fields)])))
         return ItemsPage(found, None)
 
     def _find_newest(self, task_id: str, kind: str) -> Record | None:
@@ -141,11 +141,11 @@ class TaskItems:
                 record = self._store.read(offset)
             except StoreDamaged:
                 continue
-            if keyindex.carries(record, TASK_TOPIC, task_id) and _said(record)["kind"] == kind:
+            if keyindex.carries(record, TASK_TOPIC, task_id) and _items_in(record)["kind"] == kind:
                 return record
         return None
 
 
-def _said(record: Record) -> dict[str, Any]:
+def _items_in(record: Record) -> dict[str, Any]:
     said: dict[str, Any] = json.loads(record.body)
     return said

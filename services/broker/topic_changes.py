@@ -43,7 +43,7 @@ from services.broker.schedules.schedules import Schedules
 from services.broker.spine import record_versions
 from services.broker.spine.errors import HoldConflict, TopicInUse
 from services.broker.spine.store import Store
-from services.broker.spine.topics import Topics, check_alterable
+from services.broker.spine.topics import Topics, require_alterable_topic
 from services.broker.spine.values import Topic
 from services.broker.timers.timers import Timers
 from services.broker.topic_retention import ExpiredMessages, TopicRetention
@@ -115,7 +115,7 @@ class TopicChanges:
         self._dead_letters, self._timers = dead_letters, timers
         self._transactions, self._schedules, self._retention = transactions, schedules, retention
 
-    def use(self, name: str) -> TopicUse:
+    def describe_use(self, name: str) -> TopicUse:
         """Return the use of a topic. Raise `TopicNotFound`."""
         topic = self._topics.get(name)
         return TopicUse(
@@ -151,8 +151,8 @@ class TopicChanges:
         `ClientMistake` if the change is never permitted, `TopicInUse` if the use of the topic prevents it, or
         `VersionNotFinalized` if older nodes of the cluster do not support a retention.
         """
-        check_alterable(name)
-        use = self.use(name)
+        require_alterable_topic(name)
+        use = self.describe_use(name)
         known = use.topic
         wanted = replace(
             known,
@@ -180,8 +180,8 @@ class TopicChanges:
 
     def purge(self, name: str, now_ms: int, *, discard: bool = False) -> TopicChange:
         """Discard a topic's durable messages. Raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
-        check_alterable(name)
-        use = self.use(name)
+        require_alterable_topic(name)
+        use = self.describe_use(name)
         _check_unfinished(use, "purge", discard=discard)
         return TopicChange(use, use.topic, self._purge_queues(use.topic, now_ms))
 
@@ -191,8 +191,8 @@ class TopicChanges:
         This includes timers already set. Raise `TopicNotFound`, `IllegalTopic`, `HoldConflict` if the timers
         are already held, or `VersionNotFinalized`.
         """
-        check_alterable(name)
-        use = self.use(name)
+        require_alterable_topic(name)
+        use = self.describe_use(name)
         if use.topic.is_held:
             raise HoldConflict(
                 f"The timers of {name!r} are held already. Deliver them: tidewheel topic release {name}"
@@ -207,13 +207,13 @@ class TopicChanges:
         During a release, change its rate. Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` if the rate
         is out of range, or `HoldConflict` if no timers are held.
         """
-        check_alterable(name)
+        require_alterable_topic(name)
         if not 0 <= per_second <= limits.RELEASE_PER_SECOND_MAX:
             raise ClientMistake(
                 f"A release delivers 1 to {limits.RELEASE_PER_SECOND_MAX:,} timers per second, or 0 for all "
                 f"at once, not {per_second}."
             )
-        use = self.use(name)
+        use = self.describe_use(name)
         if not use.topic.is_held and not use.held_timers:
             raise HoldConflict(f"No timers of {name!r} are held. Hold them: tidewheel topic hold {name}")
         topic = self._topics.release(name, per_second, now_ms)
@@ -224,8 +224,8 @@ class TopicChanges:
 
         Raise `TopicNotFound`, `IllegalTopic`, `TopicInUse`, or `VersionNotFinalized`.
         """
-        check_alterable(name)
-        use = self.use(name)
+        require_alterable_topic(name)
+        use = self.describe_use(name)
         _check_waiting(use)
         _check_unfinished(use, "delete", discard=discard)
         if self._is_being_stored(name):

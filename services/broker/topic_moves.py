@@ -38,7 +38,7 @@ from services.broker.housekeeping import Housekeeping
 from services.broker.spine.errors import MessageTypeConflict, TopicInUse
 from services.broker.spine.reading import MessageReader
 from services.broker.spine.store import Store
-from services.broker.spine.topics import Topics, check_alterable
+from services.broker.spine.topics import Topics, require_alterable_topic
 from services.broker.spine.values import Topic
 from tidewheel import property_names
 from tidewheel.errors import ClientMistake
@@ -102,7 +102,7 @@ class TopicMoves:
     def check(self, source: str, target: str, *, is_filtered: bool) -> None:
         """Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake`, or `TopicInUse` if a move is impossible."""
         for name in (source, target):
-            check_alterable(name)
+            require_alterable_topic(name)
             if self._topics.get(name).message_type in _APART:
                 raise ClientMistake(
                     f"{name!r} takes {self._topics.get(name).message_type.value}: messages are moved between "
@@ -119,13 +119,17 @@ class TopicMoves:
         Messages at or above the log offset `end_offset` are excluded. The page has up to `count_max`
         messages, or fewer if they are large. Raise `StoreDamaged` if the queue is damaged.
         """
-        queue, found, body_bytes = self._store.dispatch.look(source, queue_id), list[MovableMessage](), 0
+        queue, found, body_bytes = (
+            self._store.dispatch.find_queue(source, queue_id),
+            list[MovableMessage](),
+            0,
+        )
         offset = max(first, queue.min_offset)
         while (offset := self._open_from(source, queue_id, offset, queue)) < queue.end_offset:
             entry = queue.entry(offset)
             if entry.physical_offset >= end_offset:
                 break
-            if len(found) == count_max or body_bytes > limits.LOOK_BYTES_MAX:
+            if len(found) == count_max or body_bytes > limits.QUERY_BYTES_MAX:
                 return MovePage(found, offset)
             record = self._reading.record(queue, offset, entry)
             if record is not None:
@@ -142,7 +146,7 @@ class TopicMoves:
         message.
         """
         self._housekeeping.refuse_new()
-        topic, queue = self._topics.get(target), self._store.dispatch.look(source, queue_id)
+        topic, queue = self._topics.get(target), self._store.dispatch.find_queue(source, queue_id)
         self._topics.get(source)
         has_groups = bool(self._groups.groups_of(source))
         if queue_offset >= queue.min_offset and not has_groups:
@@ -178,7 +182,7 @@ class TopicMoves:
 
     def _find(self, source: str, queue_id: int, queue_offset: int, topic: Topic) -> _Found | str:
         """Find a message that can be moved to a topic, or return the verdict that it stays."""
-        queue = self._store.dispatch.look(source, queue_id)
+        queue = self._store.dispatch.find_queue(source, queue_id)
         keys = [GroupQueue(group, source, queue_id) for group in self._groups.groups_of(source)]
         opened = [key for key in keys if not self._groups.peek_in_flight(key).offsets.is_done(queue_offset)]
         if queue_offset < queue.min_offset or (keys and not opened):

@@ -104,7 +104,7 @@ class TopicRetention:
         queues, places = list[tuple[str, int, int]](), list[int]()
         for topic, queue_id, _, offset in rises:
             queues.append((topic, queue_id, offset))
-            places.append(self._store.dispatch.look(topic, queue_id).place(offset))
+            places.append(self._store.dispatch.find_queue(topic, queue_id).place(offset))
         return self._housekeeping.advance_queues(queues, places, now_ms) if queues else 0
 
     def _rises(self, topic: Topic, queue_ids: Iterable[int], now_ms: int) -> Iterator[QueueAdvance]:
@@ -114,7 +114,7 @@ class TopicRetention:
             if self._store.dispatch.is_unrecorded(topic.name, queue_id):
                 continue
             with suppress(StoreDamaged):
-                first = self._store.dispatch.look(topic.name, queue_id).min_offset
+                first = self._store.dispatch.find_queue(topic.name, queue_id).min_offset
                 oldest_ms = self._reading.store_ms(topic.name, queue_id, first)
                 if oldest_ms is None or oldest_ms >= since_ms:
                     continue

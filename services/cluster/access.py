@@ -27,7 +27,7 @@ from commitlog import layout
 from commitlog.disk import FOLDER_MODE
 from services.process.private_files import EVERYBODY_READS, write_whole
 
-LOOK_SECONDS: Final = 2.0
+REFRESH_SECONDS: Final = 2.0
 SETTINGS, CERTIFICATES = "tidewheel.toml", "nodes.pem"
 
 log = structlog.get_logger()
@@ -45,7 +45,7 @@ def settings_for(nodes: Nodes, token: Path | None) -> str:
     return f'{said}\nhttp = "{where}"\n{trust}{secret}'
 
 
-def write(store: Path, nodes: Nodes, token: Path | None) -> None:
+def write_access_files(store: Path, nodes: Nodes, token: Path | None) -> None:
     """Write the certificate file, and then the settings file. Raise OSError if the disk fails."""
     folder = store / layout.ACCESS
     folder.mkdir(FOLDER_MODE, exist_ok=True)
@@ -65,8 +65,8 @@ async def keep_files_current(
         nodes = dict(known())
         if list(nodes.items()) != list(written.items()):
             try:
-                await asyncio.to_thread(write, store, nodes, token)
+                await asyncio.to_thread(write_access_files, store, nodes, token)
                 written = nodes
             except OSError as error:  # the disk may be full; the old files are kept
                 log.warning("the file for commands was not written", reason=str(error))
-        await pause(LOOK_SECONDS)
+        await pause(REFRESH_SECONDS)

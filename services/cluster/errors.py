@@ -20,7 +20,7 @@ class CopyRefused(TidewheelError):
     code = "TW-257"
 
 
-class OrderRefused(TidewheelError):
+class CommandRefused(TidewheelError):
     """The command to the cluster was rejected."""
 
     code, exit_code = "TW-258", 4
@@ -32,7 +32,7 @@ class EngineTrouble(Busy):
     code, is_own = "TW-259", True
 
 
-class InvalidOrder(ClientMistake):
+class InvalidCommand(ClientMistake):
     """The request body does not contain a valid node name or version."""
 
     code = "TW-260"

@@ -71,7 +71,7 @@ class Evidence(NamedTuple):
         return f"up to byte {self.end} of the log, with record {self.record} of the shared log"
 
 
-class State(Enum):
+class ProofState(Enum):
     """Whether the evidence in a copy agrees with the shared log."""
 
     OPEN = "open"
@@ -104,7 +104,7 @@ class ChainComparison(Enum):
     NOT_READ = "not read"
 
 
-class Verdict(Enum):
+class EvidenceVerdict(Enum):
     """What a node does after a comparison with the evidence."""
 
     ADVANCE = "advance"
@@ -118,21 +118,21 @@ class Verdict(Enum):
 
 
 FLUSH_VERDICTS: Final = {
-    (DiskComparison.EQUAL, True): Verdict.ADVANCE,
-    (DiskComparison.EQUAL, False): Verdict.ADVANCE,
-    (DiskComparison.UNSOUND, True): Verdict.WRITE,
-    (DiskComparison.UNSOUND, False): Verdict.CUT,
-    (DiskComparison.OTHER, True): Verdict.HALT,
-    (DiskComparison.OTHER, False): Verdict.SET_ASIDE,
+    (DiskComparison.EQUAL, True): EvidenceVerdict.ADVANCE,
+    (DiskComparison.EQUAL, False): EvidenceVerdict.ADVANCE,
+    (DiskComparison.UNSOUND, True): EvidenceVerdict.WRITE,
+    (DiskComparison.UNSOUND, False): EvidenceVerdict.CUT,
+    (DiskComparison.OTHER, True): EvidenceVerdict.HALT,
+    (DiskComparison.OTHER, False): EvidenceVerdict.SET_ASIDE,
 }
 """The verdict for each comparison result. The flag is whether the offset is below the accepted end."""
 REPLACEMENT_VERDICTS: Final = {
-    **{(ChainComparison.SAME, look): Verdict.TAKE for look in RecordLookup},
-    **{(ChainComparison.ANOTHER, look): Verdict.REFUSE for look in RecordLookup},
-    **{(ChainComparison.FORGOTTEN, look): Verdict.COMPARE for look in RecordLookup},
-    **{(ChainComparison.NOT_READ, look): Verdict.REFUSE for look in RecordLookup},
-    (ChainComparison.NOT_READ, RecordLookup.SAME): Verdict.TAKE,
-    (ChainComparison.FORGOTTEN, RecordLookup.SAME): Verdict.TAKE,
+    **{(ChainComparison.SAME, look): EvidenceVerdict.TAKE for look in RecordLookup},
+    **{(ChainComparison.ANOTHER, look): EvidenceVerdict.REFUSE for look in RecordLookup},
+    **{(ChainComparison.FORGOTTEN, look): EvidenceVerdict.COMPARE for look in RecordLookup},
+    **{(ChainComparison.NOT_READ, look): EvidenceVerdict.REFUSE for look in RecordLookup},
+    (ChainComparison.NOT_READ, RecordLookup.SAME): EvidenceVerdict.TAKE,
+    (ChainComparison.FORGOTTEN, RecordLookup.SAME): EvidenceVerdict.TAKE,
 }
 
 
@@ -161,26 +161,26 @@ class CopyProof:
     ) -> None:
         self._cluster = cluster
         self.claimed = claimed if claimed is not None and claimed.cluster == cluster else None
-        self.state = State.AGREED
+        self.state = ProofState.AGREED
         if self.claimed is not None:
-            self.state = State.OPEN if _is_before(checkpoint, self.claimed) else State.AGREED
-            if self.state is State.AGREED and (
+            self.state = ProofState.OPEN if _is_before(checkpoint, self.claimed) else ProofState.AGREED
+            if self.state is ProofState.AGREED and (
                 trace is ChainComparison.ANOTHER or checkpoint.end < self.claimed.end
             ):
-                raise self._lost(checkpoint)
+                raise self._history_lost_error(checkpoint)
 
     @property
     def accepted_end(self) -> int:
         """The accepted end, or 0 if there is no evidence."""
         return 0 if self.claimed is None else self.claimed.end
 
-    def verdict_at(self, in_place: DiskComparison, offset: int) -> Verdict:
+    def verdict_at(self, in_place: DiskComparison, offset: int) -> EvidenceVerdict:
         """Return the verdict at `offset`, the first difference between an accepted flush and the log files.
 
         Raise `Halted` if the copy and the shared log have different histories.
         """
         verdict = FLUSH_VERDICTS[in_place, offset < self.accepted_end]
-        if verdict is Verdict.HALT:
+        if verdict is EvidenceVerdict.HALT:
             raise Halted(
                 f"The shared log has another history than this copy: another record lies at byte {offset} of "
                 f"the log, and up to byte {self.accepted_end} this node has read it accepted."
@@ -194,20 +194,20 @@ class CopyProof:
         soon as it has applied the evidence record.
         """
         claimed = self.claimed
-        if self.state is State.AGREED or claimed is None or _is_before(read, claimed):
+        if self.state is ProofState.AGREED or claimed is None or _is_before(read, claimed):
             return
         if read != FoldProgress(
             claimed.end, claimed.chain, claimed.record + 1, (claimed.record, claimed.crc)
         ):
-            raise self._lost(read)
-        self.state = State.AGREED
+            raise self._history_lost_error(read)
+        self.state = ProofState.AGREED
 
     def new_evidence(self, epoch: int, end: int, chain: int, led: tuple[int, int] | None) -> Evidence | None:
         """Return new evidence for a copy with all bytes up to `end`, or None if nothing has changed.
 
         `led` is the offset and the CRC-32 of the newest leader record in the fold.
         """
-        if self.state is State.OPEN or led is None:
+        if self.state is ProofState.OPEN or led is None:
             return None
         if self.claimed is not None and led[0] <= self.claimed.record:
             return None
@@ -216,11 +216,11 @@ class CopyProof:
         return self.claimed
 
     @property
-    def may_lead(self) -> bool:
+    def can_lead(self) -> bool:
         """Whether the node may lead. Any existing evidence must be confirmed first."""
-        return self.state is State.AGREED
+        return self.state is ProofState.AGREED
 
-    def _lost(self, read: FoldProgress) -> Halted:
+    def _history_lost_error(self, read: FoldProgress) -> Halted:
         assert self.claimed is not None, "without evidence nothing is missed"
         return Halted(
             f"Record {self.claimed.record} of the shared log was read before, with byte {self.claimed.end} "
@@ -245,9 +245,11 @@ def compare_chain(fold: Fold, claimed: Evidence | None) -> ChainComparison:
     ]
 
 
-def replacement_verdict(claimed: Evidence | None, trace: ChainComparison, look: RecordLookup) -> Verdict:
+def replacement_verdict(
+    claimed: Evidence | None, trace: ChainComparison, look: RecordLookup
+) -> EvidenceVerdict:
     """Return whether a copy with the evidence `claimed` may be replaced.
 
     The replacement is another copy or the whole shared log.
     """
-    return Verdict.TAKE if claimed is None else REPLACEMENT_VERDICTS[trace, look]
+    return EvidenceVerdict.TAKE if claimed is None else REPLACEMENT_VERDICTS[trace, look]

@@ -39,7 +39,7 @@ from commitlog import layout, snapshot, store_format
 from commitlog.disk import Disk
 from commitlog.errors import NotAStore
 from commitlog.facts.facts import LogCut, facts_of
-from commitlog.keep import Keep
+from commitlog.keep import KeepFiles
 from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage, LogScan
@@ -54,7 +54,7 @@ from services.cluster.replica import Replica, SharedPart, newest_checkpoint
 from services.cluster.tail import Tail
 from services.process.private_files import GROUP_READS, write_whole
 from sharedlog.engine import Head
-from sharedlog.engines import NOWHERE, SharedLog, beginning_of
+from sharedlog.engines import EMPTY_HEAD, SharedLog, beginning_of
 from sharedlog.errors import ClusterExists, NoCluster
 from sharedlog.fold import Fold, Position
 from sharedlog.record import CHAIN_AT_GENESIS, ID_BYTES, NOBODY, Kind, SharedRecord, encode, encode_facts
@@ -167,9 +167,9 @@ class RestoredCluster(NamedTuple):
 def found_on_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> FoundedCluster:
     """Create a cluster from a standalone broker's store, which becomes the store of `node`.
 
-    Raise `ClusterExists` if the shared log already contains a cluster, `Unknown` if the engine does not
-    respond, a `StoreError` if the store cannot be used, or `ConfigurationError` if the store uses a virtual
-    clock.
+    Raise `ClusterExists` if the shared log already contains a cluster, `EngineUnavailable` if the engine does
+    not respond, a `StoreError` if the store cannot be used, or `ConfigurationError` if the store uses a
+    virtual clock.
     """
     with lock_store(root, is_node=False) as disk:
         return FoundedCluster(*_found(engine, root, disk, node, now_ms, None))
@@ -286,7 +286,7 @@ def remaining_data(disk: Disk) -> RemainingData:
     end = beyond_end
     if not unproven and beyond_end > accepted_end:
         end, damaged = _scan_sound_records(disk, segment_bytes, accepted_end)
-    end, keep_bytes = max(end, checkpoint), Keep(disk).damaged_bytes
+    end, keep_bytes = max(end, checkpoint), KeepFiles(disk).damaged_bytes
     damaged = _missing_first_bytes(disk, segment_bytes, checkpoint, end) + damaged
     kept = [Damage(one.first_offset, min(one.end_offset, end)) for one in damaged if one.first_offset < end]
     kept = holes.join_ranges(kept)
@@ -377,10 +377,10 @@ def _found(
         )
     )
     shared.fold = Fold(cluster)
-    shared.fold.take(0, genesis)
-    engine.found(NOWHERE)
+    shared.fold.apply_record(0, genesis)
+    engine.create_log(EMPTY_HEAD)
     replica.checkpoint(now_ms)
-    engine.append_if(NOWHERE, [genesis], Head(epoch, NOBODY, position))
+    engine.append_if(EMPTY_HEAD, [genesis], Head(epoch, NOBODY, position))
     write_whole(
         root / layout.CLUSTER, json.dumps({"cluster": cluster.hex(), "node": node}) + "\n", GROUP_READS
     )

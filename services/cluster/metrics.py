@@ -19,7 +19,7 @@ from services.cluster.watching.unanswered import EngineDiagnosis
 from services.live.live_broker import LiveBroker
 from services.live.progress import measure_with_pauses
 
-LOOK_EACH_MS: Final = 2_000
+REFRESH_INTERVAL_MS: Final = 2_000
 """Minimum time in milliseconds between progress measurements, which scan all message groups."""
 
 
@@ -38,7 +38,7 @@ class ClusterMetrics(Collector):
         self._scrubbing, self._sessions = scrubbing, sessions
         self.live: LiveBroker | None = None
         """This node's broker, or None if this node is not the leader."""
-        self._looked_ms: int | None = None
+        self._refreshed_ms: int | None = None
         self._progress: dict[str, Any] | None = None
 
     @property
@@ -69,13 +69,13 @@ class ClusterMetrics(Collector):
     async def progress(self) -> dict[str, Any]:
         """Return the status field `progress`, which is None unless this node leads with a working broker.
 
-        Progress is measured at most once every `LOOK_EACH_MS` milliseconds.
+        Progress is measured at most once every `REFRESH_INTERVAL_MS` milliseconds.
         """
         live, now_ms = self.live, monotonic_ms()
-        if live is None or live.unwell is not None or live.broken.done():
-            self._looked_ms, self._progress = None, None
-        elif self._looked_ms is None or now_ms - self._looked_ms >= LOOK_EACH_MS:
-            self._looked_ms = now_ms
+        if live is None or live.disk_failure is not None or live.broken.done():
+            self._refreshed_ms, self._progress = None, None
+        elif self._refreshed_ms is None or now_ms - self._refreshed_ms >= REFRESH_INTERVAL_MS:
+            self._refreshed_ms = now_ms
             self._progress = (await measure_with_pauses(live.core, live.clock.now_ms())).to_json()
         return {"progress": self._progress}
 
@@ -130,13 +130,13 @@ class ClusterMetrics(Collector):
         unaccepted = "Bytes that the leader has appended and nobody has accepted."
         yield _gauge("unaccepted_bytes", unaccepted, self.view()["unaccepted_bytes"])
         if view["took_over"] is not None:
-            took_over = GaugeMetricFamily(
+            last_takeover = GaugeMetricFamily(
                 "tidewheel_cluster_last_takeover_timestamp_seconds",
                 "When the node began to lead, the last time, and why.",
                 labels=("why",),
             )
-            took_over.add_metric((view["took_over"]["why"],), view["took_over"]["at_ms"] / 1000)
-            yield took_over
+            last_takeover.add_metric((view["took_over"]["why"],), view["took_over"]["at_ms"] / 1000)
+            yield last_takeover
 
     def _scrub_metrics(self) -> Iterator[Metric]:
         """On a leader, yield the number of log faults and the age of each scrub pass."""

@@ -51,7 +51,7 @@ from services.cluster.evidence_file import EvidenceFile
 from services.cluster.tail import Tail
 from sharedlog.bodies import verify_records
 from sharedlog.engine import Engine
-from sharedlog.errors import Trimmed, Unknown
+from sharedlog.errors import EngineUnavailable, LogTrimmed
 from sharedlog.fold import Fold, Outcome, Step
 from sharedlog.sink import SharedSink
 
@@ -60,7 +60,7 @@ LEASE_MS_MIN: Final = 30_000
 
 Consumers cannot acknowledge during a takeover. A takeover lengthens a lease only once; see
 `services.broker.groups.leases`."""
-AGAIN_BYTES: Final = 8 * 1024 * 1024
+EXTRA_CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
 """Bytes of log after a checkpoint before an additional one. At startup, reading 8 MiB takes 0.4 s.
 """
 _EVIDENT: Final = frozenset((Outcome.ACCEPTED, Outcome.ALIVE, Outcome.NEW_EPOCH))
@@ -118,7 +118,7 @@ class Replica:
         if disk.size(layout.REFETCH) >= 0:
             raise StoreDamaged("Another node's copy is to take this one's place: cluster refetch was called.")
         shared, evidence = SharedPart(Fold(cluster)), EvidenceFile.open(disk)
-        end = go_back_to_checkpoint(disk)
+        end = reset_to_checkpoint(disk)
         core = Broker.recover(disk, settings, now_ms, end, shared, keeps_tail=True)
         replica = cls(disk, core, shared, evidence)
         replica.require_sound()
@@ -178,15 +178,17 @@ class Replica:
 
         All CRCs and offsets of a flush are verified before any byte of the flush is written.
 
-        Raise `Trimmed` for a GENESIS record if this node lacks the earlier data. Raise `Halted` if the shared
-        log contradicts the copy, or OSError if the disk fails. After an OSError, the copy is unusable.
+        Raise `LogTrimmed` for a GENESIS record if this node lacks the earlier data. Raise `Halted` if the
+        shared log contradicts the copy, or OSError if the disk fails. After an OSError, the copy is unusable.
         """
         assert self.sink is None, "a leader's records are taken by its sink"
-        step = self.fold.take(offset, stored)
+        step = self.fold.apply_record(offset, stored)
         fold = self.fold
         self._proof.check_fold(FoldProgress(fold.end, fold.chain, fold.next_offset, fold.last_read))
         if self.fold.end > self.core.end_offset and step.outcome is Outcome.NOTED:
-            raise Trimmed(f"The cluster began with a store of {self.fold.end} bytes, and this node has none.")
+            raise LogTrimmed(
+                f"The cluster began with a store of {self.fold.end} bytes, and this node has none."
+            )
         if step.outcome is Outcome.ACCEPTED:
             parts = zip(step.flush, step.offsets, strict=True)
             encoded = [one for part, at in parts for one in verify_records(part, at)]
@@ -219,11 +221,11 @@ class Replica:
     def prepare_to_lead(self) -> None:
         """Prepare the copy for leading. The node must have read the whole shared log.
 
-        Bytes after the accepted log end are set aside. Raise `Unknown` if a node with this copy may not lead,
-        or OSError if the disk fails. After an OSError, the copy is unusable.
+        Bytes after the accepted log end are set aside. Raise `EngineUnavailable` if a node with this copy may
+        not lead, or OSError if the disk fails. After an OSError, the copy is unusable.
         """
-        if not self._proof.may_lead:
-            raise Unknown(
+        if not self._proof.can_lead:
+            raise EngineUnavailable(
                 f"The shared log was not read up to byte {self._proof.accepted_end} of the log, which this "
                 "node has read before."
             )
@@ -246,10 +248,10 @@ class Replica:
         Returns True at most once after each opening and each takeover, and never before the node has read the
         shared log up to the evidence.
         """
-        if self._is_settled or not self._proof.may_lead:
+        if self._is_settled or not self._proof.can_lead:
             return False
         self._is_settled = True
-        return self.beyond_checkpoint_bytes >= AGAIN_BYTES
+        return self.beyond_checkpoint_bytes >= EXTRA_CHECKPOINT_BYTES
 
     def start_lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
         """Let the core write to the shared log. This node's EPOCH record must be the newest one.
@@ -282,7 +284,7 @@ def newest_checkpoint(disk: Disk) -> int:
     return start.offset if start is not None and SHARED in start.parts else 0
 
 
-def go_back_to_checkpoint(disk: Disk) -> int:
+def reset_to_checkpoint(disk: Disk) -> int:
     """Reset the published end of a node's store to its newest checkpoint. Return the offset.
 
     Raise OSError if the disk fails.

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from services.cluster.copies.checkpoints import copies_view
+from services.cluster.copies.checkpoints import holdings_view
 from services.cluster.election.table import Role
 from services.cluster.node import ClusterNode, monotonic_ms
 
 
 def status_of(node: ClusterNode) -> dict[str, Any]:
     """Return the status of a cluster node as a JSON-serializable dictionary."""
-    election, replica, leader = node.election, node.acts.replica, node.known_leader
+    election, replica, leader = node.election, node.actions.replica, node.known_leader
     fold, seen = None if replica is None else replica.fold, election.answers.seen
     leads = node.role is Role.LEADING
     return {
@@ -27,10 +27,10 @@ def status_of(node: ClusterNode) -> dict[str, Any]:
         "beyond_checkpoint_bytes": None if replica is None else replica.beyond_checkpoint_bytes,
         "finalized_version": None if fold is None else fold.finalized,
         "supported_version": node.me.supports,
-        "took_over": None if node.took_over is None else node.took_over._asdict(),
-        "copies": {} if fold is None else copies_view(fold.holdings),
-        "followers": node.lead.lags() if leads and node.lead is not None else {},
-        "trimmed_below": node.acts.copying.trimmed_below,
+        "took_over": None if node.last_takeover is None else node.last_takeover._asdict(),
+        "copies": {} if fold is None else holdings_view(fold.holdings),
+        "followers": node.leader_term.lags() if leads and node.leader_term is not None else {},
+        "trimmed_below": node.actions.copying.trimmed_below,
         "copying": election.copying,
         "halted": election.halted,
         "reopened": election.reopened,
@@ -38,4 +38,4 @@ def status_of(node: ClusterNode) -> dict[str, Any]:
         "foreign_lines": seen.foreign_lines,
         "repeated_records": seen.repeated_records,
         "broken_records": node.broken_records,
-    } | node.health.pace.view(leads=leads)
+    } | node.health.lag_and_skew.view(leads=leads)

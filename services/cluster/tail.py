@@ -33,7 +33,7 @@ from commitlog import imported, layout, record
 from commitlog.disk import Disk
 from commitlog.recovery import LogScan, holds_other
 from commitlog.segments import Segments
-from services.cluster.evidence import CopyProof, DiskComparison, Verdict
+from services.cluster.evidence import CopyProof, DiskComparison, EvidenceVerdict
 from sharedlog.record import SharedRecord
 
 ASIDE_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -64,9 +64,9 @@ class Tail:
             return
         in_place, offset = self._compare(flush)
         verdict = proof.verdict_at(in_place, offset)
-        if verdict is Verdict.WRITE:
+        if verdict is EvidenceVerdict.WRITE:
             self._clear_closed(flush)
-        elif verdict in (Verdict.SET_ASIDE, Verdict.CUT):
+        elif verdict in (EvidenceVerdict.SET_ASIDE, EvidenceVerdict.CUT):
             self.cut_at(offset)
         self.has_bytes = self.has_bytes and self._end > flush[-1].end
 

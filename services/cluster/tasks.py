@@ -21,9 +21,9 @@ class Tasks:
         for kept in (self._all, self._concurrent) if is_concurrent else (self._all,):
             kept.add(task)
             task.add_done_callback(kept.discard)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_done)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._broken(error)
 

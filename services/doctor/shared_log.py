@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 from services.doctor.finding import Finding, fine, warning, wrong
 from sharedlog.engine import Stored
 from sharedlog.engines import KAFKA, SharedLog, beginning_of, engine_of, without_password
-from sharedlog.errors import Halted, NoCluster, Refused, Unknown
+from sharedlog.errors import EngineRefused, EngineUnavailable, Halted, NoCluster
 from sharedlog.faults import READ_BYTES
 from sharedlog.holdings import Holdings
 from sharedlog.password_file import PARAMETER
-from sharedlog.record import Foreign, Garbled, Kind, SharedRecord, decode
+from sharedlog.record import CorruptRecord, ForeignRecord, Kind, SharedRecord, decode
 from sharedlog.scrub import CheckResult, count_range, read_range
 
 OURS: Final = ("log", PARAMETER)
@@ -48,15 +48,15 @@ def examined(url: str) -> Iterator[Finding]:
         shown = without_password(url)
         try:
             settings = [wrong("settings", one, "") for one in _asked(engine.check_settings)]
-            settings += [warning("settings", one, "") for one in _asked(engine.notes)]
-        except Unknown as error:
+            settings += [warning("settings", one, "") for one in _asked(engine.list_risky_settings)]
+        except EngineUnavailable as error:
             yield wrong("connect", error.detail, _by_hand(shown))
             return
         yield fine("connect", f"{shown} answers")
         yield from _clock(engine)
         try:
             is_ours = yield from _log(engine, shown)
-        except (Unknown, Refused, Halted) as error:
+        except (EngineUnavailable, EngineRefused, Halted) as error:
             yield wrong("cluster", error.detail, "")
             is_ours = True
     if is_ours:
@@ -70,8 +70,8 @@ def _clock(engine: SharedLog) -> Iterator[Finding]:
     """
     began_ms = time.time_ns() // 1_000_000
     try:
-        engine_ms = engine.try_session()
-    except (Unknown, Refused, Halted) as error:
+        engine_ms = engine.check_session()
+    except (EngineUnavailable, EngineRefused, Halted) as error:
         yield wrong("session", error.detail, "")
         return
     ended_ms = time.time_ns() // 1_000_000
@@ -93,7 +93,7 @@ def _ahead_of_leader_ms(engine: SharedLog) -> int | None:
     """Return the offset of the engine's clock from the leader's clock at the newest record, or None if it is
     unknown.
     """
-    with suppress(Unknown, Refused, Halted):
+    with suppress(EngineUnavailable, EngineRefused, Halted):
         _, end = engine.bounds()
         for one in engine.read(max(0, end - BEATS), 1 << 20)[::-1]:
             record = _decoded(one)
@@ -111,14 +111,16 @@ def _asked(ask: Callable[[], list[str]]) -> list[str]:
 
 
 def _log(engine: SharedLog, shown: str) -> Generator[Finding, None, bool]:
-    """Examine the records, and whether another record would be accepted; raise `Unknown` or `Halted`.
+    """Examine the records, and whether another record would be accepted.
 
-    Returns False if the log does not belong to a cluster.
+    Returns False if the log does not belong to a cluster. Raise `EngineUnavailable` or `Halted`.
     """
     try:
         first, end = engine.bounds()
         found = engine.read(first, 1)[:1] if end > first else []
-        with suppress(Unknown):  # the last record is missing; the count reports other missing records
+        with suppress(
+            EngineUnavailable
+        ):  # the last record is missing; the count reports other missing records
             found += engine.read(end - 1, 1)[:1] if found else []
     except NoCluster as error:
         yield wrong("cluster", error.detail, f"To begin one: tidewheel cluster create {quote(shown)}")
@@ -157,14 +159,14 @@ def _log(engine: SharedLog, shown: str) -> Generator[Finding, None, bool]:
 def _records(engine: SharedLog, cluster: bytes) -> Iterator[Finding]:
     """Count the records of the log, and read the first of them.
 
-    Raises `Unknown` or `Refused`.
+    Raises `EngineUnavailable` or `EngineRefused`.
     """
     faults, counting = list[str](), CheckResult([], 0, is_whole=False)
     while not counting.is_whole:
         counting = count_range(engine, counting.next_record)
         faults += counting.faults
     reading = CheckResult([], 0, is_whole=False)
-    with suppress(*((Unknown, Halted) if faults else ())):  # if the end of the log is lost
+    with suppress(*((EngineUnavailable, Halted) if faults else ())):  # if the end of the log is lost
         for _ in range(READS):
             if not reading.is_whole:
                 reading = read_range(engine, cluster, reading.next_record)
@@ -179,8 +181,9 @@ def _records(engine: SharedLog, cluster: bytes) -> Iterator[Finding]:
 
 
 def _words(engine: SharedLog, cluster: bytes) -> Iterator[Finding]:
-    """Yield reports of nodes in the newest records that they cannot read further; raise `Unknown` or
-    `Refused`.
+    """Yield the newest records in which nodes report that they cannot read further.
+
+    Raise `EngineUnavailable` or `EngineRefused`.
     """
     holdings, (first, end) = Holdings(), engine.bounds()
     at = max(first, end - WORDS)
@@ -201,8 +204,8 @@ def _words(engine: SharedLog, cluster: bytes) -> Iterator[Finding]:
 
 def _written(engine: SharedLog) -> Finding:
     try:
-        engine.try_append()
-    except (Refused, Unknown) as error:
+        engine.check_append()
+    except (EngineRefused, EngineUnavailable) as error:
         return wrong("write", f"no record would be taken: {error.detail}", "")
     return fine("write", "this user may append; nothing was left there")
 
@@ -211,7 +214,7 @@ def _decoded(stored: Stored) -> SharedRecord | str:
     """Return a cluster record, or a description of other data."""
     try:
         return decode(stored.stored, None)
-    except (Foreign, Garbled) as error:
+    except (ForeignRecord, CorruptRecord) as error:
         return str(error)
 
 

@@ -27,13 +27,13 @@ from typing import Any, Final, NamedTuple
 from commitlog.epochs import EpochRange, begun_by, epoch_at, epochs_of, leader_at
 from commitlog.facts import acks
 from commitlog.facts.facts import (
+    CheckBackSent,
     Fact,
-    Finished,
-    HalfAsked,
     HalfEnded,
-    HalfEndedLate,
+    LateEndRequested,
     LeaseChanged,
     LogCut,
+    MessagesFinished,
     TimerEnded,
     facts_of,
 )
@@ -59,7 +59,7 @@ from services.explain.life import (
     standing,
 )
 from tidewheel.errors import ClientMistake
-from txn.half import claimed_offset
+from txn.half import unverified_offset
 
 RECORDS_MAX: Final = 1_000
 """Maximum number of records with the name that are shown."""
@@ -167,7 +167,7 @@ def _sought(log: SearchedLog, name: str) -> str:
     """
     digits = name.removeprefix("@").replace(",", "")
     is_offset = name.startswith("@") and digits.isascii() and digits.isdigit()
-    offset = int(digits) if is_offset else claimed_offset(name)
+    offset = int(digits) if is_offset else unverified_offset(name)
     there = log.record_at(offset) if offset >= 0 else None
     return (ids_of(there).message_id if there else "") or name
 
@@ -241,13 +241,13 @@ def _ends(named: Collection[Record]) -> dict[int, int]:
 
 def _refers(fact: Fact, anchors: Collection[int], places: set[Place]) -> bool:
     match fact:
-        case Finished():
+        case MessagesFinished():
             return any(place.is_in(fact) for place in places)
         case LeaseChanged((_, topic, queue_id), entry):
             return Place(topic, queue_id, entry.queue_offset) in places
         case LogCut():
             return any(place.is_below(fact) for place in places)
-        case HalfEnded() | HalfAsked() | HalfEndedLate():
+        case HalfEnded() | CheckBackSent() | LateEndRequested():
             return fact.half_offset in anchors
         case TimerEnded():
             return fact.timer_offset in anchors

@@ -29,14 +29,14 @@ from typing import Any, Final, NamedTuple
 
 from commitlog import properties
 from commitlog.facts.facts import (
+    CheckBackSent,
     Fact,
-    Finished,
-    HalfAsked,
     HalfEnded,
-    HalfEndedLate,
     HalfStored,
+    LateEndRequested,
     LeaseChanged,
     LogCut,
+    MessagesFinished,
     TimerEnded,
     TimerSet,
     facts_of,
@@ -56,7 +56,7 @@ from commitlog.kinds import (
 )
 from commitlog.record import TYPE_SYSTEM, Record
 from consumequeue.attempts import Cause
-from services.broker.timers.timer_records import move_reason
+from services.broker.timers.timer_records import read_move_reason
 from tidewheel import property_names
 
 EXPIRED: Final = "EXPIRED"
@@ -74,7 +74,7 @@ class Place(NamedTuple):
     queue_id: int
     queue_offset: int
 
-    def is_in(self, fact: Finished) -> bool:
+    def is_in(self, fact: MessagesFinished) -> bool:
         """Return whether a group has acknowledged or skipped the message at this position."""
         return (self.topic, self.queue_id) == (fact.topic, fact.queue_id) and any(
             first <= self.queue_offset < first + count for first, count in fact.ranges
@@ -185,15 +185,15 @@ def _told(fact: Fact, one: Record, subjects: Subjects) -> Iterator[Event]:
     match fact:
         case TimerEnded():
             yield from _ended(fact, one, subjects)
-        case HalfAsked():
+        case CheckBackSent():
             note = f"its producer how it ended, time {fact.asked_count}"
             yield from _of_half(fact.half_offset, "asked", note, one, subjects)
-        case HalfEndedLate():
+        case LateEndRequested():
             note = f"its producer's {fact.asked_for}: the half had expired"
             yield from _of_half(fact.half_offset, "refused", note, one, subjects)
         case HalfEnded() if one.topic == OUTCOME_TOPIC:
             yield _outcome(fact, one, subjects)
-        case Finished() if not fact.is_passed:
+        case MessagesFinished() if not fact.is_passed:
             yield from _acknowledged(fact, one, subjects)
         case LeaseChanged():
             yield from _leased(fact, one, subjects)
@@ -312,7 +312,7 @@ def _own_event(one: Record, ids: Ids, facts: Iterable[Fact]) -> Event:
     what, note = _what(one, stored, facts)
     place = place_of(one)
     # an operator ended the half message
-    is_of_operator = what in ("committed", "armed") and move_reason(stored) is None
+    is_of_operator = what in ("committed", "armed") and read_move_reason(stored) is None
     return Event(
         one.physical_offset,
         one.store_ms,
@@ -399,7 +399,7 @@ def _outcome(fact: HalfEnded, one: Record, subjects: Subjects) -> Event:
     return Event(one.physical_offset, one.store_ms, what, ids.topic, ids.message_id, note)
 
 
-def _acknowledged(fact: Finished, one: Record, subjects: Subjects) -> Iterator[Event]:
+def _acknowledged(fact: MessagesFinished, one: Record, subjects: Subjects) -> Iterator[Event]:
     is_settled = fact.group == OPERATORS
     what = "settled" if is_settled else "acknowledged"
     note = "its dead letter was redriven or purged" if is_settled else f"by group {fact.group}"

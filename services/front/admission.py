@@ -16,7 +16,7 @@ from commitlog.limits import STRANGER_MS_MAX, STRANGERS_PER_ADDRESS_MAX
 TOO_MANY = "too many connections"
 SILENT = "said nothing"
 IDLE = "idle"
-STRANGER = "not let in"
+UNAUTHENTICATED = "not let in"
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ import struct
 from enum import Enum
 from typing import Final
 
-ENOUGH_BYTES: Final = 8
+DETECTION_BYTES: Final = 8
 """Number of bytes that identify any protocol."""
 
 _TLS_HANDSHAKE: Final = b"\x16"
@@ -46,13 +46,13 @@ def detect_protocol(first: bytes) -> Protocol | None:
         return Protocol.HTTP2
     if _METHOD.match(first):
         return Protocol.HTTP1
-    if len(first) < ENOUGH_BYTES and (first[:1] in (b"", b"\0") or _LETTERS.fullmatch(first)):
+    if len(first) < DETECTION_BYTES and (first[:1] in (b"", b"\0") or _LETTERS.fullmatch(first)):
         return None
     return Protocol.REMOTING if _is_frame(first) else Protocol.UNKNOWN
 
 
 def _is_frame(first: bytes) -> bool:
-    if len(first) < ENOUGH_BYTES or first[0] != 0:
+    if len(first) < DETECTION_BYTES or first[0] != 0:
         return False
     frame_bytes, header = _FRAME.unpack_from(first)
     return bool(0 < header & _HEADER_LENGTH_MASK <= frame_bytes - 4)

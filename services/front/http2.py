@@ -415,7 +415,7 @@ class Http2Connection:
             allowed_bytes = min(FRAME_BYTES_DEFAULT, self._receive_window, self._receive_initial)
             if is_whole and length <= allowed_bytes and end <= len(data):
                 self._handle_header_block(stream_id, END_STREAM, block, data[at + HEAD_BYTES : end])
-                self._charge_window(length)
+                self._consume_window(length)
                 self._reopen_window(length)
                 return int(end)
         self._handle_header_block(stream_id, 0, block, b"")
@@ -534,7 +534,7 @@ class Http2Connection:
             raise ProtocolViolation(
                 Code.PROTOCOL_ERROR, f"DATA came on stream {stream_id}, which has not begun."
             )
-        self._charge_window(size)
+        self._consume_window(size)
         data = _strip_padding(payload) if flags & PADDED else payload
         if stream is None or stream.state != OPEN:
             self._reopen_window(size)
@@ -572,7 +572,7 @@ class Http2Connection:
     def _is_refused_stream(self, stream_id: int) -> bool:
         return self._closing_from is not None and stream_id > self._closing_from
 
-    def _charge_window(self, size: int) -> None:
+    def _consume_window(self, size: int) -> None:
         self._receive_window -= size
         if self._receive_window < 0:
             raise ProtocolViolation(

@@ -24,7 +24,7 @@ from typing import Final
 import structlog
 
 from commitlog import limits as limits_of_all
-from services.front.admission import IDLE, SILENT, STRANGER, TOO_MANY, Admission, Limits
+from services.front.admission import IDLE, SILENT, TOO_MANY, UNAUTHENTICATED, Admission, Limits
 from services.front.answers import (
     NO_HTTP2_ALERT,
     PLAINTEXT_REFUSAL,
@@ -38,8 +38,8 @@ from services.front.client_hello import H2, parse_protocols
 from services.front.connection import Connection, ServerState, describe_tls_error
 from services.front.first_bytes import Protocol, detect_protocol
 from services.front.http2_frames import Code, encode_goaway
-from services.front.refusing import RefusingConnection
-from services.front.sweep import Sweep
+from services.front.refusing import RefusalConnection
+from services.front.sweep import ConnectionSweep
 
 BACKLOG: Final = 1_024
 ACCEPTED_AT_ONCE: Final = 64
@@ -96,7 +96,7 @@ class Port:
         self._refusal_count = 0
         self._handshakes = asyncio.Semaphore(limits_of_all.HANDSHAKES_MAX)
         self._listening: socket.socket | None = None
-        self._sweep = Sweep(
+        self._sweep = ConnectionSweep(
             min(CHECK_SECONDS, limits.idle_seconds), shared.connections, self._check_connection
         )
         self._is_shutting_down = False
@@ -348,7 +348,7 @@ class Port:
         if connection.is_authenticated or connection not in self._shared.connections:
             self._uncount_unauthenticated(connection)
         elif connection.calls.http2.stream_count:
-            self.count_refusal(connection, STRANGER, "")
+            self.count_refusal(connection, UNAUTHENTICATED, "")
             connection.transport.abort()
         else:  # For example, a health probe may never authenticate.
             self._loop.call_later(self._limits.stranger_seconds, self._expire_unauthenticated, connection)
@@ -374,7 +374,7 @@ class Port:
 
     async def _refuse_first_call(self, one: socket.socket, reason: ClientRefusal) -> None:
         """Refuse the first call of an HTTP/2 client, because clients report only the status of a call."""
-        refusing = RefusingConnection(reason)
+        refusing = RefusalConnection(reason)
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(REFUSAL_SECONDS):
                 await self._loop.connect_accepted_socket(lambda: refusing, one)

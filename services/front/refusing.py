@@ -19,7 +19,7 @@ BOUNDS = ConnectionLimits(
 )
 
 
-class RefusingConnection(asyncio.Protocol):
+class RefusalConnection(asyncio.Protocol):
     """A connection that refuses the first call and then closes.
 
     Create it in the event loop.

@@ -15,7 +15,7 @@ SLICE: Final = 256
 T = TypeVar("T")
 
 
-class Sweep(Generic[T]):
+class ConnectionSweep(Generic[T]):
     """Checks all items of a collection in periodic rounds.
 
     Each round calls `look` with the item and the current time, once per item still in the collection.

@@ -110,7 +110,7 @@ class LiveAccess:
 
     def users(self) -> list[User]:
         """Return all users, sorted by name."""
-        return self._clock.outward(self._core().users())
+        return self._clock.to_real_time(self._core().users())
 
     def check_user_exists(self, user: str) -> None:
         """Raise `UserNotFound` if the user does not exist."""
@@ -156,7 +156,7 @@ class LiveAccess:
 
     def tokens(self, user: str = "") -> list[Token]:
         """Return a user's tokens, or all tokens if `user` is empty."""
-        return self._clock.outward(self._core().tokens(user))
+        return self._clock.to_real_time(self._core().tokens(user))
 
     def find_token(self, text: str) -> Token:
         """Return the token with this text. Raise `Unauthorized` if the token is invalid."""

@@ -1,7 +1,7 @@
 """A single alarm for all due work. It fires at the earliest due time and is then set again.
 
 Setting a later time has no effect. Without pending work, no alarm is set and the broker sleeps. An alarm
-always fires within `LOOK_AGAIN_MS` milliseconds, because the system clock may be stepped in the meantime.
+always fires within `RECHECK_MS` milliseconds, because the system clock may be stepped in the meantime.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-LOOK_AGAIN_MS = 1_000
+RECHECK_MS = 1_000
 
 
 class Handle(Protocol):
@@ -37,7 +37,7 @@ class Alarm:
         if self._is_closed or due_ms is None or (self._handle is not None and self._due_ms <= due_ms):
             return
         self.stop()
-        wait_ms = min(max(due_ms - self._clock(), 0), LOOK_AGAIN_MS)
+        wait_ms = min(max(due_ms - self._clock(), 0), RECHECK_MS)
         self._due_ms = due_ms
         self._handle = self._call_later(wait_ms / 1000, self._fire)
 

@@ -27,8 +27,8 @@ from dataclasses import dataclass, field
 
 from commitlog import limits
 from commitlog.message import Message
-from services.broker.spine.values import CheckBack
-from services.live.errors import BrokerBroken, StoreUnwell
+from services.broker.spine.values import CheckBackRequest
+from services.live.errors import BrokerBroken, StoreUnavailable
 from services.live.long_polls import LongPolls
 from services.live.transactions import ProducerView
 
@@ -102,10 +102,10 @@ class CheckBackPolls:
             short, self._short = self._short, {}
             for topic in short:
                 if topic in self._lines:  # If no poll is open, the next poll restarts the check-backs.
-                    with suppress(StoreUnwell, BrokerBroken):
+                    with suppress(StoreUnavailable, BrokerBroken):
                         self._came(topic)
 
-    def add_check_back(self, question: CheckBack, read: Read) -> str:
+    def add_check_back(self, question: CheckBackRequest, read: Read) -> str:
         """Add a check-back to the next poll of its topic. Return the poll's client id.
 
         Return "" if the topic has no open poll, the memory limit is reached, or the half message is damaged.

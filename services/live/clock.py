@@ -29,10 +29,10 @@ from services.auth.tokens import Token
 from services.broker.groups.group_values import (
     DeadLetter,
     DeadLetterPage,
+    GroupStart,
     GroupView,
-    MissedView,
+    MissedMessagesView,
     QueueView,
-    Start,
 )
 from services.broker.groups.lite_subscribing import LiteStart, LiteStartPosition
 from services.broker.journal import JournalPage, StoredEntry
@@ -44,25 +44,25 @@ from services.broker.spine.values import (
     HalfFilter,
     HalfPage,
     HalfView,
-    Hold,
     PendingTimer,
     StartPosition,
     TimerFilter,
+    TimerHold,
     TimerPage,
     TimerVerdict,
     Topic,
 )
-from services.broker.task_items import DoneItem, ItemsPage
+from services.broker.task_items import ItemsPage, StoredTaskItem
 from services.broker.topic_changes import TopicChange, TopicUse
+from services.live.clock_steps import ClockSteps
 from services.live.errors import WrongClock
-from services.live.jumps import ClockSteps
 from tidewheel import property_names
 
 ClockKind = Literal["real", "virtual"]
 Told = TypeVar("Told")
 
 
-class KeptOffset:
+class StoredClockOffset:
     """The stored lead of a virtual clock over real time in milliseconds."""
 
     def __init__(self, disk: Disk, offset_ms: int) -> None:
@@ -77,7 +77,7 @@ class KeptOffset:
             self._kept_ms, self._turn = self.offset_ms, self._turn + 1
 
 
-def open_clock_offset(disk: Disk, kind: ClockKind) -> KeptOffset | None:
+def open_clock_offset(disk: Disk, kind: ClockKind) -> StoredClockOffset | None:
     """Return a store's clock offset, or None if the store uses real time.
 
     Raise `WrongClock` if the store was written with the other kind of clock.
@@ -91,10 +91,10 @@ def open_clock_offset(disk: Disk, kind: ClockKind) -> KeptOffset | None:
             )
         return None
     if offset_ms is None:
-        if layout.holds_records(disk):
+        if layout.has_records(disk):
             raise WrongClock("It holds records of real time: choose an empty folder for --clock virtual.")
         layout.begin_clock(disk)
-    return KeptOffset(disk, offset_ms or 0)
+    return StoredClockOffset(disk, offset_ms or 0)
 
 
 def ignore_step(from_ms: int, until_ms: int) -> None:
@@ -111,7 +111,7 @@ class Clock:
     def __init__(
         self,
         real_ms: Callable[[], int],
-        kept: KeptOffset | None = None,
+        kept: StoredClockOffset | None = None,
         counted_ms: Callable[[], float] | None = None,
     ) -> None:
         self.real_ms, self._kept = real_ms, kept
@@ -164,11 +164,11 @@ class Clock:
         if self._kept is not None:
             self._kept.keep()
 
-    def inward(self, given: Told) -> Told:
+    def to_broker_time(self, given: Told) -> Told:
         """Convert times in a caller's value to broker time. Plain numbers are not converted."""
         return cast(Told, _shift_times(given, self.offset_ms)) if self.offset_ms else given
 
-    def outward(self, told: Told) -> Told:
+    def to_real_time(self, told: Told) -> Told:
         """Convert times in a core value to real time."""
         return cast(Told, _shift_times(told, -self.offset_ms)) if self.offset_ms else told
 
@@ -245,7 +245,7 @@ def _shift_timer_page(page: TimerPage, by_ms: int) -> Changes:
     return {"timers": _shift_times(page.timers, by_ms), "after": after}
 
 
-def _shift_start(start: Start | LiteStart, by_ms: int) -> Changes:
+def _shift_start(start: GroupStart | LiteStart, by_ms: int) -> Changes:
     return {"at": start.at + by_ms} if start.kind in (StartPosition.TIME, LiteStartPosition.TIME) else {}
 
 
@@ -276,7 +276,7 @@ _RUNS: Final = _shift_fields("last_ms", "passed_ms")
 _CHANGES: Final[dict[type, Callable[[Any, int], Changes]]] = {
     StoredEntry: _shift_fields("store_ms"),
     JournalPage: _shift_inside("entries"),
-    DoneItem: _shift_fields("store_ms"),
+    StoredTaskItem: _shift_fields("store_ms"),
     ItemsPage: _shift_inside("items"),
     Message: _shift_message,
     Delivery: _shift_delivery,
@@ -287,14 +287,14 @@ _CHANGES: Final[dict[type, Callable[[Any, int], Changes]]] = {
     HalfFilter: _shift_fields("stored_before_ms"),
     HalfView: _shift_half,
     HalfPage: _shift_inside("halves"),
-    Start: _shift_start,
+    GroupStart: _shift_start,
     LiteStart: _shift_start,
-    Hold: _shift_fields("since_ms"),
+    TimerHold: _shift_fields("since_ms"),
     Topic: _shift_inside("hold"),
     TopicUse: _shift_inside("topic"),
     TopicChange: _shift_inside("use", "topic"),
     GroupView: _shift_inside("queues", "missed"),
-    MissedView: _shift_fields("last_ms"),
+    MissedMessagesView: _shift_fields("last_ms"),
     QueueView: _shift_fields("oldest_ms"),
     DeadLetter: _shift_dead_letter,
     DeadLetterPage: _shift_inside("dead_letters"),

@@ -38,7 +38,7 @@ VERDICTS = {DeadLetterVerb.REDRIVE: "REDRIVEN", DeadLetterVerb.PURGE: "PURGED"}
 
 
 @dataclass(slots=True, frozen=True)
-class DeadLetterOrder:
+class DeadLetterTaskRequest:
     """An order to purge dead letters, or to redrive them to the topic `target`.
 
     If `target` is empty, each dead letter returns to its original topic and is delivered only to its group.
@@ -54,25 +54,25 @@ class DeadLetterOrder:
     limit: int = 0
 
 
-DeadLetterTask = Task[DeadLetterOrder]
+DeadLetterTask = Task[DeadLetterTaskRequest]
 
 
-class DeadLetterTasks(Tasks[DeadLetterOrder]):
+class DeadLetterTasks(Tasks[DeadLetterTaskRequest]):
     """Tasks on dead letters."""
 
     what, command = "dead letters", "dlq"
 
-    def check(self, order: DeadLetterOrder) -> None:
+    def check(self, order: DeadLetterTaskRequest) -> None:
         """Reject an unknown group or topic, so that a misspelled name creates neither."""
         dead_letters.check_group(self._live, order.group)
         if order.target:
             self._live.core.topics.get(order.target)
-        self._back(order)
+        self._return_topics(order)
 
-    def _end_offset(self, order: DeadLetterOrder) -> int:
+    def _end_offset(self, order: DeadLetterTaskRequest) -> int:
         return dead_letters.end_offset(self._live, order.group)
 
-    async def _work(self, task: DeadLetterTask) -> None:
+    async def _process_items(self, task: DeadLetterTask) -> None:
         """Process the dead letters that existed at the start of the task, oldest first."""
         order, end_offset = task.order, task.end_offset
         task.matched = await dead_letters.count_dead_letters(
@@ -86,20 +86,20 @@ class DeadLetterTasks(Tasks[DeadLetterOrder]):
             for first in range(0, len(found), size):
                 if task.why:
                     return
-                await self._slice(task, found[first : first + size])
+                await self._process_batch(task, found[first : first + size])
 
-    async def _slice(self, task: DeadLetterTask, found: Sequence[DeadLetter]) -> None:
+    async def _process_batch(self, task: DeadLetterTask, found: Sequence[DeadLetter]) -> None:
         """Process a batch, wait until it is durable, and pause if there is a rate limit."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + pause_seconds(task.order.per_second, len(found))
-        back = self._back(task.order)
+        back = self._return_topics(task.order)
         await self._gather(task, ((_item(one), self._verb(task, one, back)) for one in found))
         with suppress(TimeoutError):
             if (left := ends - loop.time()) > 0:
                 async with asyncio.timeout(left):
                     await task.stop_requested.wait()
 
-    def _back(self, order: DeadLetterOrder) -> set[str] | None:
+    def _return_topics(self, order: DeadLetterTaskRequest) -> set[str] | None:
         is_back = order.verb is DeadLetterVerb.REDRIVE and not order.target
         return dead_letters.find_return_topics(self._live, order.group) if is_back else None
 

@@ -1,7 +1,7 @@
 """Reads dead letters page by page, and yields to the event loop after each page.
 
 A group's dead letters are stored in order of arrival. There is no index, so a filtered read scans all dead
-letters from its start offset. One request scans at most `limits.DEAD_LETTERS_LOOKED_AT_MAX` dead letters.
+letters from its start offset. One request scans at most `limits.DEAD_LETTERS_EXAMINED_MAX` dead letters.
 Pages are small, because every message body may have the maximum size.
 """
 
@@ -54,7 +54,9 @@ async def read_pages(
     """Yield pages of a group's dead letters below `end_offset`, oldest first."""
     check_group_name(group)
     while live.core.dead_letters.count_open(group).count:
-        page = live.query(live.core.dead_letters.read_page, group, after, limits.DEAD_LETTERS_LOOKED_AT_ONCE)
+        page = live.query(
+            live.core.dead_letters.read_page, group, after, limits.DEAD_LETTERS_EXAMINED_AT_ONCE
+        )
         found = [dead_letter for dead_letter in page.dead_letters if dead_letter.queue_offset < end_offset]
         yield found
         after = page.after
@@ -126,7 +128,7 @@ async def find_dead_letters(
     looked_at = 0
     async for page in read_pages(live, group, after=after):
         for dead_letter in page:
-            if len(found) == count_max or looked_at == limits.DEAD_LETTERS_LOOKED_AT_MAX:
+            if len(found) == count_max or looked_at == limits.DEAD_LETTERS_EXAMINED_MAX:
                 return DeadLetterPage(found, after)
             found += [without_body(dead_letter)] if wanted.matches(dead_letter) else []
             after, looked_at = dead_letter.queue_offset, looked_at + 1

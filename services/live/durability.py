@@ -28,12 +28,12 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from tidewheel.errors import Busy, RefusedByState, TidewheelError
 
-OWN_MEANS: Final = -1
+LOCAL_RESOURCE_ERRORS: Final = -1
 """The offset of refusals for lack of local resources.
 
 Such refusals wait for a proof for at most `OWN_MS` milliseconds.
 """
-_HELD: Final = OWN_MEANS - 1
+_HELD: Final = LOCAL_RESOURCE_ERRORS - 1
 """The durable offset during a hold, below every answer's offset."""
 OWN_MS: Final = 1_000
 """Maximum wait for a proof in milliseconds if local resources are lacking.
@@ -62,7 +62,7 @@ class LeadershipProofs(NamedTuple):
     prove: Callable[[], None]
 
 
-def ignore_own_refusal() -> None:
+def ignore_local_refusal() -> None:
     """Do nothing. Refusals for lack of local resources then wait indefinitely."""
 
 
@@ -70,14 +70,14 @@ class Answers:
     """The log's durable offset, and the answers that wait for a higher offset or a proof.
 
     `own_waits` is called when a refusal for lack of local resources starts waiting. It must schedule
-    `fail_own_refusals`.
+    `fail_local_refusals`.
     """
 
     def __init__(
         self,
         offset: int,
         proving: LeadershipProofs | None = None,
-        own_waits: Callable[[], None] = ignore_own_refusal,
+        own_waits: Callable[[], None] = ignore_local_refusal,
     ) -> None:
         self.offset, self._own_refusal_callback = offset, own_waits
         self._waiting: deque[tuple[int, AnswerReceiver, Any]] = deque()
@@ -98,7 +98,7 @@ class Answers:
         elif self._no_proof_error is not None:
             receiver.refuse(self._no_proof_error)
         else:
-            where = self._own if offset == OWN_MEANS else self._unproven
+            where = self._own if offset == LOCAL_RESOURCE_ERRORS else self._unproven
             where.append((self._proving.clock(), receiver, answer))
             if where is self._own:
                 self._own_refusal_callback()
@@ -123,7 +123,7 @@ class Answers:
         if (self._unproven or self._own) and self._proving is not None:
             self._proving.prove()
 
-    def fail_own_refusals(self, error: TidewheelError) -> bool:
+    def fail_local_refusals(self, error: TidewheelError) -> bool:
         """Replace local refusals that have waited for `OWN_MS` with `error`.
 
         Return whether any such refusals are still waiting.
@@ -192,7 +192,7 @@ def required_offset(error: Exception) -> int:
     """Return the offset that must be durable before an error is sent."""
     if isinstance(error, RefusedByState):
         return error.durable_at
-    return OWN_MEANS if isinstance(error, Busy) and error.is_own else 0
+    return LOCAL_RESOURCE_ERRORS if isinstance(error, Busy) and error.is_own else 0
 
 
 class WaitingCoroutine:

@@ -54,7 +54,7 @@ class ResultUnknown(Busy):
     code = "TW-171"
 
 
-class StoreUnwell(Busy):
+class StoreUnavailable(Busy):
     """The disk of the store fails, so nothing is served until it works again."""
 
     code = "TW-220"
@@ -72,6 +72,6 @@ class WrongClock(StoreError):
     code = "TW-106"
 
 
-def make_read_error(error: OSError) -> StoreUnwell:
+def make_read_error(error: OSError) -> StoreUnavailable:
     """Return the error for a store read that has failed because of a disk failure."""
-    return StoreUnwell(f"Reading it failed ({error}). Ask again once it works.")
+    return StoreUnavailable(f"Reading it failed ({error}). Ask again once it works.")

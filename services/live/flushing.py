@@ -68,13 +68,13 @@ class Owner(Protocol):
     def apply_flush(self, flush: Flush) -> None:
         """Send the responses that waited for a completed flush."""
 
-    def discard_core(self, error: OSError) -> None:
+    def close_failed_core(self, error: OSError) -> None:
         """Discard the core after a disk failure."""
 
     def rebuild(self) -> None:
         """Open a new core. The old core must be void, and no write may be running."""
 
-    def break_down(self, bug: BaseException) -> None:
+    def stop_on_internal_error(self, bug: BaseException) -> None:
         """Stop the broker without further writes after an internal error."""
 
 
@@ -135,7 +135,7 @@ class LogFlusher:
             return
         if not self._is_void:
             self._is_void = True
-            self._owner.discard_core(error)
+            self._owner.close_failed_core(error)
         if self._flying_count == 0:
             self._begin_idle_work()
         self.flush_soon()
@@ -229,7 +229,7 @@ class LogFlusher:
         except OSError as error:
             self.fail(error)
         except Exception as bug:
-            self._owner.break_down(bug)
+            self._owner.stop_on_internal_error(bug)
 
     def _end_flush(self, flush: Flush, error: BaseException | None) -> None:
         if error is not None:

@@ -10,10 +10,10 @@ from typing import Any
 
 from commitlog.errors import StoreDamaged
 from services.broker.broker import Broker
-from services.broker.groups.group_values import GroupPolicy, GroupView, QueueView, Reset, Start
+from services.broker.groups.group_values import GroupPolicy, GroupStart, GroupView, QueueView, ResetResult
 from services.broker.spine.values import StartPosition
+from services.live.append_quota import AppendQuota
 from services.live.pauses import Pauses
-from services.live.room import Room
 
 
 class LiveGroups:
@@ -27,12 +27,12 @@ class LiveGroups:
         core: Callable[[], Broker],
         call: Callable[..., Awaitable[Any]],
         wake: Callable[[str], None],
-        room: Room,
+        room: AppendQuota,
         offset_at: Callable[[str, int, int], int],
-        outward: Callable[[GroupView], GroupView],
+        to_real_time: Callable[[GroupView], GroupView],
     ) -> None:
         self._core, self._call, self._wake, self._room = core, call, wake, room
-        self._offset_at, self._outward = offset_at, outward
+        self._offset_at, self._to_real_time = offset_at, to_real_time
 
     async def view(self, name: str) -> GroupView:
         """Return a view of a group, with pauses between its queues.
@@ -43,15 +43,15 @@ class LiveGroups:
         for one in self._core().group_views.queues_of(name):
             queues.append(one)
             await pauses.pause()
-        return self._outward(self._core().group_views.assemble_view(name, queues))
+        return self._to_real_time(self._core().group_views.assemble_view(name, queues))
 
-    async def create(self, name: str, topic: str, start: Start, policy: GroupPolicy | None) -> GroupView:
+    async def create(self, name: str, topic: str, start: GroupStart, policy: GroupPolicy | None) -> GroupView:
         """Create a group that receives `topic` from a start position. `topic` may be empty."""
         placed = await self._resolve_offsets(start, [topic] if topic else [])
         await self._call(partial(self._core().group_views.create, policy=policy), name, topic, placed)
         return await self.view(name)
 
-    async def _resolve_offsets(self, start: Start, topics: list[str]) -> Start:
+    async def _resolve_offsets(self, start: GroupStart, topics: list[str]) -> GroupStart:
         """Return a start position with a start time resolved to queue offsets.
 
         The queue parts needed by the next operation are loaded into memory. May pause after each queue.
@@ -73,7 +73,7 @@ class LiveGroups:
             self._wake(topic)
         return await self.view(name)
 
-    async def reset(self, name: str, topic: str, start: Start, *, dry_run: bool) -> Reset:
+    async def reset(self, name: str, topic: str, start: GroupStart, *, dry_run: bool) -> ResetResult:
         """Move a group to a start position in `topic`, or in all of its topics if `topic` is empty.
 
         Raise `GroupNotFound` if the group does not exist.
@@ -81,7 +81,7 @@ class LiveGroups:
         core = self._core()
         topics = [one for one in core.groups.topics_of(name) if topic in ("", one) and one in core.topics]
         start = await self._resolve_offsets(start, topics)
-        reset: Reset = await self._call(self._core().group_views.reset, name, topic, start, dry_run)
+        reset: ResetResult = await self._call(self._core().group_views.reset, name, topic, start, dry_run)
         for one in set() if dry_run else {move.topic for move in reset.moves}:
             self._wake(one)
         return reset

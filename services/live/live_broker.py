@@ -48,39 +48,39 @@ from services.broker.broker import Broker
 from services.broker.spine.finding import FoundMessages
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import (
-    CheckBack,
+    CheckBackRequest,
     DamagedPart,
     Delivery,
     Effect,
-    Notify,
+    LogWarning,
     PendingTimer,
-    ReadTimers,
-    Retire,
+    RetireSegments,
+    RunTimersJob,
     SendReceipt,
     TimerFilter,
     TimerName,
     TimerPage,
     TimersJob,
     TimerVerdict,
-    Warn,
+    WakeReceivers,
 )
 from services.live.access import LiveAccess
 from services.live.advancing import ClockAdvancer
 from services.live.alarm import Alarm, CallLater
+from services.live.append_quota import AppendQuota
 from services.live.check_back_polls import CheckBackPolls, Read
-from services.live.clock import Clock, KeptOffset
+from services.live.clock import Clock, StoredClockOffset
 from services.live.durability import OWN_MS, Answers, LeadershipProofs, required_offset
-from services.live.errors import BrokerBroken, DiskBehind, ResultUnknown, StoreUnwell
+from services.live.errors import BrokerBroken, DiskBehind, ResultUnknown, StoreUnavailable
 from services.live.flushing import LogFlusher, log_checkpoint
 from services.live.groups import LiveGroups
 from services.live.long_polls import LongPolls
 from services.live.rebuilding import StoreRebuilder
 from services.live.receivers import Receivers
-from services.live.room import Room
 from services.live.transactions import LiveTransactions
 from tidewheel.errors import Busy, TidewheelError
 
-Asker = Callable[[CheckBack, Read], str]
+CheckBackSender = Callable[[CheckBackRequest, Read], str]
 """Sends a transaction check-back to a producer and returns the producer's client id.
 
 Without a producer, the half message is not read, and the result is "".
@@ -145,7 +145,7 @@ class LiveBroker:
         clock: Callable[[], int],
         call_later: CallLater,
         executor: Executor,
-        kept: KeptOffset | None = None,
+        kept: StoredClockOffset | None = None,
         core: Broker | None = None,
         stepped_down: Callable[[OSError], None] | None = None,
         proving: LeadershipProofs | None = None,
@@ -153,7 +153,7 @@ class LiveBroker:
     ) -> None:
         self._disk, self.settings, self._executor = disk, settings, executor
         self.clock = Clock(clock, kept, counted_ms)
-        self.clock.set_step_callback(self._clock_was_set)
+        self.clock.set_step_callback(self._report_clock_step)
         self._clock = self.clock.now_ms
         self._unreported_step_ms = 0
         """Total of the unreported clock steps in milliseconds."""
@@ -165,10 +165,10 @@ class LiveBroker:
         self._lite_before, self._begun_ahead_before_ms = self._core.lite, self.clock.begun_ahead_ms
         self.answers = Answers(self._broker.durable_offset, proving, self._schedule_own_refusals)
         self._is_own_limited = False
-        self.room = Room(self._waiting_bytes)
+        self.room = AppendQuota(self._waiting_bytes)
         long_polls = LongPolls()
         self.receivers = Receivers(
-            lambda: self._broker, self.decide, self.call, self.clock, self.answers, long_polls
+            lambda: self._broker, self.call_with_time, self.call, self.clock, self.answers, long_polls
         )
         self.check_back_polls = CheckBackPolls(long_polls, self.send_check_backs)
         self._alarm = Alarm(self._tick_due, self._clock, call_later)
@@ -181,7 +181,7 @@ class LiveBroker:
         self._health_callback: Callable[[bool], None] = ignore_health
         self._well = asyncio.Event()
         self._well.set()
-        self._askers: list[Asker] = [self.check_back_polls.add_check_back]
+        self._askers: list[CheckBackSender] = [self.check_back_polls.add_check_back]
         self._present_clients: Present = tuple
         self._advancing = ClockAdvancer(self, self.clock)
         self.transactions = LiveTransactions(lambda: self._broker, self.call, self._ask, self.room)
@@ -192,7 +192,7 @@ class LiveBroker:
             self.receivers.notify,
             self.room,
             self.offset_at,
-            self.clock.outward,
+            self.clock.to_real_time,
         )
         self.access = LiveAccess(lambda: self._broker.access, self.call, self.clock)
         self._retiring: asyncio.Task[None] | None = None
@@ -202,15 +202,15 @@ class LiveBroker:
 
     @property
     def _broker(self) -> Broker:
-        """The current core. Raise `StoreUnwell` or `BrokerBroken` if the core is unavailable."""
+        """The current core. Raise `StoreUnavailable` or `BrokerBroken` if the core is unavailable."""
         if self._core is None:
-            raise self.unwell or BrokerBroken("Its log says more; start it again.")
+            raise self.disk_failure or BrokerBroken("Its log says more; start it again.")
         return self._core
 
     @property
-    def unwell(self) -> StoreUnwell | None:
+    def disk_failure(self) -> StoreUnavailable | None:
         """The disk error that made the broker unavailable, or None if the disk works."""
-        return self._rebuilding.unwell
+        return self._rebuilding.disk_failure
 
     def refuse_new_messages(self, why: Busy | None) -> None:
         """Reject new messages with the error `why`, or accept them again if `why` is None.
@@ -240,7 +240,7 @@ class LiveBroker:
         """Set the callback for disk health: False after a failure, True after recovery."""
         self._health_callback = told
 
-    async def wait_until_well(self) -> None:
+    async def wait_until_available(self) -> None:
         """Wait until the disk works and a core is available."""
         await self._well.wait()
 
@@ -257,15 +257,15 @@ class LiveBroker:
         completes once the required records are durable.
         """
         try:
-            answer = self.decide(verb, *map(self.clock.inward, arguments))
+            answer = self.call_with_time(verb, *map(self.clock.to_broker_time, arguments))
         except TidewheelError as refusal:
             return self._raise_when_durable(refusal)
         return self._await_durable(answer)
 
     def query(self, verb: Callable[Given, Answer], *arguments: Given.args, **named: Given.kwargs) -> Answer:
         """Call a read-only method of the core."""
-        inward = map(self.clock.inward, arguments)
-        return self.clock.outward(cast(Callable[..., Answer], verb)(*inward, **named))
+        inward = map(self.clock.to_broker_time, arguments)
+        return self.clock.to_real_time(cast(Callable[..., Answer], verb)(*inward, **named))
 
     async def send(self, message: Message) -> SendReceipt:
         """Store a normal, FIFO, delayed, or half message. Return a receipt once it is durable."""
@@ -284,7 +284,7 @@ class LiveBroker:
         with await self._wait_for_room(
             max(body_bytes, len(messages) * limits.CALLERS_UNFLUSHED_RECORD_BYTES)
         ):
-            answers = self.decide(self._broker.sending.send_many, self.clock.inward(messages))
+            answers = self.call_with_time(self._broker.sending.send_many, self.clock.to_broker_time(messages))
         offsets = [
             one.durable_at if isinstance(one, SendReceipt) else required_offset(one) for one in answers
         ]
@@ -317,7 +317,7 @@ class LiveBroker:
         await self.room.wait_for_copy()
         return await self.call(partial(self._broker.timers.fire, reason=reason), name)
 
-    def decide(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
+    def call_with_time(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
         """Call a method of the core with the current broker time as the last argument."""
         try:
             return verb(*arguments, self._clock())
@@ -325,9 +325,9 @@ class LiveBroker:
             raise
         except OSError as error:
             self._flushing.fail(error)
-            raise StoreUnwell(f"{error}. Send again once it works.") from error
+            raise StoreUnavailable(f"{error}. Send again once it works.") from error
         except Exception as bug:
-            self.break_down(bug)
+            self.stop_on_internal_error(bug)
             raise
         finally:  # An error may depend on an unflushed record, so a flush is scheduled after an error too.
             if not (self._is_alarm_stale and self._flushing.will_flush):
@@ -335,7 +335,7 @@ class LiveBroker:
 
     async def _await_durable(self, answer: Resting) -> Resting:
         await self.answers.wait_until_durable(answer if isinstance(answer, int) else answer.durable_at)
-        return self.clock.outward(answer)
+        return self.clock.to_real_time(answer)
 
     async def _raise_when_durable(self, refusal: TidewheelError) -> Any:
         await self.answers.wait_until_durable(required_offset(refusal))
@@ -353,7 +353,7 @@ class LiveBroker:
             f"this one was refused: {type(why).code} {why}" if why else "send again with the same message id."
         )
         self._is_own_limited = False
-        if self.answers.fail_own_refusals(ResultUnknown(f"An earlier call may have stored it; {said}")):
+        if self.answers.fail_local_refusals(ResultUnknown(f"An earlier call may have stored it; {said}")):
             self._schedule_own_refusals()
 
     # Queries.
@@ -362,7 +362,7 @@ class LiveBroker:
     def core(self) -> Broker:
         """The current core. Callers must not modify it. A disk failure replaces it.
 
-        Raise `StoreUnwell` or `BrokerBroken` if the core is unavailable.
+        Raise `StoreUnavailable` or `BrokerBroken` if the core is unavailable.
         """
         return self._broker
 
@@ -376,7 +376,7 @@ class LiveBroker:
         If the messages are large, fewer are returned.
         """
         found = self._broker.finding.find(topic, key, count_max)
-        return FoundMessages(self.clock.outward(found.messages), found.is_cut)
+        return FoundMessages(self.clock.to_real_time(found.messages), found.is_cut)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """Return the queue offset of the first message stored at or after `store_ms`."""
@@ -430,7 +430,7 @@ class LiveBroker:
             self._flushing.fail(error)
             return False
         except Exception as bug:
-            self.break_down(bug)
+            self.stop_on_internal_error(bug)
             raise
         self._flush_and_plan()
         return bool(effects)
@@ -461,14 +461,14 @@ class LiveBroker:
 
     # Methods for startup and shutdown.
 
-    def add_asker(self, asker: Asker) -> None:
+    def add_check_back_sender(self, asker: CheckBackSender) -> None:
         """Add a function that sends transaction check-backs.
 
         A function that reaches a producer moves to the end of the list, so the functions rotate.
         """
         self._askers.append(asker)
 
-    def unasked_topics(self) -> list[str]:
+    def topics_awaiting_producers(self) -> list[str]:
         """Return the topics with half messages that wait for a producer.
 
         The list is empty if the core is unavailable.
@@ -481,7 +481,7 @@ class LiveBroker:
         If the core is unavailable, do nothing. The next core sends all due check-backs.
         """
         if self._core is not None:
-            self.decide(self._core.transactions.schedule_waiting_check_backs, topic)
+            self.call_with_time(self._core.transactions.schedule_waiting_check_backs, topic)
 
     def set_share_callback(self, share: Share) -> None:
         """Set the callback that adjusts thread switching in crowded periods."""
@@ -502,11 +502,11 @@ class LiveBroker:
         while (under_way := self._running_retirement() or self._running_read()) is not None:
             await under_way
             await self._flushing.idle()
-        if self.unwell is not None and self._stepped_down is not None:
+        if self.disk_failure is not None and self._stepped_down is not None:
             return  # The cluster elects another leader.
-        if self.unwell is not None:
+        if self.disk_failure is not None:
             raise DiskFailed(
-                f"{self.unwell.detail} The broker ends all the same; start it once the disk works."
+                f"{self.disk_failure.detail} The broker ends all the same; start it once the disk works."
             )
         self._flushing.stop()
         if self._core is not None and self._core.is_quiet:
@@ -538,7 +538,7 @@ class LiveBroker:
         self._flushing.flush_soon()
         self._schedule_tick()
 
-    def _clock_was_set(self, from_ms: int, until_ms: int) -> None:
+    def _report_clock_step(self, from_ms: int, until_ms: int) -> None:
         """Report a system clock step to the core.
 
         A step does not change lease durations, but timers fire early or late.
@@ -594,7 +594,7 @@ class LiveBroker:
         self._apply_effects(effects)
         self._schedule_tick()
 
-    def discard_core(self, error: OSError) -> None:
+    def close_failed_core(self, error: OSError) -> None:
         """Discard the core after a disk failure, and fail all waiting calls."""
         core, self._void_reason = self._broker, error
         self._lite_before, self._begun_ahead_before_ms = core.lite, self.clock.begun_ahead_ms
@@ -712,10 +712,10 @@ class LiveBroker:
         except OSError as error:
             self._flushing.fail(error)
         except Exception as bug:
-            self.break_down(bug)
+            self.stop_on_internal_error(bug)
             raise
 
-    def break_down(self, bug: BaseException) -> None:
+    def stop_on_internal_error(self, bug: BaseException) -> None:
         """Stop all writes and reject all calls after an internal error in the core.
 
         The process is expected to exit.
@@ -757,10 +757,10 @@ class LiveBroker:
         return False
 
     def _tick_due(self) -> None:
-        with suppress(Exception):  # `break_down` has already handled the exception.
+        with suppress(Exception):  # `stop_on_internal_error` has already handled the exception.
             self.tick()
 
-    def _ask(self, question: CheckBack) -> str:
+    def _ask(self, question: CheckBackRequest) -> str:
         """Send a transaction check-back to a producer.
 
         Return the producer's client id, or "" if there is no producer.
@@ -769,7 +769,7 @@ class LiveBroker:
 
         def read() -> Message | None:
             message = self._broker.transactions.message(question.half_offset)
-            return None if message is None else self.clock.outward(message)
+            return None if message is None else self.clock.to_real_time(message)
 
         client_id = self._ask_next(question, read)
         self.transactions.log.record_check_back(transaction_id, topic, client_id, self.clock.real_ms())
@@ -780,7 +780,7 @@ class LiveBroker:
         self._flush_and_plan()
         return client_id
 
-    def _ask_next(self, question: CheckBack, read: Read) -> str:
+    def _ask_next(self, question: CheckBackRequest, read: Read) -> str:
         for asker in list(self._askers):
             if client_id := asker(question, read):
                 self._askers.remove(asker)
@@ -791,15 +791,15 @@ class LiveBroker:
     def _apply_effects(self, effects: Iterable[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Notify(keys):
+                case WakeReceivers(keys):
                     self.receivers.notify(*keys)
-                case Retire(retirement):
+                case RetireSegments(retirement):
                     assert not self.is_retiring, "two retirements at once"
                     self._retiring = self._loop.create_task(self._retire(self._broker, retirement))
-                case Warn(text):
+                case LogWarning(text):
                     log.warning(text)
-                case ReadTimers(job):
+                case RunTimersJob(job):
                     reading = self._read_timers(self._broker, job, self._running_read())
                     self._reading = self._loop.create_task(reading)
-                case CheckBack():
+                case CheckBackRequest():
                     self._ask(effect)

@@ -57,7 +57,7 @@ EVERY_MESSAGE = MessageFilter()
 
 
 @dataclass(slots=True, frozen=True)
-class MoveOrder:
+class MoveTaskRequest:
     """An order to move messages from `source` to `target`.
 
     `per_second` is the maximum rate, or 0 for no limit.
@@ -72,20 +72,20 @@ class MoveOrder:
     verb: MoveVerb = MoveVerb.MOVE
 
 
-MoveTask = Task[MoveOrder]
+MoveTask = Task[MoveTaskRequest]
 
 
-class MoveTasks(Tasks[MoveOrder]):
+class MoveTasks(Tasks[MoveTaskRequest]):
     """Tasks that move messages."""
 
     what, command = "messages", "topic"
 
-    def check(self, order: MoveOrder) -> None:
+    def check(self, order: MoveTaskRequest) -> None:
         """Raise an error if a topic does not exist or messages cannot be moved between the topics."""
         is_filtered = order.wanted != EVERY_MESSAGE
         self._live.core.topic_moves.check(order.source, order.target, is_filtered=is_filtered)
 
-    async def preview(self, order: MoveOrder) -> Preview:
+    async def preview(self, order: MoveTaskRequest) -> Preview:
         """Return the current verdicts on the messages that match the filter of an order."""
         preview, staying = Preview(), set[int]()
         async for page in self._pages(order, self._live.core.end_offset):
@@ -104,10 +104,10 @@ class MoveTasks(Tasks[MoveOrder]):
                     preview.reasons.setdefault(verdict, reason or WHY_LEFT[verdict])
         return preview
 
-    def _end_offset(self, order: MoveOrder) -> int:
+    def _end_offset(self, order: MoveTaskRequest) -> int:
         return self._live.core.end_offset
 
-    async def _work(self, task: MoveTask) -> None:
+    async def _process_items(self, task: MoveTask) -> None:
         """Move the messages stored before the task started, one queue at a time."""
         order = task.order
         task.matched = sum([len(found) async for found in self._pages(order, task.end_offset)])
@@ -117,16 +117,16 @@ class MoveTasks(Tasks[MoveOrder]):
             for first in range(0, len(found), size):
                 if task.why:
                     return
-                await self._slice(task, found[first : first + size])
+                await self._process_batch(task, found[first : first + size])
             if task.is_full or task.why:
                 return
 
-    async def _pages(self, order: MoveOrder, end_offset: int) -> AsyncIterator[list[MovableMessage]]:
+    async def _pages(self, order: MoveTaskRequest, end_offset: int) -> AsyncIterator[list[MovableMessage]]:
         """Yield pages of matching messages in order of queue and offset.
 
         Each page is read in its own event loop iteration.
         """
-        read, count = self._live.core.topic_moves.read_page, limits.DEAD_LETTERS_LOOKED_AT_ONCE
+        read, count = self._live.core.topic_moves.read_page, limits.DEAD_LETTERS_EXAMINED_AT_ONCE
         for queue_id in range(self._live.core.topics.get(order.source).queue_count):
             after: int | None = 0
             while after is not None:
@@ -135,7 +135,7 @@ class MoveTasks(Tasks[MoveOrder]):
                 after = page.after
                 await asyncio.sleep(0)
 
-    async def _slice(self, task: MoveTask, found: Sequence[MovableMessage]) -> None:
+    async def _process_batch(self, task: MoveTask, found: Sequence[MovableMessage]) -> None:
         """Move a batch in order, wait until it is durable, and pause if there is a rate limit."""
         loop, order = asyncio.get_running_loop(), task.order
         ends, done, durable_at = (
@@ -151,7 +151,7 @@ class MoveTasks(Tasks[MoveOrder]):
                 done.append(TaskItem(order.source, name, one.message.message_id, verdict))
                 durable_at = max(durable_at, moved_at)
         finally:
-            self._note(task, done)
+            self._record_items(task, done)
         await self._live.wait_until_durable(durable_at)
         with suppress(TimeoutError):
             if (left := ends - loop.time()) > 0:
@@ -165,7 +165,9 @@ class MoveTasks(Tasks[MoveOrder]):
         """
         order, move = task.order, self._live.core.topic_moves.move
         try:
-            moved = self._live.decide(move, order.source, one.queue_id, one.queue_offset, order.target)
+            moved = self._live.call_with_time(
+                move, order.source, one.queue_id, one.queue_offset, order.target
+            )
         except Busy:
             raise
         except TidewheelError as error:

@@ -44,7 +44,10 @@ class Progress:
 
 def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progress]:
     """Measure a broker's overdue work. Yields wherever the caller may pause."""
-    waiting, since_ms = core.transactions.waiting_check_backs, core.transactions.oldest_unasked_ms()
+    waiting, since_ms = (
+        core.transactions.waiting_check_backs,
+        core.transactions.oldest_waiting_check_back_ms(),
+    )
     count, given_ms = 0, now_ms
     for number, flight in enumerate(core.groups.all_in_flight(), 1):
         since = flight.message_groups.waiting_since()

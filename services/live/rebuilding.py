@@ -7,7 +7,7 @@
 
 Rules:
 - After a disk failure, the core's state may be incomplete, and it is unknown which writes have reached the
-  disk. The core is therefore discarded immediately, and later calls raise `StoreUnwell`.
+  disk. The core is therefore discarded immediately, and later calls raise `StoreUnavailable`.
 - Calls that wait for flushes of the void core fail with `ResultUnknown`. The official clients then resend
   their messages.
 - The first attempt to open a new core runs immediately in the event loop, so a transient failure causes no
@@ -17,7 +17,7 @@ Rules:
 - Opening the store reads, verifies and rewrites acknowledged records that were not synced (`--flush async`,
   `commitlog.recovery`). Unreadable records are reported as damage with their offsets. After a failed sync, a
   later successful sync is never trusted.
-- Any error other than a `StoreError` is an internal error and ends the process (`break_down`).
+- Any error other than a `StoreError` is an internal error and ends the process (`stop_on_internal_error`).
 
 Weak spot: the first attempt blocks the event loop. Its duration depends on the log length after the last
 snapshot, up to `SNAPSHOT_LOG_BYTES_MAX`. If the disk is readable but not writable, the store is opened again
@@ -36,7 +36,7 @@ import structlog
 from commitlog.errors import StoreError
 from services.broker.broker import Broker
 from services.live.alarm import CallLater
-from services.live.errors import StoreUnwell
+from services.live.errors import StoreUnavailable
 
 PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.1, 5.0
 
@@ -55,7 +55,7 @@ class Owner(Protocol):
     def adopt(self, core: Broker) -> None:
         """Resume service with a new core."""
 
-    def break_down(self, bug: BaseException) -> None:
+    def stop_on_internal_error(self, bug: BaseException) -> None:
         """Stop the broker without further writes after an internal error."""
 
 
@@ -78,13 +78,15 @@ class StoreRebuilder:
         self._trusted_offset = 0
         self._attempt: asyncio.Future[Broker] | None = None
         self._is_closed = False
-        self.unwell: StoreUnwell | None = None
+        self.disk_failure: StoreUnavailable | None = None
         """Why the core is unavailable, or None if it is available."""
 
     def refuse_callers(self, core: Broker, error: OSError) -> None:
         """Reject new calls. Trust the log only up to the failed core's durable offset."""
         self._trusted_offset = core.durable_offset
-        self.unwell = StoreUnwell(f"{error}. It goes on by itself once the disk works; send again then.")
+        self.disk_failure = StoreUnavailable(
+            f"{error}. It goes on by itself once the disk works; send again then."
+        )
         log.error(
             "the core is let go, nothing is served", reason=str(error), trusted_offset=self._trusted_offset
         )
@@ -94,7 +96,7 @@ class StoreRebuilder:
 
         If no write has succeeded since an earlier attempt, start after a pause.
         """
-        assert self.unwell is not None, "a core is made anew though none was let go"
+        assert self.disk_failure is not None, "a core is made anew though none was let go"
         assert self._attempt is None, "two attempts at once would open one store"
         if self._failures:
             self._pause()
@@ -135,13 +137,15 @@ class StoreRebuilder:
         if isinstance(error, StoreError):
             self._failed(error)
         elif error is not None:
-            self._owner.break_down(error)
+            self._owner.stop_on_internal_error(error)
         elif not self._is_closed:
             self._adopt(attempt.result())
 
     def _failed(self, error: StoreError) -> None:
         self._failures += 1
-        self.unwell = StoreUnwell(f"{error} It is tried again by itself; send again once it works.")
+        self.disk_failure = StoreUnavailable(
+            f"{error} It is tried again by itself; send again once it works."
+        )
         log.error("store could not be opened again", reason=str(error), attempts=self._failures)
         self._pause()
 
@@ -149,6 +153,6 @@ class StoreRebuilder:
         # The failure count is reset by a successful write. If the disk fails again before a write succeeds,
         # the next attempt begins after a pause.
         self._failures += 1
-        self.unwell = None
+        self.disk_failure = None
         log.warning("store opened again", durable_offset=core.durable_offset)
         self._owner.adopt(core)

@@ -21,9 +21,9 @@ from services.broker.groups.lite_subscribing import SubscriptionResult
 from services.broker.spine.values import Delivery, Subscriber, WakeUpKey
 from services.live.clock import Clock
 from services.live.durability import Answers
-from services.live.errors import AnswersUnread, BrokerBroken, StoreUnwell
+from services.live.errors import AnswersUnread, BrokerBroken, StoreUnavailable
 from services.live.long_polls import LongPolls
-from services.live.slices import Slices
+from services.live.scan_budget import ScanBudget
 from tidewheel.errors import TidewheelError
 
 
@@ -41,7 +41,7 @@ class Receivers:
     ) -> None:
         self._core, self._decide, self._call = core, decide, call
         self._clock, self._answers, self._loop = clock, answers, asyncio.get_running_loop()
-        self._long_polls, self._slices = long_polls, Slices()
+        self._long_polls, self._slices = long_polls, ScanBudget()
         self.notify, self.notify_all = self._long_polls.notify, self._long_polls.notify_all
         self.unread_bytes = 0
         """Number of message bytes in responses that clients have not read yet."""
@@ -89,7 +89,7 @@ class Receivers:
             self._long_polls.notify_next(key, line)
         with self._count_unread(received.deliveries):
             await self._wait_until_durable(group, topic, received)
-        return self._clock.outward(received.deliveries)
+        return self._clock.to_real_time(received.deliveries)
 
     def check_unread_limit(self) -> None:
         """Raise `AnswersUnread` if unread responses have reached the byte limit."""
@@ -125,17 +125,17 @@ class Receivers:
 
     def renew_client_leases(self, client_id: str) -> None:
         """Renew a client's auto-renewed leases. Do nothing if the core is unavailable."""
-        with suppress(StoreUnwell, BrokerBroken):
+        with suppress(StoreUnavailable, BrokerBroken):
             self._decide(self._core().receiving.renew_client, client_id)
 
     def record_subscription(self, client_id: str, group: str, topic: str, wanted: Filter) -> None:
         """Record the filter of a client's subscription. Do nothing if the core is unavailable."""
-        with suppress(StoreUnwell, BrokerBroken):
+        with suppress(StoreUnavailable, BrokerBroken):
             self._decide(self._core().receiving.record_subscription, client_id, group, topic, wanted)
 
     def release_client_leases(self, client_id: str) -> None:
         """Release a lost client's auto-renewed leases. Do nothing if the core is unavailable."""
-        with suppress(StoreUnwell, BrokerBroken):
+        with suppress(StoreUnavailable, BrokerBroken):
             self._decide(self._core().receiving.expire_client, client_id)
 
     def subscribe(
@@ -148,7 +148,7 @@ class Receivers:
 
     def remove_subscriptions(self, client_id: str) -> None:
         """Remove a terminated client's subscriptions. Do nothing if the core is unavailable."""
-        with suppress(StoreUnwell, BrokerBroken):
+        with suppress(StoreUnavailable, BrokerBroken):
             self._decide(self._core().lite.remove_client, client_id)
 
     async def _wait_to_scan_again(

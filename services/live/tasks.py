@@ -36,7 +36,7 @@ from uuid import uuid4
 import structlog
 
 from commitlog import limits
-from services.broker.journal import Entry
+from services.broker.journal import JournalEntry
 from services.broker.task_items import ItemsPage, TaskItem
 from services.live.live_broker import LiveBroker
 from tidewheel.errors import AccessRefused, Busy, NotFound, TidewheelError
@@ -44,7 +44,7 @@ from tidewheel.errors import AccessRefused, Busy, NotFound, TidewheelError
 log = structlog.get_logger()
 
 
-class TaskOrder(Protocol):
+class TaskRequest(Protocol):
     """What a task does with each item, and why."""
 
     @property
@@ -60,7 +60,7 @@ class TaskOrder(Protocol):
         """Maximum number of items to process, or 0 for all items."""
 
 
-Order = TypeVar("Order", bound=TaskOrder)
+Order = TypeVar("Order", bound=TaskRequest)
 """The type of a task order."""
 
 
@@ -89,7 +89,7 @@ def pause_seconds(per_second: float, count: int) -> float:
     return count / per_second if per_second else 0
 
 
-def watch_nothing(ended: Callable[[AccessRefused], None]) -> Callable[[], None]:
+def ignore_task_end(ended: Callable[[AccessRefused], None]) -> Callable[[], None]:
     """Watch nothing. The caller cannot lose its rights."""
     return lambda: None
 
@@ -176,10 +176,10 @@ class Tasks(ABC, Generic[Order]):
         """Return the offset below which a new task processes items."""
 
     @abstractmethod
-    async def _work(self, task: Task[Order]) -> None:
+    async def _process_items(self, task: Task[Order]) -> None:
         """Count the matching items, and process them until none are left or `task.why` is set."""
 
-    def start(self, order: Order, watch: Watch = watch_nothing) -> Task[Order]:
+    def start(self, order: Order, watch: Watch = ignore_task_end) -> Task[Order]:
         """Start a task. Raise `Busy` if too many tasks are running.
 
         The task stops if `watch` reports the loss of a required right.
@@ -262,7 +262,7 @@ class Tasks(ABC, Generic[Order]):
 
     async def _run(self, task: Task[Order]) -> None:
         try:
-            await self._work(task)
+            await self._process_items(task)
             await self._live.wait_until_durable(task.items_at)
         except TidewheelError as error:
             task.why = str(error)
@@ -283,17 +283,17 @@ class Tasks(ABC, Generic[Order]):
             for (item, _), result in zip(slice_, results, strict=True)
             if isinstance(result, str)
         ]
-        self._note(task, done)
+        self._record_items(task, done)
         for result in results:
             if isinstance(result, BaseException):
                 raise result
 
-    def _note(self, task: Task[Order], done: Sequence[TaskItem]) -> None:
+    def _record_items(self, task: Task[Order], done: Sequence[TaskItem]) -> None:
         """Count a batch of items by verdict, and store the items if all nodes of the cluster support this."""
         task.by_verdict.update(item.verdict for item in done)
         if done and self._live.core.task_items.is_enabled:
             add = self._live.core.task_items.add_items
-            added = self._live.decide(add, task.id, self.what, task.first_items, done)
+            added = self._live.call_with_time(add, task.id, self.what, task.first_items, done)
             task.first_items, task.items_at = added.first, added.durable_at
 
     def _finish_task(self, task: Task[Order], unwatch: Callable[[], None]) -> None:
@@ -305,9 +305,9 @@ class Tasks(ABC, Generic[Order]):
         del self._runs[task.id]
         log.info("task ends", task=task.id, state=task.state.value, why=task.why, **task.by_verdict)
         with suppress(TidewheelError):  # If the core is being rebuilt, the journal entry is lost.
-            self._live.decide(self._live.core.journal.add_entry, self._entry_of(task))
+            self._live.call_with_time(self._live.core.journal.add_entry, self._entry_of(task))
 
-    def _entry_of(self, task: Task[Order]) -> Entry:
+    def _entry_of(self, task: Task[Order]) -> JournalEntry:
         """Return the journal entry for the end of a task.
 
         The entry for the start contains the user and the filter.
@@ -315,7 +315,7 @@ class Tasks(ABC, Generic[Order]):
         counts = " ".join(f"{verdict}={count}" for verdict, count in sorted(task.by_verdict.items()))
         about = f"id={task.id} matched={task.matched} {counts}"
         verb = f"{self.what}: task ended ({task.order.verb.value})"
-        return Entry("", "", "", verb, about, task.order.reason, task.state.value, task.why)
+        return JournalEntry("", "", "", verb, about, task.order.reason, task.state.value, task.why)
 
     def _drop_oldest_ended(self) -> None:
         """Drop the oldest ended tasks beyond `TASKS_KEPT_MAX`."""

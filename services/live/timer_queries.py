@@ -6,7 +6,7 @@ and other calls are served between the steps. A query may or may not reflect con
 each unchanged timer exactly once. A query with a time limit returns the timers found until then, and the
 position at which the next query continues.
 
-Cost: a step reads up to `TIMERS_LOOK_WORK_MAX` of records, and scans the rows of one slot. For a filter with
+Cost: a step reads up to `TIMERS_QUERY_WORK_MAX` of records, and scans the rows of one slot. For a filter with
 texts, each event loop iteration looks up the key in up to `KEYS_AT_ONCE` topics, or searches up to
 `RECORDS_AT_ONCE` records in the log. Weak spot: a time limit does not apply to these lookups.
 """
@@ -27,7 +27,7 @@ from commitlog.bulk import Integers
 from services.broker.spine.values import PendingTimer, TimerFilter, TimerPage
 from services.broker.timers.timer_source import Offsets
 from services.broker.timers.timer_views import LookupResults
-from services.live.errors import StoreUnwell
+from services.live.errors import StoreUnavailable
 from services.live.live_broker import LiveBroker
 from timingwheel.due_run import SortKey
 
@@ -84,7 +84,9 @@ async def _due_times(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tup
     count = live.query(views.open_count, wanted)
     while True:
         if views is not live.core.timer_views:
-            raise StoreUnwell("The store was reopened after a failure while timers were counted: try again.")
+            raise StoreUnavailable(
+                "The store was reopened after a failure while timers were counted: try again."
+            )
         due_ms, end = live.query(count.step)
         yield due_ms - live.clock.offset_ms, None if end is None else (end[0] - live.clock.offset_ms, end[1])
         await asyncio.sleep(0)

@@ -34,7 +34,7 @@ class TimerVerb(Enum):
 
 
 @dataclass(slots=True, frozen=True)
-class TimerOrder:
+class TimerTaskRequest:
     """An order to cancel or fire timers, or to move them to `to_ms` or by `by_ms`."""
 
     verb: TimerVerb
@@ -49,25 +49,25 @@ class TimerOrder:
         return timer.due_ms + self.by_ms if self.to_ms is None else self.to_ms
 
 
-TimerTask = Task[TimerOrder]
+TimerTask = Task[TimerTaskRequest]
 
 
-class TimerTasks(Tasks[TimerOrder]):
+class TimerTasks(Tasks[TimerTaskRequest]):
     """Tasks on timers."""
 
     what, command = "timers", "timer"
 
-    def check(self, order: TimerOrder) -> None:
+    def check(self, order: TimerTaskRequest) -> None:
         """Raise `IllegalDeliveryTime` if a move exceeds the maximum delay."""
         too_far = limits.DELAY_MS_MAX
         ahead_ms = 0 if order.to_ms is None else order.to_ms - self._live.now_ms()
         if ahead_ms > too_far or abs(order.by_ms) > too_far:
             raise IllegalDeliveryTime(f"A timer can be at most {too_far // 86_400_000} days ahead.")
 
-    def _end_offset(self, order: TimerOrder) -> int:
+    def _end_offset(self, order: TimerTaskRequest) -> int:
         return self._live.core.end_offset
 
-    async def _work(self, task: TimerTask) -> None:
+    async def _process_items(self, task: TimerTask) -> None:
         """Process the timers that were stored before the task was started, in order of due time."""
         task.matched = (await timer_queries.count_timers(self._live, task.order.wanted)).total
         async for page in timer_queries.query_pages(self._live, task.order.wanted):
@@ -101,7 +101,9 @@ class TimerTasks(Tasks[TimerOrder]):
         """Return whether a timer was moved after the query. It may no longer match the filter."""
         return isinstance(now, PendingTimer) and now.timer_offset != timer.timer_offset
 
-    def _carry_out(self, order: TimerOrder, name: TimerName, timer: PendingTimer) -> Awaitable[TimerVerdict]:
+    def _carry_out(
+        self, order: TimerTaskRequest, name: TimerName, timer: PendingTimer
+    ) -> Awaitable[TimerVerdict]:
         if order.verb is TimerVerb.CANCEL:
             return self._live.call(self._live.core.timers.cancel, name, order.reason)
         if order.verb is TimerVerb.FIRE:

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from services.broker.broker import Broker
 from services.broker.spine.values import (
-    CheckBack,
-    EndReceipt,
+    CheckBackRequest,
     Resolution,
+    TransactionReceipt,
 )
-from services.live.check_log import CheckBackEntry, CheckLog
-from services.live.room import Room
+from services.live.append_quota import AppendQuota
+from services.live.check_back_log import CheckBackEntry, CheckBackLog
 
 
 @dataclass(slots=True, frozen=True)
@@ -37,12 +37,12 @@ class LiveTransactions:
     def __init__(
         self,
         core: Callable[[], Broker],
-        call: Callable[..., Awaitable[EndReceipt]],
-        ask: Callable[[CheckBack], str],
-        room: Room,
+        call: Callable[..., Awaitable[TransactionReceipt]],
+        ask: Callable[[CheckBackRequest], str],
+        room: AppendQuota,
     ) -> None:
         self._core, self._call, self._ask, self._room = core, call, ask, room
-        self.log = CheckLog()
+        self.log = CheckBackLog()
         self._producing: list[Producing] = []
 
     def set_producer_views(self, producing: Producing) -> None:
@@ -53,13 +53,13 @@ class LiveTransactions:
         """Return the producers of a topic, or of all topics if `topic` is empty."""
         return [view for producing in self._producing for view in producing(topic)]
 
-    async def resolve(self, transaction_id: str, resolution: Resolution, reason: str) -> EndReceipt:
+    async def resolve(self, transaction_id: str, resolution: Resolution, reason: str) -> TransactionReceipt:
         """End an open or expired transaction on behalf of an operator."""
         await self._room.wait_for_copy()
         return await self._call(self._core().transactions.resolve, transaction_id, resolution, reason)
 
     def check(self, transaction_id: str) -> CheckBackEntry:
         """Send a transaction check-back now, and return its entry in the check-back log."""
-        question = self._core().transactions.check_now(transaction_id)
+        question = self._core().transactions.create_check_back(transaction_id)
         self._ask(question)
         return next(self.log.check_backs_of(transaction_id))

@@ -25,7 +25,7 @@ from services.auth.refusals import Refusals
 from services.auth.rights import Kind, Need, Verb, lacking
 from services.auth.tokens import Token
 from services.live.access import LiveAccess
-from services.live.tasks import Watch, watch_nothing
+from services.live.tasks import Watch, ignore_task_end
 from services.ops.errors import RequestTooLarge
 from tidewheel.errors import AccessRefused
 
@@ -148,7 +148,7 @@ def watch_of(request: Request) -> Watch:
     The rights of the administrator never change.
     """
     caller = caller_of(request)
-    return watch_nothing if caller is None else caller.watch
+    return ignore_task_end if caller is None else caller.watch
 
 
 def caller_of(request: Request) -> Caller | None:

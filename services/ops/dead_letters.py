@@ -13,7 +13,7 @@ letters of its group, which does not change. A dead letter that is redriven to i
 to its group, keeps its message id, and can be attempted the maximum number of times again.
 
 Cost: the list of groups reads the oldest dead letter of each group. A filter has no index, so a page reads
-until it is full, or has read `DEAD_LETTERS_LOOKED_AT_MAX` dead letters. A task reads all dead letters
+until it is full, or has read `DEAD_LETTERS_EXAMINED_MAX` dead letters. A task reads all dead letters
 (`services.live.dead_letters`).
 """
 
@@ -31,7 +31,7 @@ from commitlog import limits
 from services.broker.groups.group_values import DeadLetter, DeadLetterCount, DeadLetterPage
 from services.broker.spine.errors import MessageNotFound
 from services.live import dead_letters
-from services.live.dead_letter_tasks import DeadLetterOrder, DeadLetterTask, DeadLetterVerb
+from services.live.dead_letter_tasks import DeadLetterTask, DeadLetterTaskRequest, DeadLetterVerb
 from services.live.dead_letters import FOREVER_MS, DeadLetterFilter
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
@@ -97,13 +97,13 @@ class NewDeadLetterTask(BaseModel):
     reason: Reason = ""
     dry_run: bool = False
 
-    def order(self, now_ms: int) -> DeadLetterOrder:
+    def order(self, now_ms: int) -> DeadLetterTaskRequest:
         """Return the order of the task for the core. Raise `ClientMistake` for an invalid order."""
         if self.verb == "purge" and self.target:
             raise ClientMistake("target is for redriving, not for purging.")
         wanted = dead_letter_filter(self.filter, now_ms)
         verb = DeadLetterVerb(self.verb)
-        return DeadLetterOrder(
+        return DeadLetterTaskRequest(
             verb, self.group, wanted, self.target, self.rate_per_second, self.reason, self.limit or 0
         )
 

@@ -34,19 +34,19 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from services.broker.groups.group_filters import shown_filter
+from services.broker.groups.group_filters import format_filter
 from services.broker.groups.group_values import (
     FilterView,
     GroupPolicy,
+    GroupStart,
     GroupView,
-    MissedView,
-    Move,
+    MissedMessagesView,
+    PositionChange,
     QueueView,
-    Reset,
-    Start,
+    ResetResult,
 )
 from services.broker.spine.errors import GroupNotFound
-from services.broker.spine.topics import check_receivable
+from services.broker.spine.topics import require_receivable_topic
 from services.broker.spine.values import StartPosition
 from services.live.consumers import ConsumersOf, ConsumerView
 from services.live.live_broker import LiveBroker
@@ -114,10 +114,10 @@ class NewGroup(PolicyFields):
         given = self.given()
         return replace(policy, **given) if given else None
 
-    def place(self, now_ms: int) -> Start:
+    def place(self, now_ms: int) -> GroupStart:
         """Return the start of the group. Raise `ClientMistake` for an invalid start."""
         if self.start is None:
-            return Start()
+            return GroupStart()
         if not self.topic:
             raise ClientMistake(
                 "start is a place in a topic: say which topic. Of topics that its consumers ask for, a group "
@@ -149,15 +149,15 @@ class NewReset(BaseModel):
     dry_run: bool = False
 
 
-def start_of(text: Moment, now_ms: int, field: str) -> Start:
+def start_of(text: Moment, now_ms: int, field: str) -> GroupStart:
     """Parse the start of a group. Raise `ClientMistake` with the name of the field."""
     said = str(text).strip()
     if said in (StartPosition.EARLIEST.value, StartPosition.LATEST.value):
-        return Start(StartPosition(said))
+        return GroupStart(StartPosition(said))
     if offset := OFFSET.fullmatch(said):
-        return Start(StartPosition.OFFSET, int(offset[1]))
+        return GroupStart(StartPosition.OFFSET, int(offset[1]))
     try:
-        return Start(StartPosition.TIME, moments.past_ms(said, now_ms))
+        return GroupStart(StartPosition.TIME, moments.past_ms(said, now_ms))
     except ValueError as error:
         kinds = "earliest, latest, offset:NUMBER or a moment"
         raise ClientMistake(f"{field} is {said[:80]!r}: give {kinds} ({error}).") from error
@@ -332,7 +332,7 @@ def group_shape(view: GroupView, consumers: int, has_queues: bool = True) -> Gro
     return group
 
 
-def missed_shape(one: MissedView) -> MissedOfGroupAnswer:
+def missed_shape(one: MissedMessagesView) -> MissedOfGroupAnswer:
     """Return the missed messages of a group and a topic in JSON form."""
     return {"topic": one.topic, "count": one.count, "last_ms": str(one.last_ms)}
 
@@ -364,12 +364,12 @@ def queue_of_group_shape(queue: QueueView) -> QueueOfGroupAnswer:
     }
 
 
-def reset_shape(name: str, reset: Reset, dry_run: bool) -> ResetAnswer:
+def reset_shape(name: str, reset: ResetResult, dry_run: bool) -> ResetAnswer:
     """Return the changes of a reset in JSON form."""
     return {"name": name, "dry_run": dry_run, "moves": [move_shape(move) for move in reset.moves]}
 
 
-def move_shape(move: Move) -> MoveAnswer:
+def move_shape(move: PositionChange) -> MoveAnswer:
     """Return the change of a queue in JSON form."""
     return {
         "topic": move.topic,
@@ -430,7 +430,7 @@ class GroupsApi:
         core, start = self._live.core, wanted.place(self._live.now_ms())
         policy = wanted.policy(core.groups.policy(wanted.name))
         if wanted.topic:
-            check_receivable(wanted.topic)
+            require_receivable_topic(wanted.topic)
             core.topics.get(wanted.topic)
         is_there = not wanted.topic and core.groups.is_known(wanted.name)
         view = await self._live.groups.create(wanted.name, wanted.topic, start, policy)
@@ -481,7 +481,7 @@ class GroupsApi:
         filters: defaultdict[str, list[str]] = defaultdict(list)
         for one in view.filters:
             for client_id in one.clients:
-                filters[client_id].append(f"{one.topic}: {shown_filter(one.text)}")
+                filters[client_id].append(f"{one.topic}: {format_filter(one.text)}")
         found, pauses = list[ConsumerView](), Pauses()
         for consumer in self._consuming(view.name):
             if consumer is not None:

@@ -25,7 +25,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from services.broker.journal import Entry, StoredEntry
+from services.broker.journal import JournalEntry, StoredEntry
 from services.live.live_broker import LiveBroker
 from services.ops.answers import written
 from services.ops.callers import caller_of
@@ -73,7 +73,7 @@ class JournalQuery(Nothing):
 
 
 class EntryAnswer(TypedDict):
-    """An operation with its caller, object, reason and result (`services.broker.journal.Entry`)."""
+    """An operation with its caller, object, reason and result (`services.broker.journal.JournalEntry`)."""
 
     offset: str
     store_ms: str
@@ -158,14 +158,14 @@ def is_of_operator(request: Request, said: Any) -> bool:
 
 def entry_of(
     one: Operation, request: Request, said: Any, verdict: str, detail: str = "", made: str = ""
-) -> Entry:
+) -> JournalEntry:
     """Return the entry of an operation. `made` is the id of the task that the operation has started."""
     caller, fields = caller_of(request), said if isinstance(said, dict) else {}
     given = {**request.path_params, **request.query_params}
     reason = given.pop("reason", "") or fields.get("reason", "")
     given |= {name: value for name, value in fields.items() if name not in _UNSAID}
     given |= {"id": made} if made else {}
-    return Entry(
+    return JournalEntry(
         user="" if caller is None else caller.user,
         host="" if request.client is None else request.client.host,
         program=request.headers.get("user-agent", ""),

@@ -18,7 +18,7 @@ from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from services.broker.spine.values import Delivery, HalfView, TimerVerdict
-from services.broker.timers.timer_records import move_reason
+from services.broker.timers.timer_records import read_move_reason
 from services.explain.life import ending, waiting, word
 from services.live.live_broker import LiveBroker
 from txn.states import State
@@ -85,7 +85,7 @@ def _timer_state(live: LiveBroker, one: Delivery) -> StateAnswer:
     except StoreDamaged:
         return _state(UNKNOWN, "its end cannot be read")
     if found is None:
-        return _state(PENDING, waiting(move_reason(properties.of_record(one.record))))
+        return _state(PENDING, waiting(read_move_reason(properties.of_record(one.record))))
     state, note = end_of(live, found)
     return _state(state or UNKNOWN, note, found.ended_ms)
 

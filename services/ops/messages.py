@@ -11,7 +11,8 @@ messages.
 A queue that is not listed in `after` starts at its end. `stored_topic` is the topic in which a message is
 stored, because pending timers and open halves are stored in internal topics. `cut` is whether older messages
 are omitted because of their size. Messages are read until there are `limit` messages, or their bodies have
-`LOOK_BYTES_MAX` bytes, but at least one message is returned. The next request continues after these messages.
+`QUERY_BYTES_MAX` bytes, but at least one message is returned. The next request continues after these
+messages.
 
 A body in UTF-8 is returned as `body`, and any other body as `body_base64`. Timers, dead letters and halves
 are also messages, so other files use the shapes of this file for their contents and positions.
@@ -73,7 +74,7 @@ class NewestQuery(Nothing):
 
     limit: Number = Field(LIMIT_DEFAULT, description=f"How many; up to {LIMIT_MAX}.")
     bytes_max: Number = Field(
-        limits.LOOK_BYTES_MAX, description="Bytes of all bodies; one message is shown in any case."
+        limits.QUERY_BYTES_MAX, description="Bytes of all bodies; one message is shown in any case."
     )
 
 
@@ -305,7 +306,7 @@ class MessagesApi:
             of_queue = finding.newest(topic.name, queue_id, count)
             places = heapq.nlargest(count, [*places, *((at, queue_id, offset) for at, offset in of_queue)])
             await pauses.pause()
-        found, left = list[Delivery](), min(query.bytes_max, limits.LOOK_BYTES_MAX)
+        found, left = list[Delivery](), min(query.bytes_max, limits.QUERY_BYTES_MAX)
         for _, queue_id, offset in places:
             one = self._live.query(finding.read, topic.name, queue_id, offset, 1)
             left -= sum(len(delivery.record.body) for delivery in one)
@@ -362,8 +363,8 @@ class MessagesApi:
             await asyncio.sleep(0)
             wanted_count = min(READ_AT_ONCE, limit - len(found))
             arrived = self._live.core.finding.read_after(topic.name, positions, wanted_count)
-            more = self._live.clock.outward(arrived.messages)
-            kept = list(limit_bytes([*found, *more], limits.LOOK_BYTES_MAX))
+            more = self._live.clock.to_real_time(arrived.messages)
+            kept = list(limit_bytes([*found, *more], limits.QUERY_BYTES_MAX))
             for delivery in kept[len(found) :]:
                 positions[delivery.queue_id] = delivery.queue_offset + 1
             is_cut = len(kept) < len(found) + len(more)

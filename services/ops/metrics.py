@@ -25,7 +25,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from services.broker.groups.group_filters import shown_filter
+from services.broker.groups.group_filters import format_filter
 from services.broker.spine.statistics import LATENESS_BOUNDS_MS, Gauges, Lateness, Statistics
 from services.broker.spine.values import TimerFilter
 from services.live.client_metrics import ClientMetrics
@@ -146,7 +146,7 @@ class Metrics(Collector):
         yield self._build
         for more in self._more:
             yield from more.collect()
-        serves = not self._live.broken.done() and self._live.unwell is None
+        serves = not self._live.broken.done() and self._live.disk_failure is None
         yield from self._gauge("mq_ready", "1 while the broker serves, 0 while its disk fails.", int(serves))
         if not serves:
             return
@@ -208,7 +208,7 @@ class Metrics(Collector):
         what = "Messages that retention deleted before a group had finished them."
         yield from self._counters("mq_group_missed_messages", what, ("topic", "consumer_group"), missed)
         waiting = [
-            (one.topic, group, shown_filter(one.text), one.waiting)
+            (one.topic, group, format_filter(one.text), one.waiting)
             for group, one in self._live.core.group_views.mixed_filters()
         ]
         what = "Messages that wait for a filter, of groups whose clients have several."

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 
 from commitlog import limits
 from services.live.live_broker import LiveBroker
-from services.live.move_tasks import MessageFilter, MoveOrder, MoveTask, MoveTasks
+from services.live.move_tasks import MessageFilter, MoveTask, MoveTaskRequest, MoveTasks
 from services.live.tasks import Preview
 from services.ops.dead_letters import PER_SECOND_MAX
 from services.ops.request import Nothing, Reason, Repeated
@@ -51,12 +51,14 @@ class NewMove(BaseModel):
     reason: Reason = ""
     dry_run: bool = False
 
-    def order(self, now_ms: int) -> MoveOrder:
+    def order(self, now_ms: int) -> MoveTaskRequest:
         """Return the task's order as the broker takes it; raise `ClientMistake`."""
         wanted = MessageFilter(
             self.filter.key, self.filter.tag, tuple(property_of(text) for text in self.filter.properties)
         )
-        return MoveOrder(self.source, self.target, wanted, self.rate_per_second, self.reason, self.limit or 0)
+        return MoveTaskRequest(
+            self.source, self.target, wanted, self.rate_per_second, self.reason, self.limit or 0
+        )
 
 
 class MoveTaskAnswer(TaskProgressAnswer):
@@ -86,7 +88,7 @@ def move_task_shape(task: MoveTask) -> MoveTaskAnswer:
     }
 
 
-async def count_moves(live: LiveBroker, order: MoveOrder) -> Preview:
+async def count_moves(live: LiveBroker, order: MoveTaskRequest) -> Preview:
     """Count the messages of an order by the verdict that a move would have now."""
     return await MoveTasks(live).preview(order)
 

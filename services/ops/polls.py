@@ -189,7 +189,7 @@ def client_id(request: Request, name: str) -> str:
 
 
 def check_serves(live: LiveBroker) -> None:
-    """Raise `BrokerStops` or `StoreUnwell` if an empty answer could be wrong."""
+    """Raise `BrokerStops` or `StoreUnavailable` if an empty answer could be wrong."""
     if live.receivers.is_closed:
         raise BrokerStops("Ask again: another node leads, or it is back soon. Nothing was leased.")
     _ = live.core

@@ -282,7 +282,7 @@ class ReceivingApi:
             of_topic = [handle for _, handle in run]
             for first in range(0, len(of_topic), HANDLES_AT_ONCE):
                 some = of_topic[first : first + HANDLES_AT_ONCE]
-                told = self._live.decide(self._live.core.receiving.ack_many, group, topic, some)
+                told = self._live.call_with_time(self._live.core.receiving.ack_many, group, topic, some)
                 answers += [one if isinstance(one, TidewheelError) else (one, "") for one in told]
                 await asyncio.sleep(0)
         await self._durable(answers)
@@ -300,12 +300,12 @@ class ReceivingApi:
         def retry(handle: Handle) -> Decided:
             topic, core_handle = handle
             verb = self._live.core.receiving.retry
-            return self._live.decide(verb, group, topic, core_handle, after_ms), ""
+            return self._live.call_with_time(verb, group, topic, core_handle, after_ms), ""
 
         def give_up(handle: Handle) -> Decided:
             topic, core_handle = handle
             verb = partial(self._live.core.receiving.forward_to_dead_letter, reason=wanted.reason)
-            return self._live.decide(verb, group, topic, core_handle), ""
+            return self._live.call_with_time(verb, group, topic, core_handle), ""
 
         verb = give_up if wanted.dead_letter else retry
         answers = await self._each(wanted.receipt_handles, verb, copies=wanted.dead_letter)
@@ -319,7 +319,7 @@ class ReceivingApi:
         def extend(handle: Handle) -> Decided:
             topic, core_handle = handle
             verb = self._live.core.receiving.change_invisible
-            new, durable_at = self._live.decide(verb, group, topic, core_handle, lease_ms, False)
+            new, durable_at = self._live.call_with_time(verb, group, topic, core_handle, lease_ms, False)
             return durable_at, new
 
         answers = await self._each(wanted.receipt_handles, extend)

@@ -151,7 +151,7 @@ class SearchApi:
             count = min(SCANNED_AT_ONCE, query.scan - part.scanned)
             arrived = self._live.core.finding.read_after(topic.name, positions, count)
             part.is_last = not arrived.messages and not arrived.is_unfinished
-            for one in self._live.clock.outward(arrived.messages):
+            for one in self._live.clock.to_real_time(arrived.messages):
                 if one.store_ms >= until_ms:
                     part.is_last = True
                     break

@@ -10,7 +10,7 @@ returned as `verdict`, and stored as a property of the message.
 
 `idempotency_key`, or the header field Idempotency-Key, is used as the message id. If the same content is sent
 with the same id within 30 s, or within ten minutes for a timer, the message is stored once, and each call
-receives the first answer (`services.broker.repeats`). Different content is stored as another message.
+receives the first answer (`services.broker.deduplication`). Different content is stored as another message.
 
 `POST /api/topics/TOPIC/messages` accepts the bytes of a body with its content type, or CloudEvents
 (`services.ops.cloud_events`). The query contains the other fields of the message.

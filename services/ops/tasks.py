@@ -23,7 +23,7 @@ from typing_extensions import TypedDict
 
 from services.broker.task_items import ItemsPage
 from services.live.live_broker import LiveBroker
-from services.live.tasks import Preview, Task, TaskOrder, Tasks
+from services.live.tasks import Preview, Task, TaskRequest, Tasks
 from services.ops.answers import written
 from services.ops.callers import watch_of
 from services.ops.operation import Operation
@@ -31,7 +31,7 @@ from services.ops.request import LIMIT_DEFAULT, LIMIT_MAX, NUMBER_MAX, Nothing, 
 from services.times import moments
 from tidewheel.errors import ClientMistake
 
-Order = TypeVar("Order", bound=TaskOrder)
+Order = TypeVar("Order", bound=TaskRequest)
 
 
 Limit = Annotated[int | None, Field(ge=1, le=NUMBER_MAX, description="Change at most this many items.")]

@@ -15,7 +15,7 @@ from typing_extensions import TypedDict
 from services.broker.spine.values import TimerFilter
 from services.live import timer_queries
 from services.live.live_broker import LiveBroker
-from services.live.timer_tasks import TimerOrder, TimerTask, TimerVerb
+from services.live.timer_tasks import TimerTask, TimerTaskRequest, TimerVerb
 from services.ops.given_times import delay_of, due_of
 from services.ops.request import Moment, Reason
 from services.ops.tasks import Bulk, Limit, TaskProgressAnswer, progress_shape
@@ -44,7 +44,7 @@ class NewTask(BaseModel):
     reason: Reason = ""
     dry_run: bool = False
 
-    def order(self, now_ms: int) -> TimerOrder:
+    def order(self, now_ms: int) -> TimerTaskRequest:
         """Return the order of the task for the core. Raise a `ClientMistake` for an invalid order."""
         wanted = filter_of(self.filter, now_ms)
         if wanted == TimerFilter() and not self.filter.everything:
@@ -57,7 +57,9 @@ class NewTask(BaseModel):
                 "To move them say either to, such as 2026-11-22T09:00+08:00, or by, such as 1h."
             )
         to_ms = None if self.to is None else due_of(self.to, now_ms, "to")
-        return TimerOrder(TimerVerb(self.verb), wanted, self.reason, to_ms, self._by_ms(), self.limit or 0)
+        return TimerTaskRequest(
+            TimerVerb(self.verb), wanted, self.reason, to_ms, self._by_ms(), self.limit or 0
+        )
 
     def _by_ms(self) -> int:
         if self.by is None:
@@ -83,7 +85,7 @@ def task_shape(task: TimerTask) -> TaskAnswer:
     return {**progress_shape(task), "verb": task.order.verb.value}
 
 
-async def count_matching(live: LiveBroker, order: TimerOrder) -> int:
+async def count_matching(live: LiveBroker, order: TimerTaskRequest) -> int:
     """Return the number of timers that match the filter of a task."""
     return (await timer_queries.count_timers(live, order.wanted)).total
 

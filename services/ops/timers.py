@@ -712,7 +712,7 @@ class TimersApi:
         topics, counts = self._live.core.topics, self._live.core.timers.held.counts
         for name in sorted({*topics.held, *counts}):
             hold = topics.get(name).hold if name in topics else None
-            hold = self._live.clock.outward(hold)
+            hold = self._live.clock.to_real_time(hold)
             yield {
                 "topic": name,
                 "held": counts[name],

@@ -343,9 +343,9 @@ class TopicsApi:
         """Show the objects that a change of a topic affects."""
         name, query = request.path_params["topic"], asked(UseQuery, request)
         changes, expired = self._live.core.topic_changes, None
-        use = self._live.query(changes.use, name)
+        use = self._live.query(changes.describe_use, name)
         if query.retention:
-            expired = self._live.decide(changes.expired, name, retention_in(query.retention))
+            expired = self._live.call_with_time(changes.expired, name, retention_in(query.retention))
         return await written(use_shape(use, expired))
 
     async def alter(self, request: Request) -> JSONResponse:
@@ -400,7 +400,7 @@ class TopicsApi:
 
     def _hold_of(self, topic: Topic) -> HoldAnswer | None:
         held_count = self._live.core.timers.held.counts[topic.name]
-        return hold_shape(self._live.clock.outward(topic), held_count)
+        return hold_shape(self._live.clock.to_real_time(topic), held_count)
 
     def _listed(self, topic: Topic) -> HeldTopicAnswer:
         return {**topic_shape(topic), "hold": self._hold_of(topic)}

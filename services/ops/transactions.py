@@ -28,9 +28,9 @@ from typing_extensions import TypedDict
 
 from commitlog import limits
 from services.broker.spine import verb_properties
-from services.broker.spine.values import EndReceipt, HalfFilter, HalfView, Resolution, Topic
+from services.broker.spine.values import HalfFilter, HalfView, Resolution, Topic, TransactionReceipt
 from services.live import half_queries
-from services.live.check_log import CheckBackEntry
+from services.live.check_back_log import CheckBackEntry
 from services.live.live_broker import LiveBroker
 from services.live.transactions import ProducerView
 from services.ops.answers import written
@@ -282,7 +282,7 @@ def producer_shape(view: ProducerView) -> ProducerAnswer:
     return {"topic": view.topic, "client_id": view.client_id, "is_connected": view.is_connected}
 
 
-def ended_shape(live: LiveBroker, before: HalfView, receipt: EndReceipt) -> EndedAnswer:
+def ended_shape(live: LiveBroker, before: HalfView, receipt: TransactionReceipt) -> EndedAnswer:
     """Return the end of a transaction in JSON form. `before` is the half before the end, with its message."""
     verdict = replaced_offset = None
     if before.due_ms is not None or (before.message and verb_properties.has_verb(before.message)):

@@ -54,7 +54,7 @@ class WhoamiApi:
     """The handler of `/api/whoami`."""
 
     def __init__(self, live: LiveBroker, *, asks: bool) -> None:
-        self._access, self._outward, self._asks = live.access, live.clock.outward, asks
+        self._access, self._to_real_time, self._asks = live.access, live.clock.to_real_time, asks
 
     async def whoami(self, request: Request) -> Response:
         """Show the caller and its rights."""
@@ -62,7 +62,7 @@ class WhoamiApi:
         answer = {"user": None, "is_asked": self._asks, "has_all_rights": caller is None}
         if caller is None:
             return await written(answer | {"is_administrator": True, "token": None, "rules": []})
-        token = self._outward(caller.token)
+        token = self._to_real_time(caller.token)
         own: OwnTokenAnswer = {
             "id": token.id,
             "made_ms": str(token.made_ms),

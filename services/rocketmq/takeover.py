@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from commitlog import properties
 from commitlog.compression import check_library
-from commitlog.facts.facts import Fact, HalfAsked, HalfEnded, HalfStored, TimerEnded, TimerSet, facts_of
+from commitlog.facts.facts import CheckBackSent, Fact, HalfEnded, HalfStored, TimerEnded, TimerSet, facts_of
 from commitlog.inner_batch import message_count
 from commitlog.kinds import TIMER_TOPIC
 from commitlog.record import INNER_BATCH, TYPE_COMMIT, TYPE_NORMAL, Record
@@ -149,7 +149,7 @@ class Takeover:
                 self._wait(record, _name(record), fact.due_ms, is_counted)
             case HalfStored():
                 self._half(fact, record)
-            case HalfAsked() if half := self._halves.get(fact.half_offset):
+            case CheckBackSent() if half := self._halves.get(fact.half_offset):
                 half.check_count = fact.asked_count
             case HalfEnded(how="EXPIRED"):
                 if half := self._halves.get(fact.half_offset):

@@ -33,7 +33,7 @@ from services.rpc.metrics.metrics_export import OPENCENSUS, OTLP
 from services.rpc.needs import NEEDS
 from services.rpc.serving.service import Prompt, Rpc, Streaming, Unary
 from services.rpc.wire.caller import Asked, Caller
-from services.rpc.wire.replies import Decided
+from services.rpc.wire.replies import DecidedReply
 from tidewheel.errors import TidewheelError
 
 FORBIDDEN: Final = "no right"
@@ -115,7 +115,7 @@ def watched_prompt(name: str, rpc: Prompt, guard: Guard) -> Prompt:
         except TidewheelError as error:
             return error
 
-    def decide(calls: Sequence[Asked]) -> list[Decided | Exception]:
+    def decide(calls: Sequence[Asked]) -> list[DecidedReply | Exception]:
         known = [(request, admitted((request, caller))) for request, caller in calls]
         welcome = [(request, one) for request, one in known if isinstance(one, Caller)]
         decided = iter(rpc.decide(welcome))

@@ -40,12 +40,12 @@ from services.ops.metrics import Metrics
 from services.process.ending import signals_to_end
 from services.process.private_files import EVERYBODY_READS, GROUP_READS, write_whole
 from services.rpc.clients.consumers import each_consumer
-from services.rpc.clients.questions import Questions
+from services.rpc.clients.questions import ClientQueries
 from services.rpc.clients.sessions import Sessions
 from services.rpc.health import Health, standard_rpcs
 from services.rpc.rpcs import all_rpcs
 from services.rpc.serving.serving import OriginOf, Serving, not_forwarded
-from services.rpc.serving.turns import Turns
+from services.rpc.serving.turns import CallScheduler
 from services.rpc.wire.endpoints import Advertised
 from services.server.authentication import authentication, is_http_tls
 from services.settings.config import Address, HttpAddress, ServeSettings
@@ -103,15 +103,15 @@ class Endpoints:
     ) -> None:
         self._live = live
         self._sessions = sessions = Sessions(wall_clock_ms, counting_clock_ms)
-        consuming, questions = partial(each_consumer, sessions), Questions(sessions)
+        consuming, questions = partial(each_consumer, sessions), ClientQueries(sessions)
         self.asked = asked = authentication(settings, live, wall_clock_ms)
-        sessions.room.refuse_with(asked.refusals.add)
+        sessions.room.set_refusal_callback(asked.refusals.add)
         measured = ClientMetrics(wall_clock_ms()) if settings.client_metrics == "on" else None
         self.metrics = Metrics(live, sessions, consuming, asked.refusals.counts, measured)
         rpcs = all_rpcs(live, sessions, address, asked.guard, questions, measured)
         self.health = Health()
         served = rpcs | standard_rpcs(self.health, rpcs)
-        self.serving = Serving(served, Turns(live), self.metrics.observe, origin_of)
+        self.serving = Serving(served, CallScheduler(live), self.metrics.observe, origin_of)
         self.app = make_app(
             live,
             self.metrics,

@@ -31,14 +31,14 @@ from services.cluster.copies.refetching import AFTER_HALT
 from services.cluster.forwarding.calls import CallForwarder
 from services.cluster.forwarding.http_calls import ClusterHttp
 from services.cluster.forwarding.origin_signatures import verify_origin
-from services.cluster.forwarding.switch import Switch
+from services.cluster.forwarding.switch import ServiceSwitch
 from services.cluster.identity import Member
 from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import Identity, follow_certificate
 from services.cluster.watching.engine_check import EngineCheck
 from services.cluster.watching.scrubbing import LogScrubber
 from services.cluster.watching.sessions import SessionTrials
-from services.cluster.watching.unanswered import EngineDiagnosis, WatchedEngine
+from services.cluster.watching.unanswered import EngineDiagnosis, TimedEngine
 from services.front.certificates import make_https_context
 from services.http.calls import EVERY_ADDRESS
 from services.live.durability import LeadershipProofs
@@ -104,7 +104,7 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             lambda waiting: serving_http(http_socket.dup(), waiting, tls, noop),
         )
         if began is None:
-            engine.give_up()
+            engine.abort_calls()
             return
         join(settings.store, began.cluster, settings.node)
         core = replace(core_settings(settings, began.facts["segment_bytes"]), sync_flush=False)
@@ -115,21 +115,21 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         address = advertised(settings, listen, boot)
         executor = stack.enter_context(ThreadPoolExecutor(WORKERS, thread_name_prefix="node"))
         # ends pending engine calls, because the executor waits for its threads
-        stack.callback(engine.give_up)
+        stack.callback(engine.abort_calls)
         loop, check = asyncio.get_running_loop(), EngineCheck(engine.check_settings, executor)
-        watched = WatchedEngine(engine, monotonic_ms)
+        watched = TimedEngine(engine, monotonic_ms)
         unanswered = EngineDiagnosis(watched.waiting_ms, watched.answers, check.check_once)
-        sessions = SessionTrials(engine.try_session, executor)
+        sessions = SessionTrials(engine.check_session, executor)
         scrubbing = LogScrubber(
             lambda: Scrub(engine, began.cluster, monotonic_ms, lambda: node.needed_records), executor
         )
 
         @asynccontextmanager
         async def serve(
-            leading: Broker, stepped_down: Callable[[OSError], None], proving: LeadershipProofs
+            leading: Broker, core_released: Callable[[OSError], None], proving: LeadershipProofs
         ) -> AsyncIterator[LiveBroker]:
             live = LiveBroker(
-                disk, core, wall_clock_ms, loop.call_later, executor, None, leading, stepped_down, proving,
+                disk, core, wall_clock_ms, loop.call_later, executor, None, leading, core_released, proving,
                 counting_clock_ms,
             )  # fmt: skip
             live.set_share_callback(share_interpreter)
@@ -142,8 +142,8 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
             app.leading, app.metrics.live = endpoints.app, live
             try:
                 async with (
-                    check.watching(live.refuse_new_messages, live.break_down),
-                    scrubbing.watching(live.break_down),
+                    check.watching(live.refuse_new_messages, live.stop_on_internal_error),
+                    scrubbing.watching(live.stop_on_internal_error),
                 ):
                     yield live
             finally:
@@ -161,11 +161,11 @@ async def run_node(settings: ServeSettings, announce: Callable[[Ready], None]) -
         forwarding = CallForwarder(node, key, wall_clock_ms, origin_key)
         refusals = Refusals(wall_clock_ms)
         stack.push_async_callback(forwarding.close)
-        switch = Switch(forwarding)
+        switch = ServiceSwitch(forwarding)
         watches = check, unanswered, scrubbing, sessions
         app = ClusterHttp(node, settings.store, http_demands(settings), refusals, *watches)
         port = make_port(settings, switch, http, refusals, files_of_tls)
-        node.reaches_clients = partial(port.has_reachable_client, CLIENT_SECONDS)
+        node.probe_clients = partial(port.has_reachable_client, CLIENT_SECONDS)
         await stack.enter_async_context(serving_port(port, listening, forwarding.end_telemetry))
         await stack.enter_async_context(serving_http(http_socket, app, tls, noop))
         running = asyncio.create_task(node.run())
@@ -208,7 +208,7 @@ async def left(node: ClusterNode, running: asyncio.Task[None], engine: SharedLog
     await asyncio.wait({running}, timeout=LEAVE_SECONDS)
     if not running.done():
         log.warning("waits for the shared log no longer", seconds=LEAVE_SECONDS, role=node.role.value)
-        engine.give_up()
+        engine.abort_calls()
     await running
 
 
@@ -257,7 +257,10 @@ def shared_key(settings: ServeSettings) -> bytes:
 
 
 def found_in(engine: SharedLog, store: Path) -> Beginning:
-    """Return the cluster of a shared log. `NoCluster` includes the next step; `Unknown` is also raised."""
+    """Return the cluster of a shared log.
+
+    `NoCluster` includes the next step; `EngineUnavailable` is also raised.
+    """
     try:
         return beginning_of(engine)
     except NoCluster as error:

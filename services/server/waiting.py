@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from services.cluster.errors import NoLeader
 from services.ops.statuses import error_shape
 from services.server.parts import told_to_stop
-from sharedlog.errors import Unknown
+from sharedlog.errors import EngineUnavailable
 
 AGAIN_SECONDS: Final = 2.0
 DOCTOR: Final = "To look: tidewheel cluster doctor URL"
@@ -51,7 +51,7 @@ class Waiting:
             return JSONResponse(error_shape(NoLeader(f"This node {self.sentence}")), 503)
         return PlainTextResponse(f"{self.sentence}\n", 503)
 
-    def told(self, error: Unknown) -> None:
+    def told(self, error: EngineUnavailable) -> None:
         """Store the error of the engine."""
         sentence = f"waits for the shared log: {error} {DOCTOR}"
         if sentence != self.sentence:
@@ -68,11 +68,12 @@ async def answered(
 
     Returns None if the node is stopped first.
 
-    `serving` serves an application over HTTP in the meantime. Raises the errors of `ask`, except `Unknown`.
+    `serving` serves an application over HTTP in the meantime. Raises the errors of `ask`, except
+    `EngineUnavailable`.
     """
     try:
         return await asyncio.to_thread(ask)
-    except Unknown as error:
+    except EngineUnavailable as error:
         waiting = Waiting()
         waiting.told(error)
     with told_to_stop() as told:
@@ -92,5 +93,5 @@ async def _asked_again(ask: Callable[[], Answer], waiting: Waiting, again_second
         await asyncio.sleep(again_seconds)
         try:
             return await asyncio.to_thread(ask)
-        except Unknown as error:
+        except EngineUnavailable as error:
             waiting.told(error)

@@ -51,7 +51,7 @@ def answers_of(
 
     `others` are further nodes by address. Raises `BrokerUnreachable`, `AnswerLate`.
     """
-    questions = Questions()
+    questions = ClientQueries()
     found: dict[str, Any] = {"ready": questions.asked(partial(ready, api))}
     questions.is_answered = True
     cluster, nodes = questions.asked(partial(cluster_of, api)), {}
@@ -74,7 +74,7 @@ def answers_of(
     return found
 
 
-class Questions:
+class ClientQueries:
     """Requests to one broker. After a late answer, the remaining requests are skipped."""
 
     def __init__(self) -> None:

@@ -17,7 +17,7 @@ from commitlog.record import Record
 from commitlog.recovery import Damage
 from consumequeue.dispatch import is_indexed
 from consumequeue.keyindex import names_of, runs_named
-from consumequeue.queue import is_of_others
+from consumequeue.queue import is_unrelated_error
 from consumequeue.sorted_runs import Entries, Run
 from services.broker.derived import KEYS
 from services.store.findings import Finding
@@ -61,7 +61,7 @@ class IndexCheck:
         try:
             found = [what for _, _, what in RunCheck(self._store, run, count).problems()]
         except OSError as error:
-            if is_of_others(error):
+            if is_unrelated_error(error):
                 raise
             found = [f"cannot be read ({error.strerror or error}); it can be made anew"]
         yield from found

@@ -31,7 +31,7 @@ from commitlog.view import View, whole
 from consumequeue import entry
 from consumequeue.dispatch import MARK_BYTES_MAX, entry_of, is_indexed, is_marked
 from consumequeue.entry import ENTRY_BYTES, Entry
-from consumequeue.queue import ConsumeQueue, StoredQueue, files_of, is_of_others, stored_queues
+from consumequeue.queue import ConsumeQueue, StoredQueue, files_of, is_unrelated_error, stored_queues
 from services.broker import derived
 from services.store.findings import Finding
 from services.store.opening import OpenStore
@@ -315,7 +315,7 @@ def _noting(path: str, into: dict[str, str]) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if is_of_others(error):
+        if is_unrelated_error(error):
             raise
         into[path] = error.strerror or str(error)
 

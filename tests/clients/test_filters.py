@@ -117,7 +117,7 @@ def test_a_filter_whose_client_never_comes_back_is_forgotten(
 ) -> None:
     """What waits for it is done, its message group goes on, and the log says so."""
     spare_make_test()
-    monkeypatch.setenv("TEST_LIMITS", json.dumps({"FILTER_IDLE_MS": 2_000, "FILTER_LOOK_MS": 100}))
+    monkeypatch.setenv("TEST_LIMITS", json.dumps({"FILTER_IDLE_MS": 2_000, "FILTER_CHECK_MS": 100}))
     with closing(serving(tmp_path / "store", program="tests.clients.hurried_broker")) as started:
         broker = next(started)
         pair = Pair(lambda: launching(broker.listen), broker)

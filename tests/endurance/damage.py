@@ -30,12 +30,12 @@ from services.broker.broker import Broker
 from services.broker.schedules.schedule_values import Schedule
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import (
-    CheckBack,
+    CheckBackRequest,
     HalfFilter,
     PendingTimer,
-    ReadTimers,
     Resolution,
-    Retire,
+    RetireSegments,
+    RunTimersJob,
     SendReceipt,
     TimerFilter,
     TimerName,
@@ -95,14 +95,14 @@ class World:
         while True:
             effects = self.broker.tick(self.now_ms)
             for effect in effects:
-                if isinstance(effect, ReadTimers):
+                if isinstance(effect, RunTimersJob):
                     effect.job.run(self.disk)
                     self.broker.complete_timers_job(effect.job)
-                elif isinstance(effect, Retire):
+                elif isinstance(effect, RetireSegments):
                     self.flush()
                     effect.retirement.run(self.disk)
                     self.broker.continue_retirement(effect.retirement, self.now_ms)
-                elif isinstance(effect, CheckBack):
+                elif isinstance(effect, CheckBackRequest):
                     self.broker.transactions.complete_check_back(effect.transaction_id, True, self.now_ms)
             is_going_on = bool(effects) or not self.broker.is_quiet
             self.flush()

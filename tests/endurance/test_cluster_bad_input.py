@@ -35,7 +35,7 @@ from tests.postgresql import USER, PostgresServer, running_servers
 pytestmark = pytest.mark.skipif(
     "TIDEWHEEL_LONG" not in os.environ, reason="servers that go wrong, for minutes: make test-cluster"
 )
-SECONDS = 90.0
+WAIT_SECONDS = 90.0
 STILL_SECONDS = 30.0
 TOPIC = "orders"
 QUICK = "broker.session.timeout.ms=2000\nbroker.heartbeat.interval.ms=500\n"
@@ -57,7 +57,7 @@ RESTORE = "tidewheel cluster restore NEW-URL --from STORE"
 
 def until(condition: Callable[[], object]) -> None:
     """Wait until a condition holds."""
-    ends = time.monotonic() + SECONDS
+    ends = time.monotonic() + WAIT_SECONDS
     while not condition():
         assert time.monotonic() < ends, "it did not happen in time"
         time.sleep(0.1)

@@ -236,7 +236,7 @@ class Stage:
             self.reading.read()
 
     def note_silence(self) -> None:
-        """Say the round; how long none was acknowledged since its fault is known now."""
+        """WriteLogLine the round; how long none was acknowledged since its fault is known now."""
         if not self._said:
             return
         times = self.reading.history.acknowledged_sends_s

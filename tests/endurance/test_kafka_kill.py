@@ -21,7 +21,7 @@ from threading import Event, Thread
 import pytest
 
 from sharedlog.engine import Head
-from sharedlog.errors import Halted, Unknown
+from sharedlog.errors import EngineUnavailable, Halted
 from sharedlog.fold import Position
 from sharedlog.kafka import KafkaLog
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY
@@ -58,7 +58,7 @@ class Writer(Thread):
             parts = [self._next() for _ in range(1 + self.count % 3)]
             try:
                 offset = self.log.append_if(BEGIN, parts, BEGIN)
-            except Unknown:
+            except EngineUnavailable:
                 self.unknown_count += 1
                 continue
             self.told_count += 1
@@ -84,7 +84,7 @@ class Reader(Thread):
         while True:
             try:
                 some = self.log.read(len(self.seen), ALL)
-            except Unknown:
+            except EngineUnavailable:
                 continue
             except Halted as error:
                 self.failed = str(error)
@@ -143,7 +143,7 @@ def test_what_was_told_is_there_whatever_befalls_a_server(
     rounds, seed = pytestconfig.getoption("--rounds"), pytestconfig.getoption("--disk-seed")
     chance, counts, silent = random.Random(seed), Counter[str](), dict[str, list[float]]()
     logs = [KafkaLog(cluster.bootstrap, "log") for _ in range(4)]
-    logs[0].found(BEGIN)
+    logs[0].create_log(BEGIN)
     writers, reader = [Writer(logs[0], "a"), Writer(logs[1], "b")], Reader(logs[2])
     for thread in (*writers, reader):
         thread.start()
@@ -232,13 +232,13 @@ def test_a_log_whose_end_an_unclean_election_lost_halts_who_had_read_that(cluste
 def append_at_last(log: KafkaLog) -> int:
     """Append as soon as Kafka takes it."""
     while True:
-        with suppress(Unknown):
+        with suppress(EngineUnavailable):
             return log.append_if(BEGIN, [b"after"], BEGIN) or 0
 
 
 def read_at_last(log: KafkaLog) -> None:
     """Read on as soon as Kafka answers."""
     while True:
-        with suppress(Unknown):
+        with suppress(EngineUnavailable):
             log.read(3, ALL)
             return

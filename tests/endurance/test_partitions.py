@@ -20,7 +20,7 @@ import pytest
 from services.cluster.forwarding.channel_pool import OPTIONS
 from services.cluster.peers import connect_to
 from sharedlog.engine import Head
-from sharedlog.errors import Refused, Unknown
+from sharedlog.errors import EngineRefused, EngineUnavailable
 from sharedlog.fold import Position
 from sharedlog.postgres import PostgresLog
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY
@@ -46,7 +46,7 @@ class Place(NamedTuple):
 def place() -> Iterator[Place]:
     with running_hosts(SERVER) as hosts, running_servers(hosts=hosts) as servers:
         log = PostgresLog(servers.url)
-        log.found(BEGIN)
+        log.create_log(BEGIN)
         yield Place(hosts, log)
         log.close()
 
@@ -67,7 +67,7 @@ def test_a_call_over_a_connection_that_is_cut_comes_back(place: Place, cut: str,
     }
     cut_off(place.hosts, SERVER, cut)
     try:
-        assert came_back(verbs[verb]) is Unknown
+        assert came_back(verbs[verb]) is EngineUnavailable
     finally:
         place.hosts.heal()
     assert head_again(place.log) in (head, following)
@@ -75,7 +75,7 @@ def test_a_call_over_a_connection_that_is_cut_comes_back(place: Place, cut: str,
 
 def head_again(log: PostgresLog) -> Head:
     """Return the head once it is told: the server may have given up the connection meanwhile."""
-    with suppress(Unknown):
+    with suppress(EngineUnavailable):
         return log.head()
     return log.head()
 
@@ -148,7 +148,7 @@ def came_back(call: Callable[[], object]) -> type[Exception] | None:
     def run() -> None:
         try:
             call()
-        except (Unknown, Refused) as error:
+        except (EngineUnavailable, EngineRefused) as error:
             raised.append(type(error))
         else:
             raised.append(None)

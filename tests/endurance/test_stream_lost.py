@@ -30,7 +30,7 @@ from commitlog.real_disk import RealDisk
 from commitlog.retention import RetentionPolicy
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Retire
+from services.broker.spine.values import RetireSegments
 from spark_jobs.session import spark_session
 from spark_jobs.source import LogReader
 from tests.spark.streaming import Query, Steps
@@ -80,7 +80,7 @@ def _keep_house(broker: Broker, disk: RealDisk) -> None:
     checkpoint.write(disk)
     broker.complete_checkpoint(checkpoint)
     for effect in broker.tick(now_ms()):
-        if isinstance(effect, Retire):
+        if isinstance(effect, RetireSegments):
             effect.retirement.run(disk)
             broker.continue_retirement(effect.retirement, now_ms())
     _flush(broker)

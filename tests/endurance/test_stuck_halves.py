@@ -25,7 +25,14 @@ from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import CheckBack, Effect, HalfFilter, Resolution, Retire, SendReceipt
+from services.broker.spine.values import (
+    CheckBackRequest,
+    Effect,
+    HalfFilter,
+    Resolution,
+    RetireSegments,
+    SendReceipt,
+)
 from tests.memory_disk import MemoryDisk
 from tidewheel.property_names import CHECK_MS
 from txn.checkback import CheckBackPolicy
@@ -100,10 +107,10 @@ class Shell:
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, CheckBack):
+            if isinstance(effect, CheckBackRequest):
                 self.broker.transactions.complete_check_back(effect.transaction_id, True, self.now_ms)
                 self.checks += 1
-            elif isinstance(effect, Retire):
+            elif isinstance(effect, RetireSegments):
                 self.flush()
                 effect.retirement.run(self.disk)
                 self.broker.continue_retirement(effect.retirement, self.now_ms)

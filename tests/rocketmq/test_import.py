@@ -17,7 +17,7 @@ from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import CheckBack, ReadTimers
+from services.broker.spine.values import CheckBackRequest, RunTimersJob
 from services.rocketmq.import_store import ImportSummary, import_store
 from services.store.opening import open_store
 from services.store.state import fold
@@ -113,7 +113,7 @@ def test_what_waits_is_delivered_once_and_what_was_delivered_is_not(
         later_ms = now_ms() + FAR_MS
         while (due_ms := broker.next_due_ms()) is not None and due_ms <= later_ms:
             for effect in broker.tick(later_ms):
-                if isinstance(effect, ReadTimers):
+                if isinstance(effect, RunTimersJob):
                     effect.job.run(RealDisk(root))
                     broker.complete_timers_job(effect.job)
             if broker.gauges().pending_timers == 0:
@@ -132,7 +132,7 @@ def test_open_halves_are_asked_about_and_can_be_committed(store: tuple[Path, Tol
     assert summary.open_half_count == 2
     with opened(root) as broker:
         later_ms = now_ms() + 60_000
-        checks = [effect for effect in broker.tick(later_ms) if isinstance(effect, CheckBack)]
+        checks = [effect for effect in broker.tick(later_ms) if isinstance(effect, CheckBackRequest)]
         asked = [broker.transactions.message(check.half_offset) for check in checks]
     assert sorted(message.body for message in asked if message) == bodies(told, "half-open")
     assert {check.topic for check in checks} == {"payments"}

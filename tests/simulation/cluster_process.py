@@ -1,8 +1,8 @@
 """The process of a node in the simulation: its election, whose acts are carried out one at a time.
 
-The machine is the one of the product, and so are its acts (`services.cluster.acts`), over a disk and an
-engine in memory. Time is the machine's own: it moves where the world lets it, so a node stands when the world
-says so. Looks are the world's (`ClusterWorld._tell_of`), and so is what a leader serves.
+The machine is the one of the product, and so are its acts (`services.cluster.node_actions`), over a disk and
+an engine in memory. Time is the machine's own: it moves where the world lets it, so a node stands when the
+world says so. Looks are the world's (`ClusterWorld._tell_of`), and so is what a leader serves.
 """
 
 from __future__ import annotations
@@ -13,23 +13,30 @@ from itertools import count
 from typing import Final
 
 from services.broker.spine.settings import BrokerSettings
-from services.cluster.acts import CARRIED_OUT, Clocks, NodeActions
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import (
-    Begun,
-    Ended,
-    Failed,
-    HeartbeatDone,
+    ActionFailed,
+    BeatRequest,
+    CoreReleased,
+    HeartbeatAppended,
     Input,
-    Move,
-    Order,
-    SteppedDown,
+    LeadershipEnded,
+    LeadershipGained,
+    LeadershipTransferRequested,
     Tick,
 )
+from services.cluster.election.lag_and_skew import LagAndSkew
 from services.cluster.election.machine import FAILURES, Election
-from services.cluster.election.pace import LagAndSkew
-from services.cluster.election.table import BESIDE, STANDING, Act, Output, Role, Stage
+from services.cluster.election.table import (
+    CANDIDATE_STAGES,
+    CONCURRENT_ACTIONS,
+    ActionType,
+    Output,
+    Role,
+    Stage,
+)
 from services.cluster.identity import Member
+from services.cluster.node_actions import ACTION_METHODS, Clocks, NodeActions
 from services.cluster.peers import Identity
 from services.cluster.replica import Replica
 from sharedlog.engine import Engine
@@ -38,7 +45,7 @@ from sharedlog.errors import NotAccepted
 from sharedlog.witness import LOST_MS, Witness
 from tests.memory_disk import MemoryDisk
 
-_OPEN: Final = (Stage.READING, Stage.IDLE, *STANDING, Stage.STARTING, Stage.LEADING)
+_OPEN: Final = (Stage.READING, Stage.IDLE, *CANDIDATE_STAGES, Stage.STARTING, Stage.LEADING)
 
 
 class Process:
@@ -59,9 +66,9 @@ class Process:
         me, clocks = Member(name, f"{name}:1", f"http://{name}"), Clocks(clock, lambda: self.now_ms)
         self.election = Election(me, self.now_ms, draw)
         health = Health(LagAndSkew(clock, clocks.monotonic))
-        self.acts = NodeActions(me, began, engine, disk, settings, clocks, Identity, health, self._tell)
-        self.acts.witness = Witness(count(0, LOST_MS).__next__)  # it need not wait
-        self.beat: Order | None = None
+        self.actions = NodeActions(me, began, engine, disk, settings, clocks, Identity, health, self._tell)
+        self.actions.witness = Witness(count(0, LOST_MS).__next__)  # it need not wait
+        self.beat: BeatRequest | None = None
         """The BEAT that is under way."""
         (self._due,) = self.election.begin()
         self._orders = count(1)
@@ -72,9 +79,9 @@ class Process:
         return self.election.stage
 
     @property
-    def due(self) -> Act:
+    def due(self) -> ActionType:
         """The act that is to be carried out next."""
-        return self._due.act
+        return self._due.action
 
     @property
     def has_stood(self) -> bool:
@@ -84,29 +91,29 @@ class Process:
     @property
     def replica(self) -> Replica | None:
         """The replica; None where none is open."""
-        return self.acts.replica if self.stage in _OPEN else None
+        return self.actions.replica if self.stage in _OPEN else None
 
     @property
     def is_silent(self) -> bool:
         """Whether this node stands if it reads nothing new, and is fit."""
         leadership = self.election.leadership
-        return self.now_ms >= leadership.candidacy_timer.candidacy_ms(leadership.rank)
+        return self.now_ms >= leadership.candidacy_timer.candidacy_due_ms(leadership.rank)
 
     def hear_nothing(self) -> None:
         """Let time pass until this node stands if it reads nothing new, also one that is not fit."""
         leadership = self.election.leadership
-        candidacy_ms = leadership.candidacy_timer.candidacy_ms(leadership.rank, is_unfit=True)
-        self.now_ms = max(self.now_ms, candidacy_ms)
+        candidacy_due_ms = leadership.candidacy_timer.candidacy_due_ms(leadership.rank, is_unfit=True)
+        self.now_ms = max(self.now_ms, candidacy_due_ms)
 
-    def take(self, given: Input) -> None:
+    def apply_record(self, given: Input) -> None:
         """Give the election an input; keep what it says is to be done."""
         for output in self.election.handle_input(given, self.now_ms):
             self._keep(output)
 
     def _keep(self, output: Output) -> None:
-        if output.act is Act.BEAT:
+        if output.action is ActionType.APPEND_BEAT:
             self.beat = output.argument
-        elif output.act is not Act.SAY and output.act not in BESIDE:
+        elif output.action is not ActionType.WRITE_LOG_LINE and output.action not in CONCURRENT_ACTIONS:
             self._due = output
 
     def _tell(self, given: Input, now_ms: int) -> None:
@@ -115,41 +122,41 @@ class Process:
 
     def carry_out(self) -> Exception | None:
         """Carry out the act that is due, a WAIT in no time; return its failure, if it came to one."""
-        act, argument = self._due
-        if act is Act.WAIT:
-            self.take(Tick())
+        action, argument = self._due
+        if action is ActionType.WAIT:
+            self.apply_record(Tick())
             return None
-        self.acts.prepare_act(act)
+        self.actions.prepare_action(action)
         try:
-            answer = CARRIED_OUT[act](self.acts, argument)
+            answer = ACTION_METHODS[action](self.actions, argument)
         except FAILURES as error:
-            self.take(Failed(act, error, where=self.acts.unreadable(error)))
+            self.apply_record(ActionFailed(action, error, where=self.actions.unreadable(error)))
             return error
         assert answer is not None, "what does not run beside has an answer"
-        self.acts.apply_answer(answer)
-        self.take(answer)
+        self.actions.apply_result(answer)
+        self.apply_record(answer)
         return None
 
     # Leading.
 
     def lead(self) -> None:
         """Lead from now on: clients are served."""
-        self.take(Begun(self.now_ms))
+        self.apply_record(LeadershipGained(self.now_ms))
 
     def beaten(self) -> None:
         """The BEAT under way was proven."""
         self.beat = None
-        self.take(HeartbeatDone(self.now_ms))
+        self.apply_record(HeartbeatAppended(self.now_ms))
 
     def step_down(self, error: NotAccepted | None = None) -> None:
         """Lead no more: for an append that was not proven, or because another node is to lead."""
         assert self.election.role is Role.LEADING, "who steps down has led"
-        replica = self.acts.open_replica
+        replica = self.actions.open_replica
         assert replica.sink is not None, "a leader has a sink"
-        self.take(Move("") if error is None else SteppedDown(error))
-        act, to = self._due
-        assert act is Act.HAND_OVER, "a leader that steps down hands over"
+        self.apply_record(LeadershipTransferRequested("") if error is None else CoreReleased(error))
+        action, to = self._due
+        assert action is ActionType.HAND_OVER, "a leader that steps down hands over"
         with suppress(NotAccepted):
             replica.sink.leave(to)
         self.beat = None
-        self.take(Ended())
+        self.apply_record(LeadershipEnded())

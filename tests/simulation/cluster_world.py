@@ -46,13 +46,13 @@ from commitlog.flush import Flush
 from commitlog.record import Record, decode
 from consumequeue.entry import ENTRY_BYTES
 from services.broker.broker import SHARED, Broker
-from services.broker.repeats import WINDOW_MS
+from services.broker.deduplication import WINDOW_MS
 from services.broker.spine.errors import DiskFull
 from services.cluster import evidence_file
 from services.cluster.copies import transfer
-from services.cluster.copies.checkpoints import TELL_AGAIN_MS
-from services.cluster.election.inputs import Order, ProofWanted
-from services.cluster.election.table import STANDING, Act, Stage
+from services.cluster.copies.checkpoints import ANNOUNCEMENT_INTERVAL_MS
+from services.cluster.election.inputs import BeatRequest, ProofRequested
+from services.cluster.election.table import CANDIDATE_STAGES, ActionType, Stage
 from services.cluster.errors import CopyRefused
 from services.cluster.replica import Replica
 from services.live.durability import Answers, LeadershipProofs, required_offset
@@ -60,7 +60,7 @@ from services.live.errors import ResultUnknown
 from sharedlog.bodies import split_records
 from sharedlog.engine import Head
 from sharedlog.engines import Beginning
-from sharedlog.errors import NotAccepted, Unknown
+from sharedlog.errors import EngineUnavailable, NotAccepted
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.holdings import COPIES_MIN
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, encode
@@ -77,7 +77,7 @@ from tidewheel import property_names
 from tidewheel.errors import TidewheelError
 
 CLUSTER: Final = b"one cluster's id"
-NOWHERE: Final = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+EMPTY_HEAD: Final = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 BEGAN: Final = Beginning(CLUSTER, {})
 
 
@@ -120,12 +120,12 @@ class Zombie:
 class Caller:
     """Who waits for an answer, and takes it for true."""
 
-    def __init__(self, news: Callable[[], object]) -> None:
-        self._news = news
+    def __init__(self, changed_facts: Callable[[], object]) -> None:
+        self._changed_facts = changed_facts
 
     def answer(self, answer: Any) -> None:
         """Be told."""
-        self._news()
+        self._changed_facts()
 
     def refuse(self, error: TidewheelError) -> None:
         """Learn that nobody knows."""
@@ -159,10 +159,10 @@ class ClusterWorld(World):
     def __init__(self, seed: int) -> None:
         self.nodes = [Node(name, MemoryDisk()) for name in "abc"]
         self.random = Random(~seed)
-        self.engine = ClockedEngine(self.random, NOWHERE if seed % 2 else None)
+        self.engine = ClockedEngine(self.random, EMPTY_HEAD if seed % 2 else None)
         self.engine.written_ms, self.engine.clock = {}, lambda: self.now_ms
         genesis = genesis_of(CLUSTER)
-        self.engine.found(encode(genesis))
+        self.engine.create_log(encode(genesis))
         self.leader = self.nodes[0]
         self.clocks_differ, self.is_truncating = seed % 4 in (1, 2), seed % 10 == 9
         self.patience_ms = WINDOW_MS // 2 if self.clocks_differ else WINDOW_MS
@@ -216,24 +216,24 @@ class ClusterWorld(World):
         """Let two nodes have read all, now and then, when the EPOCH of the rival lands; return whether so."""
         if node is rival or self.random.random() < 0.7:
             return False
-        self._stand(node, Act.APPEND_EPOCH)
-        if self._stand(rival, Act.APPEND_EPOCH):
+        self._stand(node, ActionType.APPEND_EPOCH)
+        if self._stand(rival, ActionType.APPEND_EPOCH):
             self._act(rival)
         return True
 
-    def _stand(self, node: Node, until: Act = Act.SERVE) -> bool:
+    def _stand(self, node: Node, until: ActionType = ActionType.SERVE_CLIENTS) -> bool:
         """Let a node hear nothing for so long that it stands; return whether it comes to an act."""
         has_stood = False
         for _ in range(ACTS_MAX):
             process = self._process(node)
-            stage, has_stood = process.stage, has_stood or process.stage in STANDING
-            if process.due in (until, Act.SERVE) or stage is Stage.HALTED:
+            stage, has_stood = process.stage, has_stood or process.stage in CANDIDATE_STAGES
+            if process.due in (until, ActionType.SERVE_CLIENTS) or stage is Stage.HALTED:
                 return process.due is until
             is_reading = stage in (Stage.READING, Stage.IDLE)
             if is_reading:
                 process.hear_nothing()
-            is_unanswered = isinstance(self._act(node), Unknown) and is_reading
-            if is_unanswered or (has_stood and stage not in STANDING):
+            is_unanswered = isinstance(self._act(node), EngineUnavailable) and is_reading
+            if is_unanswered or (has_stood and stage not in CANDIDATE_STAGES):
                 return False  # it has no answer, or no right: another node may be chosen
         raise AssertionError(f"{node.name} does not come to stand")
 
@@ -242,7 +242,7 @@ class ClusterWorld(World):
             f"{node.name} leads, though it has read what the engine has lost"
         )
         process = self._process(node)
-        replica = process.acts.open_replica
+        replica = process.actions.open_replica
         assert self._drawn[replica.fold.holder] == node.name, "a node leads by the right of another"
         self.now_ms = self._clock(node)
         self.leader, self.disk = node, node.disk
@@ -261,7 +261,7 @@ class ClusterWorld(World):
         if node.process is None:
             clock, draw = partial(self._clock, node), partial(self._draw, node.name)
             node.process = Process(node.name, BEGAN, self.engine, node.disk, self.settings, clock, draw)
-            node.process.acts.copying.fetch = self._fetch
+            node.process.actions.copying.fetch = self._fetch
         return node.process
 
     def _draw(self, name: str) -> bytes:
@@ -272,7 +272,7 @@ class ClusterWorld(World):
     def _act(self, node: Node) -> Exception | None:
         """Let a node carry out its next act; it may die of that, and begins again. Return its failure."""
         process = self._process(node)
-        if process.due is Act.WAIT:
+        if process.due is ActionType.WAIT:
             node.disk.well()
         is_copying = process.stage is Stage.COPYING
         if is_copying:
@@ -297,7 +297,7 @@ class ClusterWorld(World):
 
     def _forget_win(self, node: Node) -> None:
         """A node that had won when another one led behind it dies before it knows better."""
-        if node.process is not None and node.process.due is Act.SERVE:
+        if node.process is not None and node.process.due is ActionType.SERVE_CLIENTS:
             self._end_process(node)
 
     def _act_until(self, node: Node, is_done: Callable[[], bool]) -> None:
@@ -328,7 +328,7 @@ class ClusterWorld(World):
     # Copies.
 
     def _tell_all_again(self) -> None:
-        """An older word of a node has come late: each tells of its copy again, as after TELL_AGAIN_MS.
+        """Announce each copy again, as after ANNOUNCEMENT_INTERVAL_MS, because an older one came late.
 
         A leader finds such a word behind its next BEAT.
         """
@@ -343,11 +343,11 @@ class ClusterWorld(World):
                 replica = node.replica
                 if replica.sink is None and replica.fold.next_offset >= self.engine.first_offset:
                     self._read(node, self.engine.end_offset)
-                stored = node.process.acts.own_copy.checkpoint_announcement(
-                    replica, self.now_ms + TELL_AGAIN_MS
+                stored = node.process.actions.own_copy.checkpoint_announcement(
+                    replica, self.now_ms + ANNOUNCEMENT_INTERVAL_MS
                 )
                 if stored is not None:
-                    well(self.engine).note(stored)
+                    well(self.engine).append_unchecked(stored)
 
     def _fetch(self, url: str, _: str, __: str, disk: Disk, require: transfer.Require) -> None:
         """Send a node what another holds, through the real transfer, of which any operation may fail."""
@@ -360,16 +360,16 @@ class ClusterWorld(World):
     def _announce(self, node: Node) -> None:
         """Let a node tell of its newest checkpoint."""
         replica = self._up(node)
-        stored = self._process(node).acts.own_copy.checkpoint_announcement(replica, self.now_ms)
+        stored = self._process(node).actions.own_copy.checkpoint_announcement(replica, self.now_ms)
         if stored is not None:
-            with suppress(Unknown):
-                self.engine.note(stored)
+            with suppress(EngineUnavailable):
+                self.engine.append_unchecked(stored)
                 is_told = replica.core.shared_in_checkpoint is not None
                 self._lost = None if node is self._lost and is_told else self._lost
 
     def _trim(self) -> None:
         """Let the leader trim what all nodes have, as far as it has read."""
-        below = self._up(self.leader).fold.holdings.trims_below
+        below = self._up(self.leader).fold.holdings.first_needed_record
         if below > self.engine.first_offset:
             having = sum(checkpointed(node) >= below for node in self.nodes) + (self._lost is not None)
             assert having >= COPIES_MIN, f"what lies before {below} is let go, and {having} nodes have it"
@@ -388,21 +388,21 @@ class ClusterWorld(World):
             "what was told is gone"
         )
 
-    def _tell(self, durable_at: int, news: object) -> None:
+    def _tell(self, durable_at: int, changed_facts: object) -> None:
         """Answer a client as a node does: what rests on nothing new waits for a proof."""
-        self._give(self.answers, durable_at, self._if_kept(news))
+        self._give(self.answers, durable_at, self._if_kept(changed_facts))
 
-    def _give(self, answers: Answers, durable_at: int, news: Callable[[], object]) -> None:
+    def _give(self, answers: Answers, durable_at: int, changed_facts: Callable[[], object]) -> None:
         """Let a caller of a leader's, or of a zombie's, hear once it may."""
-        answers.send_when_durable(durable_at, Caller(news), None)
+        answers.send_when_durable(durable_at, Caller(changed_facts), None)
 
-    def _if_kept(self, news: Any) -> Callable[[], object]:
+    def _if_kept(self, changed_facts: Any) -> Callable[[], object]:
         """Return news that nobody may hear from a node whose log has lost what it had read."""
 
         def told() -> None:
             is_void = self.lost_from is not None and self.leader.has_read_before_loss > self.lost_from
             assert not is_void, "a client was answered though the engine has lost its end"
-            news()
+            changed_facts()
 
         return told
 
@@ -528,7 +528,7 @@ class ClusterWorld(World):
         refuses_writers = self.engine.lose_end()
         self.lost_from = self.engine.end_offset
         for node in self.nodes:
-            witness = self._process(node).acts.witness
+            witness = self._process(node).actions.witness
             if node.replica is not None:
                 witness.record_progress(node.replica.fold)
             end = 0 if witness.last_led is None else witness.last_led[0] + 1
@@ -572,7 +572,7 @@ class ClusterWorld(World):
             if node.is_halted or at >= until or is_silent:
                 return
             self._act(node)
-            if self._process(node).due is Act.WAIT:
+            if self._process(node).due is ActionType.WAIT:
                 return
         raise AssertionError(f"{node.name} does not follow")
 
@@ -654,7 +654,7 @@ class ClusterWorld(World):
         assert sink is not None
         if self.flying:
             return
-        process.take(ProofWanted() if facts is None else Order(facts, facts))
+        process.apply_record(ProofRequested() if facts is None else BeatRequest(facts, facts))
         while (beat := process.beat) is not None:
             try:
                 sink.beat(dict(beat.facts))
@@ -751,7 +751,7 @@ class ClusterWorld(World):
         """Yield all records that were accepted, and when by the clock of the leader that wrote them."""
         fold = Fold()
         for offset, stored in enumerate(self.engine.records):
-            step = fold.take(offset, stored)
+            step = fold.apply_record(offset, stored)
             if step.outcome is Outcome.ACCEPTED:
                 for part in step.flush:
                     for encoded in split_records(part.body):

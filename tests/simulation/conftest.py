@@ -36,7 +36,7 @@ def _little_again(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
     """With every second seed let a copy that has read a few records again take a checkpoint of it."""
     seed = getattr(request.node, "callspec", None) and request.node.callspec.params.get("seed", 0)
     if (seed or 0) % 2:
-        monkeypatch.setattr(replica, "AGAIN_BYTES", 4_096)
+        monkeypatch.setattr(replica, "EXTRA_CHECKPOINT_BYTES", 4_096)
 
 
 @pytest.fixture(autouse=True)

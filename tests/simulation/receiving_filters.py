@@ -86,7 +86,7 @@ class FiltersOfGroup:
         for text in self.known:
             one = self.used[text]
             idle_ms = self.served_ms - max(one.used_ms, one.held_ms)
-            longest_ms = 2 * limits.FILTER_IDLE_MS + limits.FILTER_LOOK_MS
+            longest_ms = 2 * limits.FILTER_IDLE_MS + limits.FILTER_CHECK_MS
             assert idle_ms < longest_ms, f"{text} was used {idle_ms} ms ago, and is kept"
 
     def _is_held(self, one: Used, alive_ms: dict[str, int], now_ms: int) -> bool:

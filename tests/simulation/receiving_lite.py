@@ -10,7 +10,7 @@ from collections import defaultdict
 from typing import Final
 
 from commitlog.kinds import GROUP_TOPIC
-from services.broker.groups.group_values import Start
+from services.broker.groups.group_values import GroupStart
 from services.broker.groups.lite_subscribing import LiteStart, LiteStartPosition
 from services.broker.groups.lite_topics import queue_of
 from services.broker.spine.values import StartPosition, Subscriber
@@ -106,7 +106,9 @@ class Subscribers(Operators):
             LiteStartPosition.MIN: lambda: first,
             LiteStartPosition.MAX: lambda: end,
             LiteStartPosition.OFFSET: lambda: start.at,
-            LiteStartPosition.TIME: lambda: self._starts(LITE, Start(StartPosition.TIME, start.at))[queue_id],
+            LiteStartPosition.TIME: lambda: self._starts(LITE, GroupStart(StartPosition.TIME, start.at))[
+                queue_id
+            ],
             LiteStartPosition.TAIL: lambda: before[0] if before else here,
         }[start.kind]()
 

@@ -27,7 +27,7 @@ from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupPolicy
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.topics import is_system
-from services.broker.spine.values import Effect, Notify, Retire, StartPosition
+from services.broker.spine.values import Effect, RetireSegments, StartPosition, WakeReceivers
 from tests.memory_disk import Death
 from tests.missed_counts import missed_counts
 from tests.simulation.faults import Faults
@@ -136,7 +136,7 @@ class Machine:
         self.now_ms = now_ms
         before = self.broker.end_offset
         effects = self.broker.tick(now_ms)
-        woken = {key for effect in effects if isinstance(effect, Notify) for key in effect.keys}
+        woken = {key for effect in effects if isinstance(effect, WakeReceivers) for key in effect.keys}
         for course in self.oracle.now():
             for held in [one for one in course.held.values() if one.visible_ms <= now_ms]:
                 if not self.may_stand(course, held):
@@ -157,7 +157,7 @@ class Machine:
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Retire):
+            if isinstance(effect, RetireSegments):
                 self.retirements.append(effect.retirement)
 
     # The disk.

@@ -5,7 +5,7 @@ What a verb does is noted in the oracle; what it must refuse it refuses, and a d
 
 from __future__ import annotations
 
-from services.broker.groups.group_values import GroupPolicy, Start
+from services.broker.groups.group_values import GroupPolicy, GroupStart
 from services.broker.spine.errors import GroupExists, GroupNotFound, MessageNotFound, MessageTypeConflict
 from services.broker.spine.values import StartPosition
 from tests.simulation.receiving_checks import FILTERS, LITE, TOPICS, Checks
@@ -91,15 +91,17 @@ class Operators(Checks):
     def _void(self, course: Course) -> None:
         self.stale += [(course.group, course.topic, one.handle) for one in course.held.values()]
 
-    def _any_start(self) -> Start:
+    def _any_start(self) -> GroupStart:
         kind = self.chance.choice(list(StartPosition))
         at = {
             StartPosition.TIME: self.now_ms - self.chance.choice([0, 10, 1_000, 60_000]),
             StartPosition.OFFSET: 5,
         }
-        return Start(kind, at.get(kind, 0) + (kind is StartPosition.OFFSET) * self.chance.randrange(-5, 60))
+        return GroupStart(
+            kind, at.get(kind, 0) + (kind is StartPosition.OFFSET) * self.chance.randrange(-5, 60)
+        )
 
-    def _starts(self, topic: str, start: Start) -> dict[int, int]:
+    def _starts(self, topic: str, start: GroupStart) -> dict[int, int]:
         """Where that start is on each queue."""
         if topic not in self._topic_names():
             return dict.fromkeys(range(self.settings.queue_count), 0)

@@ -67,7 +67,7 @@ class Reader:
             if not found:
                 raise LogDamaged(f"Record {until - 1} is missing: nothing lies from {offsets[0]} on.")
             for one in records_before_gap(engine, self.fold, found):
-                step = self.fold.take(one.offset, one.stored)
+                step = self.fold.apply_record(one.offset, one.stored)
                 if step.outcome is Outcome.READ_AGAIN:
                     break
                 self._accept(step)
@@ -210,7 +210,7 @@ class World:
         self.is_truncating = seed % 3 == 2
         names = "AAC" if seed % 3 == 1 else "ABC"
         genesis = genesis_of(CLUSTER)
-        self.engine.found(encode(genesis))
+        self.engine.create_log(encode(genesis))
         self.nodes = [Node(name, self) for name in names]
         self.acknowledged: list[int] = []
         self._count = 0
@@ -281,7 +281,7 @@ class World:
         """Return a reader that has read all accepted records, before any of them was spoiled."""
         reader = Reader()
         for offset, stored in enumerate(self.engine.records):
-            reader._accept(reader.fold.take(offset, stored))
+            reader._accept(reader.fold.apply_record(offset, stored))
         return reader
 
     def _spoil(self) -> None:
@@ -397,7 +397,7 @@ class World:
             copy.read(self.engine, self.engine.end_offset)
             if self.is_broken and all_of_it.fold.epoch:
                 for offset, record in enumerate(self._said_next(all_of_it.fold), self.engine.end_offset):
-                    copy.fold.take(offset, encode(record))
+                    copy.fold.apply_record(offset, encode(record))
         except Halted as error:
             assert self.is_broken, f"{node.name} halts, and its engine kept its promise"
             self._require_named(error)
@@ -417,10 +417,10 @@ class World:
         for leader in [one.leader for one in self.nodes if one.leader is not None]:
             if (leader._epoch, leader._holder) == (fold.epoch, fold.holder) and not fold.gathered_count:
                 beat = leader.make_beat({})
-                following.take(fold.next_offset, encode(beat))
+                following.apply_record(fold.next_offset, encode(beat))
                 return [beat]
         epoch = Candidate(following, b"who leads next".ljust(16), {}).epoch
-        following.take(fold.next_offset, encode(epoch))
+        following.apply_record(fold.next_offset, encode(epoch))
         return [epoch, Leader(following).make_beat({})]
 
     def _can_be_rebuilt(self) -> bool:

@@ -38,16 +38,16 @@ from commitlog.retention import RetentionPolicy, Retirement
 from consumequeue.filter import EVERYTHING
 from consumequeue.receipts import decode
 from services.broker.broker import Broker
-from services.broker.repeats import WINDOW_MS
+from services.broker.deduplication import WINDOW_MS
 from services.broker.spine.errors import DiskFull
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import (
-    CheckBack,
+    CheckBackRequest,
     Delivery,
     Effect,
-    ReadTimers,
     Resolution,
-    Retire,
+    RetireSegments,
+    RunTimersJob,
     SendReceipt,
     Verdict,
 )
@@ -511,15 +511,15 @@ class World:
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, CheckBack):
+            if isinstance(effect, CheckBackRequest):
                 self.broker.transactions.complete_check_back(
                     effect.transaction_id, self.chance.random() < 0.5, self.now_ms
                 )
                 if self.chance.random() < 0.5:
                     self.broker.transactions.schedule_waiting_check_backs(effect.topic, self.now_ms)
-            elif isinstance(effect, Retire):
+            elif isinstance(effect, RetireSegments):
                 self.retirements.append(effect.retirement)
-            elif isinstance(effect, ReadTimers):
+            elif isinstance(effect, RunTimersJob):
                 effect.job.run(self.disk)
                 self.broker.complete_timers_job(effect.job)
 

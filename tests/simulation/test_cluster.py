@@ -16,20 +16,20 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from consumequeue import timerindex_recent
-from services.broker.repeats import WINDOW_MS, Repeats
+from services.broker.deduplication import WINDOW_MS, Deduplicator
 from services.broker.sending import MessageSender
 from services.broker.spine.store import Store
 from services.broker.spine.values import Resolution
 from services.broker.timers.timer_delivery import TimerDelivery
-from services.cluster import acts, replica
-from services.cluster.acts import NodeActions
-from services.cluster.election.inputs import Confirmed, Failed
-from services.cluster.election.table import Act, Stage
+from services.cluster import node_actions, replica
+from services.cluster.election.inputs import ActionFailed, EpochConfirmed
+from services.cluster.election.table import ActionType, Stage
 from services.cluster.errors import CopyRefused
 from services.cluster.evidence_file import EvidenceFile
-from services.live.durability import OWN_MEANS, AnswerReceiver, Answers
+from services.cluster.node_actions import NodeActions
+from services.live.durability import LOCAL_RESOURCE_ERRORS, AnswerReceiver, Answers
 from sharedlog import versions
-from sharedlog.errors import Halted, NotAccepted, Unknown
+from sharedlog.errors import EngineUnavailable, Halted, NotAccepted
 from sharedlog.fold import Position
 from sharedlog.holdings import Holdings
 from sharedlog.record import SharedRecord
@@ -108,7 +108,7 @@ def test_a_node_that_reads_again_while_the_engine_loses_its_end_does_not_lead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A schedule in which its file does not tell of what the engine has lost, and its process does."""
-    monkeypatch.setattr(replica, "AGAIN_BYTES", 4_096)
+    monkeypatch.setattr(replica, "EXTRA_CHECKPOINT_BYTES", 4_096)
     play(152009)
 
 
@@ -125,11 +125,11 @@ def test_a_candidate_whose_process_has_read_what_the_engine_lacks_does_not_win()
     process = world._process(node)
     while process.stage is not Stage.IDLE:
         world._act(node)
-    own = process.acts
+    own = process.actions
     own.witness.restore((own.open_replica.fold.next_offset + 3, 7))
     candidacy = own.append_epoch(b"the next holder.").candidacy
     assert candidacy is not None
-    with pytest.raises(Unknown, match="was read before, and is gone"):
+    with pytest.raises(EngineUnavailable, match="was read before, and is gone"):
         own.confirm(candidacy)
 
 
@@ -149,15 +149,15 @@ def test_a_node_that_has_a_copy_after_all_halts_no_more(monkeypatch: pytest.Monk
     def refuse(*_: Any) -> str:
         raise CopyRefused("The copy lacks what this node has seen accepted.")
 
-    is_gone = Failed(Act.OPEN, StoreDamaged("A segment is gone."))
-    process.take(is_gone)
+    is_gone = ActionFailed(ActionType.OPEN_REPLICA, StoreDamaged("A segment is gone."))
+    process.apply_record(is_gone)
     with monkeypatch.context() as patch:
-        patch.setattr(process.acts.copying, "fetch_copy", refuse)
+        patch.setattr(process.actions.copying, "fetch_copy", refuse)
         world._act(node)
     assert node.is_halted
-    while process.due is not Act.OPEN:
+    while process.due is not ActionType.OPEN_REPLICA:
         world._act(node)
-    process.take(is_gone)
+    process.apply_record(is_gone)
     while process.stage is Stage.COPYING:
         world._act(node)
     assert (node.is_halted, world.copy_count) == (False, 1)
@@ -181,7 +181,7 @@ def local_disk_is_believed(patch: pytest.MonkeyPatch) -> None:
     def published(disk: Disk) -> int:
         return layout.published(disk).offset
 
-    patch.setattr(replica, "go_back_to_checkpoint", published)
+    patch.setattr(replica, "reset_to_checkpoint", published)
 
 
 def answers_are_believed(patch: pytest.MonkeyPatch) -> None:
@@ -205,7 +205,7 @@ def log_is_trimmed_early(patch: pytest.MonkeyPatch) -> None:
     def below(holdings: Holdings) -> int:
         return max((one.next_record for one in holdings.all().values() if one.end is not None), default=0)
 
-    patch.setattr(Holdings, "trims_below", property(below))
+    patch.setattr(Holdings, "first_needed_record", property(below))
 
 
 def no_is_told_without_proof(patch: pytest.MonkeyPatch) -> None:
@@ -239,18 +239,18 @@ def newest_record_is_a_clock(patch: pytest.MonkeyPatch) -> None:
 
 def repeats_are_aged_by_the_new_clock(patch: pytest.MonkeyPatch) -> None:
     """What the leader before wrote lately is old by the clock of one that is ahead."""
-    kept = Repeats.begin
+    kept = Deduplicator.begin
 
-    def begin(repeats: Repeats, now_ms: int) -> None:
+    def begin(repeats: Deduplicator, now_ms: int) -> None:
         kept(repeats, now_ms)
         repeats.ids.expire_before(max(repeats._since[0], repeats._offset_at(now_ms - WINDOW_MS)))
 
-    patch.setattr(Repeats, "begin", begin)
+    patch.setattr(Deduplicator, "begin", begin)
 
 
 def times_of_another_clock_are_believed(patch: pytest.MonkeyPatch) -> None:
     """The id of a timer or half is old, and sent again another message, as its leader's clock was behind."""
-    patch.setattr(Repeats, "may_have_wrong_times", lambda *_: False)
+    patch.setattr(Deduplicator, "may_have_wrong_times", lambda *_: False)
     clocks_are_hours_apart(patch)
 
 
@@ -277,7 +277,7 @@ def own_trouble_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
     kept = Answers.send_when_durable
 
     def send_when_durable(answers: Answers, offset: int, waiting: AnswerReceiver, answer: Any) -> None:
-        if offset == OWN_MEANS:
+        if offset == LOCAL_RESOURCE_ERRORS:
             waiting.answer(answer)
         else:
             kept(answers, offset, waiting, answer)
@@ -288,10 +288,10 @@ def own_trouble_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
 def candidates_are_believed(patch: pytest.MonkeyPatch) -> None:
     """A node whose EPOCH was read leads, whatever other EPOCH came before it."""
 
-    def confirm(of: NodeActions, candidacy: Any) -> Confirmed:
-        return Confirmed(of.confirm(candidacy).has_won is not None or None)
+    def confirm(of: NodeActions, candidacy: Any) -> EpochConfirmed:
+        return EpochConfirmed(of.confirm(candidacy).has_won is not None or None)
 
-    patch.setitem(acts.CARRIED_OUT, Act.CONFIRM, confirm)
+    patch.setitem(node_actions.ACTION_METHODS, ActionType.CONFIRM_EPOCH, confirm)
 
 
 MUTANTS: list[Callable[[pytest.MonkeyPatch], None]] = [
@@ -341,8 +341,8 @@ def test_a_half_from_below_a_cut_of_the_log_is_committed_by_the_next_leader() ->
     world.flush()
     (half,) = world.told.halves.values()
     while world.broker.store.log.first_offset <= half.physical_offset:
-        for act in (world.send, world.flush, world.receive, world.acknowledge, world.flush):
-            act()
+        for action in (world.send, world.flush, world.receive, world.acknowledge, world.flush):
+            action()
         world.checkpoint()
         world.pass_time()
     for node in world.nodes:

@@ -28,7 +28,7 @@ from consumequeue import timerindex_recent
 from services.broker.broker import Broker
 from services.broker.spine.errors import DiskFull
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Resolution, Retire
+from services.broker.spine.values import Resolution, RetireSegments
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.memory_disk import Death, Fault, MemoryDisk
@@ -95,13 +95,13 @@ class Bench:
         checkpoint.write(self.disk)
         self.broker.complete_checkpoint(checkpoint)
 
-    def keep_house(self) -> None:
+    def run_maintenance(self) -> None:
         """Lets time pass, and deletes what may go."""
         assert self.broker is not None
         for _ in range(4):
             self.now_ms += 1_000
             for effect in self.broker.tick(self.now_ms):
-                if isinstance(effect, Retire):
+                if isinstance(effect, RetireSegments):
                     self.flush()
                     effect.retirement.run(self.disk)
                     self.broker.continue_retirement(effect.retirement, self.now_ms)
@@ -166,11 +166,11 @@ def with_halves() -> Bench:
 
 
 def retire(bench: Bench) -> None:
-    bench.keep_house()
+    bench.run_maintenance()
     bench.send(12)
     bench.told.clear()
     bench.checkpoint()
-    bench.keep_house()
+    bench.run_maintenance()
 
 
 def rebuild(bench: Bench) -> None:

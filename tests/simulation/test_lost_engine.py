@@ -35,7 +35,7 @@ from services.cluster.replica import SharedPart
 from services.cluster.tail import Tail
 from sharedlog import fold as folds
 from sharedlog import witness as witnesses
-from sharedlog.errors import Halted, LogDamaged, Trimmed, Unknown
+from sharedlog.errors import EngineUnavailable, Halted, LogDamaged, LogTrimmed
 from sharedlog.faults import fault_at
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.witness import Witness
@@ -82,7 +82,7 @@ class Disaster:
         """Who has read all finds no fault in a log that has none, whoever cannot read on there."""
         engine, fold = well(self.world.engine), Fold()
         for offset, stored in enumerate(self.world.engine.records):
-            fold.take(offset, stored)
+            fold.apply_record(offset, stored)
         faults = [fault_at(engine, fold, one) for one in range(engine.first_offset, engine.end_offset)]
         assert not any(faults), f"a fault of a sound log: {[one for one in faults if one][:3]}"
 
@@ -119,7 +119,7 @@ class Disaster:
         with suppress(Halted):
             while not world._stand(stranger):
                 pass
-            replica = world._process(stranger).acts.open_replica
+            replica = world._process(stranger).actions.open_replica
             replica.start_lead(engine, world.now_ms, world._moments.__next__)
             assert replica.sink is not None
             core, size = replica.core, replica.core.segment_bytes
@@ -151,23 +151,23 @@ class Disaster:
 
     def begin(self, node: Node) -> Exception | None:
         """Let a node begin again; return why it would not lead, once it has read all there is."""
-        engine, failure = self.world.engine, Unknown("it waits")
+        engine, failure = self.world.engine, EngineUnavailable("it waits")
         for _ in range(3):
             try:
                 replica = self.world._up(node)
-                self.world._process(node).acts.witness.require_records(engine, replica.fold)
+                self.world._process(node).actions.witness.require_records(engine, replica.fold)
                 while found := engine.read(replica.fold.next_offset, 1):
                     if found[0].offset > replica.fold.next_offset:
-                        return Trimmed("it needs what was let go")
+                        return LogTrimmed("it needs what was let go")
                     for one in found:
                         step = replica.take_record(one.offset, one.stored, self.world.now_ms)
                         if step.outcome is Outcome.READ_AGAIN:
                             break
                 replica.prepare_to_lead()
-            except Unknown as error:
+            except EngineUnavailable as error:
                 failure = error
                 continue
-            except (Halted, Trimmed) as error:
+            except (Halted, LogTrimmed) as error:
                 return error
             return None
         return failure
@@ -190,14 +190,14 @@ class Disaster:
         claimed = evidence_file.read(node.disk)
         now = Fold()
         for offset, stored in enumerate(self.world.engine.records):
-            now.take(offset, stored)
+            now.apply_record(offset, stored)
         # Where the engine has lost signs of life only, the copy has all that the node has.
         if self.stranger is None or claimed is None or now.has_position(Position(claimed.end, claimed.chain)):
             return
         # Another leader of that epoch may have written the bytes that the node has: nothing is lost then.
         if log_before(node.disk, claimed.end) == log_before(self.stranger.disk, claimed.end):
             return
-        require, random = self.world._process(node).acts.copying._require_covered, self.world.random
+        require, random = self.world._process(node).actions.copying._require_covered, self.world.random
         keeps_old = random.random() < 0.5
 
         def require_of_new(copy: FetchedCopy) -> None:
@@ -216,7 +216,7 @@ class Disaster:
             if self.world._up(node).fold.next_offset <= self.changed:
                 failure = self.begin(node)
                 is_named = isinstance(failure, LogDamaged) and failure.record == self.changed
-                assert is_named or isinstance(failure, Trimmed), f"{node.name}: {failure}"
+                assert is_named or isinstance(failure, LogTrimmed), f"{node.name}: {failure}"
 
     def spoil_disks(self) -> None:
         """Let disks lose sectors of their logs, and all that their evidence says."""
@@ -362,7 +362,7 @@ def nothing_in_common_is_the_same(patch: pytest.MonkeyPatch) -> None:
     kept = FetchedCopy.has_same_bytes_before
 
     def same(copy: FetchedCopy, end: int, bytes_max: int) -> bool:
-        return min(copy._firsts, default=end) >= end or kept(copy, end, bytes_max)
+        return min(copy._segment_offsets, default=end) >= end or kept(copy, end, bytes_max)
 
     patch.setattr(FetchedCopy, "has_same_bytes_before", same)
 

@@ -35,12 +35,12 @@ def test_every_message_reaches_every_group_in_order_and_nothing_told_is_forgotte
     if seed % 6 == 1:
         monkeypatch.setattr(limits, "OPEN_RECORD_BYTES_MAX", 60)  # what a turn finishes is several records
     if seed % 5 == 1:
-        monkeypatch.setattr(wheel, "_LEFT_BEHIND_MIN", 3)
+        monkeypatch.setattr(wheel, "_STALE_MIN", 3)
         monkeypatch.setattr(wheel, "_SWEPT_EACH", 2)
         monkeypatch.setattr(wheel, "_SWEPT_AT_ONCE", 1)
     if seed % 3 == 2:  # filters are forgotten, and what waits for them is judged again
         monkeypatch.setattr(limits, "FILTER_IDLE_MS", 30_000)
-        monkeypatch.setattr(limits, "FILTER_LOOK_MS", 1_000)
+        monkeypatch.setattr(limits, "FILTER_CHECK_MS", 1_000)
         monkeypatch.setattr(limits, "FILTER_CLIENT_MS", 20_000)
         monkeypatch.setattr(limits, "FILTER_SETTINGS_MS", 10_000)
     if seed % 6 == 5:

@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from commitlog.facts.facts import EpochBegun, Finished
+from commitlog.facts.facts import EpochBegun, MessagesFinished
 from services.broker.broker import Broker
 from tests.simulation import receiving_world, test_broker, timer_world, transaction_world
 from tests.simulation.second_core import SecondCore, World
@@ -39,7 +39,7 @@ def test_it_is_compared_all_along(name: str, first_seed: int) -> None:
     assert second.epoch > 0
 
 
-@pytest.mark.parametrize(("fact", "table"), [(Finished, "groups"), (EpochBegun, "epoch")])
+@pytest.mark.parametrize(("fact", "table"), [(MessagesFinished, "groups"), (EpochBegun, "epoch")])
 def test_a_core_that_applies_otherwise_is_found(
     fact: type, table: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,8 +13,8 @@ import pytest
 from sharedlog import faults, record
 from sharedlog.errors import Halted
 from sharedlog.fold import EpochRelation, Fold, Outcome, Step
+from sharedlog.leader_records import LeaderRecords
 from sharedlog.leading import Leader, Proof
-from sharedlog.led import LeaderRecords
 from sharedlog.record import SharedRecord
 from tests.simulation import shared_world
 from tests.simulation.shared_world import OPERATION, Rules, World
@@ -148,4 +148,4 @@ def fold_takes() -> dict[object, object]:
     """Return the table of the methods with which a fold applies each kind of record."""
     from sharedlog import fold
 
-    return vars(fold)["_TAKES"]  # type: ignore[no-any-return]
+    return vars(fold)["_APPLIERS"]  # type: ignore[no-any-return]

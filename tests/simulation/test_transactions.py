@@ -13,7 +13,7 @@ import pytest
 from commitlog import limits, table
 from commitlog.message import Message
 from services.broker.broker import Broker
-from services.broker.spine.values import EndReceipt, Resolution, SendReceipt
+from services.broker.spine.values import Resolution, SendReceipt, TransactionReceipt
 from services.store.opening import look_at
 from services.store.verify import verify
 from tests.applied import limited
@@ -99,7 +99,7 @@ class Bench:
         flush(self.broker, self.disk)
         return receipt
 
-    def end(self, half: SendReceipt, how: Resolution = Resolution.COMMIT) -> EndReceipt:
+    def end(self, half: SendReceipt, how: Resolution = Resolution.COMMIT) -> TransactionReceipt:
         return self.broker.transactions.end("t", half.transaction_id, HALF_ID, how, NOW_MS)
 
 
@@ -134,7 +134,7 @@ def test_a_check_by_hand_does_not_bring_the_next_one_forward() -> None:
     bench = Bench()
     half = bench.half()
     due_ms = bench.broker.half_views.get_half(half.transaction_id).next_check_ms
-    bench.broker.transactions.check_now(half.transaction_id)
+    bench.broker.transactions.create_check_back(half.transaction_id)
     for asked in (False, True):
         bench.broker.transactions.complete_check_back(half.transaction_id, asked, NOW_MS)
         assert bench.broker.half_views.get_half(half.transaction_id).next_check_ms >= due_ms

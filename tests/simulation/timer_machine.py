@@ -26,7 +26,7 @@ from commitlog.retention import RetentionPolicy, Retirement
 from services.broker.broker import Broker
 from services.broker.checkpoint import Checkpoint
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import CheckBack, Effect, ReadTimers, Retire
+from services.broker.spine.values import CheckBackRequest, Effect, RetireSegments, RunTimersJob
 from services.broker.timers.timer_records import due_ms_of, is_held, is_rebuilt
 from tests.memory_disk import Death, MemoryDisk
 from tests.simulation.faults import FACT_KINDS, TIMER_KINDS, Faults
@@ -146,7 +146,7 @@ class Machine:
     def is_whole(self) -> bool:
         """Whether all damage of the files of timers was met, and seen to."""
         repair, timers = self.broker.timer_repair, self.broker.timers
-        is_at_work = repair._running or repair._applying or repair._bare or timers.in_doubt
+        is_at_work = repair._running or repair._applying or repair._rows_without_record or timers.in_doubt
         return not (repair._unchecked or is_at_work or timers.partitions.damage)
 
     def check_told(self) -> None:
@@ -163,13 +163,13 @@ class Machine:
 
     def _carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, CheckBack):
+            if isinstance(effect, CheckBackRequest):
                 self.broker.transactions.complete_check_back(
                     effect.transaction_id, False, self.now_ms
                 )  # and nobody comes
-            elif isinstance(effect, Retire):
+            elif isinstance(effect, RetireSegments):
                 self.retirements.append(effect.retirement)
-            elif isinstance(effect, ReadTimers):
+            elif isinstance(effect, RunTimersJob):
                 self.jobs.append(effect.job)
                 if self.chance.random() < 0.6:
                     self.run_jobs()

@@ -39,12 +39,12 @@ from commitlog.retention import RetentionPolicy, Retirement
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupQueue
-from services.broker.journal import Entry
+from services.broker.journal import JournalEntry
 from services.broker.spine import record_versions
 from services.broker.spine.appended import Appended
 from services.broker.spine.errors import HoldConflict, TopicInUse, TopicNotFound, VersionNotFinalized
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Delivery, Effect, Resolution, Retire, TimerName, Verdict
+from services.broker.spine.values import Delivery, Effect, Resolution, RetireSegments, TimerName, Verdict
 from services.broker.topic_changes import TopicChange
 from tests.memory_disk import Death
 from tests.simulation.faults import Faults
@@ -312,7 +312,9 @@ class World:
     def note(self) -> None:
         """Note an act in the journal."""
         about = self._new_id()
-        self.broker.journal.add_entry(Entry("ann", "h", "p", "verb", about, "", "done", ""), self.now_ms)
+        self.broker.journal.add_entry(
+            JournalEntry("ann", "h", "p", "verb", about, "", "done", ""), self.now_ms
+        )
         self._add(_noted(about))
 
     def move(self) -> None:
@@ -474,7 +476,7 @@ class World:
         return broker
 
     def _carry_out(self, effects: list[Effect]) -> None:
-        self.retirements += [one.retirement for one in effects if isinstance(one, Retire)]
+        self.retirements += [one.retirement for one in effects if isinstance(one, RetireSegments)]
 
     def _retire(self) -> None:
         for retirement in self.retirements:
@@ -510,7 +512,7 @@ class World:
         } == state.topics
         assert self.broker.topics.held == state.held
         for topic in state.topics:
-            use = self.broker.topic_changes.use(topic)
+            use = self.broker.topic_changes.describe_use(topic)
             waiting = Counter(kind for kind, name, _ in state.waiting if name == topic)
             assert (use.timers, use.halves) == (waiting["timer"], waiting["half"])
             assert {one.group for one in use.groups} == state.groups[topic]

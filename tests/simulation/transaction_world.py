@@ -22,14 +22,14 @@ from commitlog.record import TYPE_COMMIT, Record
 from services.broker.broker import Broker
 from services.broker.spine.scheduler import Purpose
 from services.broker.spine.values import (
-    CheckBack,
+    CheckBackRequest,
     Effect,
-    EndReceipt,
     HalfFilter,
     HalfView,
     PendingTimer,
     Resolution,
     TimerName,
+    TransactionReceipt,
     Verdict,
 )
 from tests.simulation.faults import KINDS
@@ -88,9 +88,10 @@ class TransactionWorld(World):
         usual = [
             self.send_half, self.send_half, self.send_half, self.send_half, self.send_half, self.send_again,
             self.end_half, self.end_half, self.end_half, self.end_any, self.end_any, self.resolve,
-            self.answer, self.answer, self.check_now, self.come, self.lie, self.flush, self.flush, self.flush,
-            self.take_flush, self.pass_time, self.pass_time, self.work_on_checkpoint, self.run_jobs,
-            self.send_timer, self.send_timer, self.send_plain, self.verb, self.compare, self.tidy,
+            self.answer, self.answer, self.create_check_back, self.come, self.lie, self.flush, self.flush,
+            self.flush, self.take_flush, self.pass_time, self.pass_time, self.work_on_checkpoint,
+            self.run_jobs, self.send_timer, self.send_timer, self.send_plain, self.verb, self.compare,
+            self.tidy,
         ]  # fmt: skip
         rare = [self.crash, self.crash, self.fail_to_flush, self.fail_checkpoint, self.set_clock_back]
         self.endure(self.chance.choice(rare if self.chance.random() < 0.05 else usual))
@@ -185,13 +186,13 @@ class TransactionWorld(World):
         if kept:
             self._end(self.chance.choice(kept), self.chance.choice([COMMIT, ROLLBACK]), by_operator=True)
 
-    def check_now(self) -> None:
+    def create_check_back(self) -> None:
         if not self.oracle.transactions:
             return
         one = self.chance.choice(list(self.oracle.transactions.values()))
         self._look_at_half(one)
         try:
-            question = self.broker.transactions.check_now(one.transaction_id)
+            question = self.broker.transactions.create_check_back(one.transaction_id)
         except InvalidTransactionId:
             assert self._may_be_unknown(one)
         except TransactionEnded:
@@ -232,8 +233,8 @@ class TransactionWorld(World):
     # The broker's questions.
 
     def _carry_out(self, effects: list[Effect]) -> None:
-        questions = [effect for effect in effects if isinstance(effect, CheckBack)]
-        super()._carry_out([effect for effect in effects if not isinstance(effect, CheckBack)])
+        questions = [effect for effect in effects if isinstance(effect, CheckBackRequest)]
+        super()._carry_out([effect for effect in effects if not isinstance(effect, CheckBackRequest)])
         for question in questions:
             one = self.oracle.transactions[int(question.transaction_id[:16], 16)]
             immunity_ms = one.message.check_immunity_ms or self.settings.check_back.immunity_ms
@@ -242,7 +243,7 @@ class TransactionWorld(World):
             assert one.offset not in self.alone[question.topic], f"asked again, though nobody came: {one}"
             self._asked(question)
 
-    def _asked(self, question: CheckBack) -> None:
+    def _asked(self, question: CheckBackRequest) -> None:
         """A producer is asked, if there is one, and does what producers do."""
         one = self.oracle.transactions[int(question.transaction_id[:16], 16)]
         assert one.state is State.OPEN, f"asked about {one}"
@@ -294,7 +295,7 @@ class TransactionWorld(World):
 
     def _told_of_end(
         self, one: Transaction, how: Resolution, by_operator: bool
-    ) -> EndReceipt | InvalidTransactionId | TransactionEnded:
+    ) -> TransactionReceipt | InvalidTransactionId | TransactionEnded:
         try:
             if by_operator:
                 return self.broker.transactions.resolve(one.transaction_id, how, "because", self.now_ms)

@@ -23,7 +23,7 @@ from commitlog.real_disk import RealDisk
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Delivery, ReadTimers, Resolution
+from services.broker.spine.values import Delivery, Resolution, RunTimersJob
 from services.shop.carts import Addition, Carts
 from services.shop.redis_server import bundled_redis
 from services.shop.tables import order_lines, order_metadata, orders, push_metadata, pushes
@@ -268,7 +268,7 @@ class Shop:
         self.now_ms += ms
         is_going_on = True
         while is_going_on:
-            jobs = [one.job for one in self.broker.tick(self.now_ms) if isinstance(one, ReadTimers)]
+            jobs = [one.job for one in self.broker.tick(self.now_ms) if isinstance(one, RunTimersJob)]
             for job in jobs:
                 job.run(self.disk)
                 self.broker.complete_timers_job(job)

@@ -23,7 +23,7 @@ from consumequeue.filter import EVERYTHING
 from parts.columns import QUEUE_COUNT
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Delivery, ReadTimers, Resolution, TimerName
+from services.broker.spine.values import Delivery, Resolution, RunTimersJob, TimerName
 from services.shop import topics
 from services.shop.new_order import Line, NewOrder
 from services.shop.order_messages import timer_key
@@ -270,7 +270,7 @@ class Teller:
         self._now_ms = until_ms
         is_going_on = True
         while is_going_on:
-            jobs = [one.job for one in self._broker.tick(until_ms) if isinstance(one, ReadTimers)]
+            jobs = [one.job for one in self._broker.tick(until_ms) if isinstance(one, RunTimersJob)]
             for job in jobs:
                 job.run(self.disk)
                 self._broker.complete_timers_job(job)

@@ -16,7 +16,7 @@ from commitlog.real_disk import RealDisk
 from commitlog.record import encode
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import CheckBack, Resolution, SendReceipt
+from services.broker.spine.values import CheckBackRequest, Resolution, SendReceipt
 from txn.half import check_record
 
 BODY = bytes(range(256))
@@ -88,7 +88,7 @@ def checks(root: str, count: str) -> dict[str, Any]:
     began = time.monotonic()
     while asked < int(count):
         for effect in one.broker.tick(one.now_ms):
-            if isinstance(effect, CheckBack):
+            if isinstance(effect, CheckBackRequest):
                 one.broker.transactions.complete_check_back(effect.transaction_id, True, one.now_ms)
                 asked += 1
         one.flush()

@@ -19,7 +19,7 @@ from commitlog.kinds import DEAD_LETTER_PREFIX, OPERATORS
 from commitlog.message import MessageType
 from commitlog.record import COMPRESSION, Record
 from consumequeue.attempts import Attempts
-from consumequeue.entry import lite_code, tags_code
+from consumequeue.entry import hash_lite_topic, tags_code
 from services.broker.groups.group_values import DeadLetter, DeadLetterCount, DeadLetterPage, GroupQueue
 from services.broker.groups.groups import Groups
 from services.broker.spine.errors import MessageNotFound, MessageTypeConflict
@@ -89,10 +89,13 @@ class DeadLetters:
     def read_page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
         """Return up to `count_max` open dead letters of a group, oldest first.
 
-        The bodies in a page have at most `LOOK_BYTES_MAX` bytes unless the page has only one dead letter.
+        The bodies in a page have at most `QUERY_BYTES_MAX` bytes unless the page has only one dead letter.
         """
         key = _key(group)
-        queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.peek_in_flight(key).offsets
+        queue, offsets = (
+            self._store.dispatch.find_queue(key.topic, 0),
+            self._groups.peek_in_flight(key).offsets,
+        )
         offset = max(0 if after is None else after + 1, queue.min_offset)
         dead_letters: list[DeadLetter] = []
         body_bytes = 0
@@ -103,7 +106,7 @@ class DeadLetters:
             record = self._reading.record(queue, offset, entry)
             if record is not None:
                 body_bytes += len(record.body)
-                if dead_letters and body_bytes > limits.LOOK_BYTES_MAX:
+                if dead_letters and body_bytes > limits.QUERY_BYTES_MAX:
                     return DeadLetterPage(dead_letters, dead_letters[-1].queue_offset)
                 dead_letters.append(_dead_letter(record))
             offset = self._reading.next_offset(queue, offset, entry)
@@ -119,7 +122,7 @@ class DeadLetters:
         key = _key(group)
         if key.topic not in self._topics:
             return DeadLetterCount(group, 0, 0)
-        queue = self._store.dispatch.look(key.topic, 0)
+        queue = self._store.dispatch.find_queue(key.topic, 0)
         count = self._groups.peek_in_flight(key).offsets.open_count(queue.min_offset, queue.end_offset)
         return DeadLetterCount(group, count, queue.end_offset)
 
@@ -158,7 +161,10 @@ class DeadLetters:
     def _find_open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
         """Return a dead letter's queue and record. Raise `MessageNotFound` if it is not open."""
         key = _key(group)
-        queue, offsets = self._store.dispatch.look(key.topic, 0), self._groups.peek_in_flight(key).offsets
+        queue, offsets = (
+            self._store.dispatch.find_queue(key.topic, 0),
+            self._groups.peek_in_flight(key).offsets,
+        )
         is_kept = queue.min_offset <= queue_offset < queue.end_offset
         is_there = is_kept and offsets.open_from(queue_offset) == queue_offset
         record = self._reading.record(queue, queue_offset, queue.entry(queue_offset)) if is_there else None
@@ -184,7 +190,7 @@ def queue_number(record: Record, topic: Topic, queue_offset: int) -> int:
         )
     message_group = properties.value_of(record.properties, property_names.MESSAGE_GROUP)
     if lite_topic:
-        return lite_code(lite_topic)
+        return hash_lite_topic(lite_topic)
     return tags_code(message_group) if message_group else queue_offset
 
 

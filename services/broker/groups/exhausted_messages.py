@@ -45,7 +45,7 @@ from services.broker.spine.reading import MessageReader
 from services.broker.spine.store import Store
 from tidewheel import property_names
 
-USED_UP = "attempts used up"
+ATTEMPTS_EXHAUSTED = "attempts used up"
 
 
 class ExhaustedMessages:
@@ -62,13 +62,13 @@ class ExhaustedMessages:
         self._store, self._groups, self._leases = store, groups, groups.leases
         self._reading, self._dead_letters, self._subscriptions = reading, dead_letters, subscriptions
         self._last_leases: deque[int] = deque()
-        self._used_up: deque[tuple[GroupQueue, int]] = deque()
+        self._exhausted: deque[tuple[GroupQueue, int]] = deque()
         self._compared_bytes = 0
         """Total size in bytes of the queue files that this tick has read in full."""
 
     def has_more(self) -> bool:
         """Return whether queued messages can be moved now."""
-        return bool(self._last_leases or self._used_up) and not self._store.has_flush_backlog
+        return bool(self._last_leases or self._exhausted) and not self._store.has_flush_backlog
 
     def queue_if_last(self, key: GroupQueue, lease: Lease) -> bool:
         """Queue the message of a failed attempt if no attempts are left. Return whether it was queued."""
@@ -79,8 +79,8 @@ class ExhaustedMessages:
 
     def queue_if_exhausted(self, key: GroupQueue, offset: int) -> None:
         """Queue an unleased message if the policy allows no more attempts."""
-        if self._groups.peek_in_flight(key).is_used_up(offset, self._groups.policy(key.group).attempts_max):
-            self._used_up.append((key, offset))
+        if self._groups.peek_in_flight(key).is_exhausted(offset, self._groups.policy(key.group).attempts_max):
+            self._exhausted.append((key, offset))
 
     def find_exhausted(self, now_ms: int, group: str = "") -> None:
         """Queue all unleased messages with no attempts left, in one group or in all groups.
@@ -88,7 +88,7 @@ class ExhaustedMessages:
         If the policy now allows more attempts for a queued message, its lease expires normally at the next
         tick, because a redelivery need not wait for a flush.
         """
-        self._used_up += self._groups.exhausted_messages(group)
+        self._exhausted += self._groups.exhausted_messages(group)
         for key, lease in self._leases.all_leases():
             if lease.is_failed and group in ("", key.group) and self.is_last_attempt(key, lease):
                 self._leases.end_pause(lease, now_ms)
@@ -110,8 +110,8 @@ class ExhaustedMessages:
             topic = self._move_leased(self._last_leases.popleft(), now_ms)
             if topic is not None:
                 given_back.append(topic)
-        while self._used_up and self._has_budget:
-            self._move_unleased(*self._used_up.popleft(), now_ms)
+        while self._exhausted and self._has_budget:
+            self._move_unleased(*self._exhausted.popleft(), now_ms)
         assert not (self.has_more() and self._has_budget), "a burial waits for no reason"
         return given_back
 
@@ -135,7 +135,7 @@ class ExhaustedMessages:
             self._groups.end_unanswered(key, lease, failure, now_ms)
             return key.topic
         attempts = self._groups.peek_in_flight(key).attempts(lease.queue_offset).failed(failure)
-        self._dead_letters.move_message(key, record, attempts, USED_UP, now_ms)
+        self._dead_letters.move_message(key, record, attempts, ATTEMPTS_EXHAUSTED, now_ms)
         return None
 
     def is_last_attempt(self, key: GroupQueue, lease: Lease) -> bool:
@@ -146,7 +146,7 @@ class ExhaustedMessages:
     def _move_unleased(self, key: GroupQueue, offset: int, now_ms: int) -> None:
         """Move an unleased message unless it was delivered, finished, or moved meanwhile."""
         attempts_max = self._groups.policy(key.group).attempts_max
-        if not self._groups.peek_in_flight(key).is_used_up(offset, attempts_max):
+        if not self._groups.peek_in_flight(key).is_exhausted(offset, attempts_max):
             return
         record = self._find_record(key, offset)
         if record is None:
@@ -154,7 +154,7 @@ class ExhaustedMessages:
         message_group = properties.value_of(record.properties, property_names.MESSAGE_GROUP)
         flight = self._groups.in_flight(key)
         flight.withdraw(offset, message_group)
-        self._dead_letters.move_message(key, record, flight.attempts(offset), USED_UP, now_ms)
+        self._dead_letters.move_message(key, record, flight.attempts(offset), ATTEMPTS_EXHAUSTED, now_ms)
         if lite_topic := properties.value_of(record.properties, property_names.LITE_TOPIC):
             self._subscriptions.mark_ready(key.topic, lite_topic, key.group)
 

@@ -49,7 +49,7 @@ from consumequeue.filter import EVERYTHING, SQL, Filter, FilterText, parse_tags
 from services.broker.spine.errors import TooManyFilters
 
 _SHOWN_CHARACTERS: Final = 80
-Use = tuple[str, str]
+GroupTopic = tuple[str, str]
 """A (group, topic) pair of names."""
 
 
@@ -104,7 +104,7 @@ class FilterSet:
             self._served_ms += min(step_ms, limits.FILTER_STEP_MS) if self._heard_ms else 0
         self._heard_ms = now_ms
 
-    def use(self, known: KnownFilter, client_id: str) -> bool:
+    def record_use(self, known: KnownFilter, client_id: str) -> bool:
         """Record that a receive uses a filter. Return whether the client has switched to it."""
         known.used_ms, known.is_used = self._served_ms, True
         if client_id in known.clients:
@@ -128,7 +128,7 @@ class FilterSet:
 
         `alive_ms` maps each client id to the time of its last heartbeat.
         """
-        if self._served_ms - self._looked_ms < limits.FILTER_LOOK_MS:
+        if self._served_ms - self._looked_ms < limits.FILTER_CHECK_MS:
             return []
         self._looked_ms = self._served_ms
         found = []
@@ -147,8 +147,8 @@ class GroupFilters:
     """The filters of all consumer groups."""
 
     def __init__(self) -> None:
-        self._texts: dict[Use, dict[FilterText, None]] = {}
-        self._sets: dict[Use, FilterSet] = {}
+        self._texts: dict[GroupTopic, dict[FilterText, None]] = {}
+        self._sets: dict[GroupTopic, FilterSet] = {}
         self._bytes = 0
         self._alive_ms: dict[str, int] = {}
 
@@ -171,7 +171,7 @@ class GroupFilters:
         """Return (group, topic, filter texts) for each group and topic with filters."""
         return [(*use, list(texts)) for use, texts in self._texts.items()]
 
-    def mixed_groups(self) -> list[Use]:
+    def mixed_groups(self) -> list[GroupTopic]:
         """Return the (group, topic) pairs with more than one filter."""
         return [use for use, texts in self._texts.items() if len(texts) > 1]
 
@@ -179,10 +179,10 @@ class GroupFilters:
         """Raise `TooManyFilters` if a new filter would exceed a limit."""
         text, known = wanted.text, self._texts.get((group, topic), ())
         if len(known) >= limits.FILTERS_PER_GROUP_MAX:
-            shown = "; ".join(map(shown_filter, known))
+            shown = "; ".join(map(format_filter, known))
             raise TooManyFilters(
                 f"{group} has {len(known)} filters on {topic} already, the maximum: {shown}. "
-                f"{shown_filter(text)} is another one. Use the same filters in all clients of the group, or "
+                f"{format_filter(text)} is another one. Use the same filters in all clients of the group, or "
                 "another group for this one. A filter is forgotten when its clients are gone and others of "
                 f"the group were used for {limits.FILTER_IDLE_MS // 60_000} minutes."
             )
@@ -200,11 +200,11 @@ class GroupFilters:
         work, taken = _work_of(wanted), sum(work for work, _ in others)
         if work + taken <= limits.FILTERS_WORK_MAX or not others:
             return
-        shown = "; ".join(f"{shown_filter(text)} ({_shown_ms(one)})" for one, text in others)
+        shown = "; ".join(f"{format_filter(text)} ({_format_ms(one)})" for one, text in others)
         raise TooManyFilters(
-            f"{shown_filter(wanted.text)} takes up to {_shown_ms(work)} to judge a message, and the other "
-            f"filters of {group} on {topic} take {_shown_ms(taken)}: {shown}. The limit is "
-            f"{_shown_ms(limits.FILTERS_WORK_MAX)} for all. Use fewer CONTAINS, the same filters in all "
+            f"{format_filter(wanted.text)} takes up to {_format_ms(work)} to judge a message, and the other "
+            f"filters of {group} on {topic} take {_format_ms(taken)}: {shown}. The limit is "
+            f"{_format_ms(limits.FILTERS_WORK_MAX)} for all. Use fewer CONTAINS, the same filters in all "
             "clients of the group, or another group for this one. A filter is forgotten when its clients are "
             f"gone and others of the group were used for {limits.FILTER_IDLE_MS // 60_000} minutes."
         )
@@ -281,7 +281,7 @@ class GroupFilters:
         return before.queue_ids
 
 
-def shown_filter(text: FilterText) -> str:
+def format_filter(text: FilterText) -> str:
     """Return a filter as display text. A long expression is truncated, and its CRC-32 is appended."""
     expression = text.expression
     if len(expression) <= _SHOWN_CHARACTERS:
@@ -304,7 +304,7 @@ def _work_of(one: Filter) -> int:
     return one.work(limits.PROPERTIES_USER_BYTES_MAX)
 
 
-def _shown_ms(work: int) -> str:
+def _format_ms(work: int) -> str:
     return f"{work * limits.WORK_NS / 1e6:.1f} ms"
 
 

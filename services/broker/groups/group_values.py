@@ -21,7 +21,7 @@ class GroupQueue(NamedTuple):
 
 
 @dataclass(slots=True, frozen=True)
-class Start:
+class GroupStart:
     """A start position for every queue of a topic.
 
     Depending on `kind`, `at` is a store time in milliseconds since the Unix epoch or a queue offset. `places`
@@ -95,7 +95,7 @@ class FilterView:
 
 
 @dataclass(slots=True, frozen=True)
-class MissedView:
+class MissedMessagesView:
     """The number of messages that a group lost to retention, and when it last lost one."""
 
     topic: str
@@ -111,11 +111,11 @@ class GroupView:
     policy: GroupPolicy
     queues: list[QueueView]
     filters: tuple[FilterView, ...] = ()
-    missed: tuple[MissedView, ...] = ()
+    missed: tuple[MissedMessagesView, ...] = ()
 
 
 @dataclass(slots=True, frozen=True)
-class Move:
+class PositionChange:
     """A group's position in a queue before and after a reset."""
 
     topic: str
@@ -127,10 +127,10 @@ class Move:
 
 
 @dataclass(slots=True, frozen=True)
-class Reset:
+class ResetResult:
     """The position changes of a reset. In a dry run, `durable_at` is 0."""
 
-    moves: list[Move]
+    moves: list[PositionChange]
     durable_at: int
 
 

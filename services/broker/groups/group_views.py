@@ -15,19 +15,19 @@ from services.broker.groups.group_values import (
     FilterView,
     GroupPolicy,
     GroupQueue,
+    GroupStart,
     GroupView,
-    MissedView,
-    Move,
+    MissedMessagesView,
+    PositionChange,
     QueueView,
-    Reset,
-    Start,
+    ResetResult,
 )
 from services.broker.groups.groups import Groups
 from services.broker.groups.lite_subscriptions import LiteSubscriptions
 from services.broker.spine.errors import GroupExists, GroupNotFound
 from services.broker.spine.reading import MessageReader
 from services.broker.spine.store import Store
-from services.broker.spine.topics import Topics, check_group_name, check_receivable
+from services.broker.spine.topics import Topics, check_group_name, require_receivable_topic
 from services.broker.spine.values import StartPosition
 from tidewheel.errors import ClientMistake
 
@@ -82,7 +82,7 @@ class GroupViews:
         return Counter(lease.consumer for key, lease in self._groups.leases.all_leases() if key.group == name)
 
     def create(
-        self, name: str, topic: str, start: Start, now_ms: int, policy: GroupPolicy | None = None
+        self, name: str, topic: str, start: GroupStart, now_ms: int, policy: GroupPolicy | None = None
     ) -> int:
         """Create a group that receives `topic` from a start position. `topic` may be empty.
 
@@ -131,7 +131,7 @@ class GroupViews:
             self._lite_subscriptions.mark_all_ready(name, one)
         return self._groups.leave(name, topic, now_ms)
 
-    def reset(self, name: str, topic: str, start: Start, dry_run: bool, now_ms: int) -> Reset:
+    def reset(self, name: str, topic: str, start: GroupStart, dry_run: bool, now_ms: int) -> ResetResult:
         """Move a group to a start position in `topic`, or in all of its topics if `topic` is empty.
 
         Raise `GroupNotFound` if the group does not exist.
@@ -144,10 +144,10 @@ class GroupViews:
             self._lite_subscriptions.mark_all_ready(name, one)
             positions = {move.queue_id: move.after for move in moves if move.topic == one}
             durable_at = self._groups.move_group(name, one, positions, now_ms)
-        return Reset(moves, durable_at)
+        return ResetResult(moves, durable_at)
 
     def _check_not_receiving(self, name: str, topic: str, now_ms: int) -> None:
-        check_receivable(topic)
+        require_receivable_topic(topic)
         self._topics.get_or_create(topic, now_ms)
         if self._groups.is_subscribed(name, topic):
             raise GroupExists(
@@ -176,7 +176,7 @@ class GroupViews:
         found = (
             (topic, self._groups.missed_messages.find(name, topic)) for topic in self._groups.topics_of(name)
         )
-        missed = tuple(MissedView(topic, *one) for topic, one in found if one is not None)
+        missed = tuple(MissedMessagesView(topic, *one) for topic, one in found if one is not None)
         return GroupView(name, self._groups.policy(name), queues, missed=missed)
 
     def _with_filters(self, view: GroupView) -> GroupView:
@@ -216,9 +216,9 @@ class GroupViews:
             return self._reading.store_ms(key.topic, key.queue_id, committed_offset)
         return None
 
-    def _moves(self, name: str, topic: str, start: Start) -> list[Move]:
+    def _moves(self, name: str, topic: str, start: GroupStart) -> list[PositionChange]:
         return [
-            Move(
+            PositionChange(
                 topic,
                 queue_id,
                 max(self._groups.committed_offset(GroupQueue(name, topic, queue_id)), queue.min_offset),
@@ -229,7 +229,7 @@ class GroupViews:
             for queue_id, queue in self._queues(topic)
         ]
 
-    def _offset(self, topic: str, queue_id: int, queue: ConsumeQueue, start: Start) -> int:
+    def _offset(self, topic: str, queue_id: int, queue: ConsumeQueue, start: GroupStart) -> int:
         """Return the queue offset for a start position."""
         if start.kind is StartPosition.TIME:
             found = start.places.get((topic, queue_id))
@@ -245,7 +245,7 @@ class GroupViews:
 
     def _queues(self, topic: str) -> list[tuple[int, ConsumeQueue]]:
         count = self._topics.get(topic).queue_count if topic in self._topics else 0
-        return [(queue_id, self._store.dispatch.look(topic, queue_id)) for queue_id in range(count)]
+        return [(queue_id, self._store.dispatch.find_queue(topic, queue_id)) for queue_id in range(count)]
 
 
 def _check_policy(policy: GroupPolicy) -> None:

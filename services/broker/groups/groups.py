@@ -43,11 +43,11 @@ from commitlog.deferred_rows import NOTHING, DeferredRows
 from commitlog.errors import StoreDamaged
 from commitlog.facts import acks
 from commitlog.facts.facts import (
-    FiltersForgotten,
-    Finished,
+    FiltersRemoved,
     GroupJoined,
     GroupLeft,
     LeaseChanged,
+    MessagesFinished,
     OfGroup,
     PolicySet,
     Skipped,
@@ -61,7 +61,7 @@ from consumequeue.filter import Filter, FilterText
 from consumequeue.in_flight import InFlight, Lease
 from consumequeue.offsets import GroupOffsets, kept
 from consumequeue.queue import ConsumeQueue
-from services.broker.groups.group_filters import FilterSet, GroupFilters, KnownFilter, shown_filter
+from services.broker.groups.group_filters import FilterSet, GroupFilters, KnownFilter, format_filter
 from services.broker.groups.group_values import GroupPolicy, GroupQueue
 from services.broker.groups.leases import Leases
 from services.broker.groups.missed_messages import MissedMessages
@@ -149,7 +149,7 @@ class Groups:
         filters, durable_at = self.filters.filter_set(group, topic), 0
         filters.advance_clock(now_ms)
         known = filters.find(wanted)
-        is_new = known is None or filters.use(known, client_id)
+        is_new = known is None or filters.record_use(known, client_id)
         if known is not None and not known.others:
             return filters, known, 0, is_new
         # Idle filters are removed before the limit is checked, so that the clients of a group at the limit
@@ -163,15 +163,15 @@ class Groups:
         filters = self.filters.filter_set(group, topic)
         known = filters.find(wanted)
         assert known is not None, "the filter in use is not known"
-        filters.use(known, client_id)
+        filters.record_use(known, client_id)
         return filters, known, durable_at, is_new
 
     def _forget_filters(self, group: str, topic: str, idle: list[FilterText], now_ms: int) -> None:
         aside = self.aside_counts(group, topic)
-        self._write(FiltersForgotten(group, topic, idle), now_ms)
+        self._write(FiltersRemoved(group, topic, idle), now_ms)
         for text in idle:
             self.forgotten.append(
-                f"{group} has forgotten its filter {shown_filter(text)} on {topic}, which was not used for "
+                f"{group} has forgotten its filter {format_filter(text)} on {topic}, which was not used for "
                 f"{limits.FILTER_IDLE_MS // 60_000} minutes; messages that were set aside for it, now judged "
                 f"by the remaining filters: {aside[text]}"
             )
@@ -197,8 +197,8 @@ class Groups:
         """Yield unleased messages with no attempts left, in one group or in all groups."""
         for key, offsets in self._offsets.items():
             attempts_max = self.policy(key.group).attempts_max
-            for offset in offsets.tried(attempts_max) if group in ("", key.group) else ():
-                if self.peek_in_flight(key).is_used_up(offset, attempts_max):
+            for offset in offsets.find_exhausted(attempts_max) if group in ("", key.group) else ():
+                if self.peek_in_flight(key).is_exhausted(offset, attempts_max):
                     yield key, offset
 
     def set_policy(self, group: str, policy: GroupPolicy, now_ms: int) -> int:
@@ -378,12 +378,12 @@ class Groups:
             consumer = acks.clip(lease.consumer)
             entry = LeaseEntry(Kind.ENDED, cause, attempts, offset, 0, now_ms, 0, consumer, False, "")
             self._apply_lease(key, entry, now_ms)
-        self.leases.end([flight.give_back(offset)])
+        self.leases.end([flight.return_message(offset)])
 
     def apply(self, fact: OfGroup, stamp: Stamp) -> None:
         """Apply a change to a group's finished messages, leases, topics, filters, or policy."""
         match fact:
-            case Finished(group, topic, queue_id, ranges):
+            case MessagesFinished(group, topic, queue_id, ranges):
                 offsets = self._offsets_to_change(GroupQueue(group, topic, queue_id))
                 for first, count in ranges:
                     offsets.finish(first, first + count)
@@ -394,9 +394,9 @@ class Groups:
                 self._policies[group] = _policy(policy)
             case GroupLeft(group, topic):
                 self._drop(group, topic)
-            case FiltersForgotten(group, topic, filters):
+            case FiltersRemoved(group, topic, filters):
                 texts = [FilterText(*text) for text in filters]
-                self._judge_again(group, topic, self.filters.forget(group, topic, texts))
+                self._reevaluate_filters(group, topic, self.filters.forget(group, topic, texts))
             case GroupJoined():
                 self._join(fact)
 
@@ -404,7 +404,7 @@ class Groups:
         group, topic = fact.group, fact.topic
         self._add(group, topic, fact.log_offset)
         if fact.filter is not None:
-            self._judge_again(group, topic, self.filters.add(group, topic, FilterText(*fact.filter)))
+            self._reevaluate_filters(group, topic, self.filters.add(group, topic, FilterText(*fact.filter)))
         for queue_id, steps in fact.reopened.items():
             self._offsets_to_change(GroupQueue(group, topic, queue_id)).reopen(list(accumulate(steps)))
         for queue_id, offset in fact.positions.items():
@@ -500,7 +500,7 @@ class Groups:
     def freeze(self) -> Any:
         """Return the topic members, policies, filters, missed messages, and offsets for a snapshot."""
         self._frozen.take_all()
-        self._frozen = DeferredRows(self._offsets, _taken, lambda key, taken: (*key, kept(taken)))
+        self._frozen = DeferredRows(self._offsets, _snapshot_row, lambda key, taken: (*key, kept(taken)))
         self._freeze_members()
         return {
             "members": self._frozen_members.copy(),
@@ -585,12 +585,12 @@ class Groups:
         members.setdefault(group, joined_at)
         self._topics_of.setdefault(group, {})[topic] = None
 
-    def _judge_again(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:
+    def _reevaluate_filters(self, group: str, topic: str, queue_ids: Iterable[int]) -> None:
         """Reevaluate set-aside messages with the current filters."""
         for queue_id in queue_ids:
             flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
             if flight is not None and flight.aside_count:
-                flight.judge_again()
+                flight.reevaluate_filters()
                 self.woken[topic] = None
 
     def _drop(self, group: str, topic: str) -> None:
@@ -618,7 +618,7 @@ class Groups:
             self.leases.end([*flight.leases()])
 
 
-def _taken(offsets: GroupOffsets) -> int | dict[str, Any] | None:
+def _snapshot_row(offsets: GroupOffsets) -> int | dict[str, Any] | None:
     """Return the offsets' snapshot value, or None if they have never changed."""
     return offsets.taken() or None
 

@@ -16,12 +16,12 @@ from __future__ import annotations
 from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.record import Record
-from consumequeue.entry import lite_code
+from consumequeue.entry import hash_lite_topic
 from consumequeue.in_flight import InFlight
 from consumequeue.lite_index import LiteIndex
 from consumequeue.offsets import GroupOffsets
 from services.broker.groups.dead_letters import DeadLetters
-from services.broker.groups.exhausted_messages import USED_UP
+from services.broker.groups.exhausted_messages import ATTEMPTS_EXHAUSTED
 from services.broker.groups.group_values import GroupQueue
 from services.broker.groups.groups import Groups
 from services.broker.groups.lite_subscriptions import LiteSubscriptions, Subscription
@@ -89,7 +89,7 @@ class LiteMessageReceiver:
         self._skip_uncoded(key, index, offsets, state)
         if state.is_over:
             return True
-        code = lite_code(lite_topic)
+        code = hash_lite_topic(lite_topic)
         # The search resumes where the previous search ended, because all earlier messages of the lite topic
         # are finished.
         offset = next_open_offset(index, offsets, code, subscription.lite_topics[lite_topic])
@@ -144,7 +144,7 @@ class LiteMessageReceiver:
         if record is None or not wanted_by:
             self._groups.skip_messages(key, offset, offset + 1, state.now_ms)
         elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
-            self._dead_letters.move_message(key, record, attempts, USED_UP, state.now_ms)
+            self._dead_letters.move_message(key, record, attempts, ATTEMPTS_EXHAUSTED, state.now_ms)
         elif not wanted_by & state.known.bit:
             return False
         else:

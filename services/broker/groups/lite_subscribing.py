@@ -24,7 +24,7 @@ from enum import Enum
 from commitlog import limits, properties
 from commitlog.message import MessageType
 from commitlog.record import Record
-from consumequeue.entry import lite_code
+from consumequeue.entry import hash_lite_topic
 from consumequeue.lite_index import LiteIndex
 from consumequeue.offsets import GroupOffsets
 from services.broker.groups.group_values import GroupQueue
@@ -171,7 +171,7 @@ class LiteSubscribing:
         woken, self._subscriptions.woken = self._subscriptions.woken, {}
         return woken
 
-    def keep_house(self, now_ms: int) -> None:
+    def run_maintenance(self, now_ms: int) -> None:
         """Remove subscriptions of silent clients, and index entries of finished messages."""
         self._subscriptions.remove_silent(now_ms)
         self._lite_topics.trim_indexes()
@@ -226,7 +226,7 @@ class LiteSubscribing:
             self._groups.peek_in_flight(key).offsets,
             self._lite_topics.index(key.topic, key.queue_id),
         )
-        code, durable_at = lite_code(lite_topic), 0
+        code, durable_at = hash_lite_topic(lite_topic), 0
         to_come = index.between(code, wanted_from, index.read_offset)
         to_pass = index.between(code, 0, min(wanted_from, index.read_offset))
         again = [one for one in to_come if offsets.open_from(one) != one]
@@ -261,7 +261,7 @@ class LiteSubscribing:
             case LiteStartPosition.TIME:
                 return self._reading.offset_at(key.topic, key.queue_id, start.at)
             case LiteStartPosition.TAIL:
-                return _tail_offset(index, offsets, lite_code(lite_topic), start.at)
+                return _tail_offset(index, offsets, hash_lite_topic(lite_topic), start.at)
             case LiteStartPosition.LAST | LiteStartPosition.MAX:
                 return index.read_offset
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message, MessageType
-from consumequeue.entry import lite_code
+from consumequeue.entry import hash_lite_topic
 from consumequeue.lite_index import LiteIndex
 from services.broker.groups.groups import Groups
 from services.broker.spine.errors import TooManyLiteTopics
@@ -40,7 +40,7 @@ class LiteTopics:
         """
         self.check_name(message.lite_topic)
         queue_id = queue_of(message.lite_topic, topic)
-        if lite_code(message.lite_topic) not in self.index(topic.name, queue_id):
+        if hash_lite_topic(message.lite_topic) not in self.index(topic.name, queue_id):
             count = self.count(topic)
             if count >= self._settings.lite_topics_max:
                 raise TooManyLiteTopics(
@@ -90,4 +90,4 @@ class LiteTopics:
 
 def queue_of(lite_topic: str, topic: Topic) -> int:
     """Return the id of the queue with all messages of a lite topic."""
-    return lite_code(lite_topic) % topic.queue_count
+    return hash_lite_topic(lite_topic) % topic.queue_count

@@ -149,7 +149,7 @@ class ReceiveState:
         """
         if not 0 < self.runs[message_group] < self.policy.fifo_run_max:
             return False
-        return message_group not in self.again or flight.offsets.was_given(queue_offset)
+        return message_group not in self.again or flight.offsets.has_attempt(queue_offset)
 
 
 class MessageLeasing:
@@ -176,7 +176,7 @@ class MessageLeasing:
         if message_group:
             state.runs[message_group] += 1
             # The check must precede the lease, because the lease record marks the message as delivered.
-            if flight.offsets.was_given(offset):
+            if flight.offsets.has_attempt(offset):
                 state.again.add(message_group)
         lease = self._new_lease(key, record, message_group, state)
         durable_at = self._groups.lease(key, flight, lease, attempt, state.now_ms, is_found=is_found)
@@ -203,7 +203,7 @@ class MessageLeasing:
                     break
                 if record is None or record.queue_offset != offset or not state.is_plain(record):
                     break
-                if flight.offsets.was_given(offset) or not state.has_space_for(record_bytes):
+                if flight.offsets.has_attempt(offset) or not state.has_space_for(record_bytes):
                     break
                 lease = self._new_lease(key, record, "", state)
                 run.append(lease)

@@ -16,9 +16,9 @@ from typing import Any, Final, NamedTuple
 from commitlog.facts.facts import Skipped
 from commitlog.snapshot import Rows
 
-TOLD_AT_ONCE_MAX: Final = 10
+LOG_LINES_MAX: Final = 10
 """Maximum number of losses per cut that get their own log line."""
-WHAT_HOLDS_LONGER: Final = (
+RETENTION_ADVICE: Final = (
     "A group holds what it has not finished for --group-pin-hours, unless 85 % of the disk is used."
 )
 
@@ -72,10 +72,10 @@ def log_lines(missed: dict[tuple[str, str], int], *, is_cut: bool = True) -> lis
     retention, or queues that begin later after a rebuild.
     """
     who = "Retention deleted" if is_cut else "The retention of a topic, or damage of the log, took"
-    holding = WHAT_HOLDS_LONGER if is_cut else "The retention of a topic (topic show) waits for no group."
+    holding = RETENTION_ADVICE if is_cut else "The retention of a topic (topic show) waits for no group."
     if not missed:
         return []
-    most = heapq.nlargest(TOLD_AT_ONCE_MAX, missed.items(), key=lambda one: one[1])
+    most = heapq.nlargest(LOG_LINES_MAX, missed.items(), key=lambda one: one[1])
     told = [
         f"{who} {count:,} messages of topic {topic} that group {group} had not finished. "
         f"{holding} See: tidewheel group show {group}"

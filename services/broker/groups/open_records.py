@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator
 
 from commitlog import limits
 from commitlog.facts import acks, lease_records
-from commitlog.facts.acks import Finished
+from commitlog.facts.acks import MessagesFinished
 from commitlog.facts.lease_records import Key, LeaseEntry
 from commitlog.kinds import ACK_TOPIC, LEASE_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
@@ -75,8 +75,10 @@ class OpenRecords:
         """Append the records of all added changes. The newest change sets the store time."""
         if self.is_empty:
             return
-        finished = [Finished(*key, list(ranges)) for key, ranges in self._acknowledged.items()]
-        finished += [Finished(*key, list(ranges), is_passed=True) for key, ranges in self._passed.items()]
+        finished = [MessagesFinished(*key, list(ranges)) for key, ranges in self._acknowledged.items()]
+        finished += [
+            MessagesFinished(*key, list(ranges), is_passed=True) for key, ranges in self._passed.items()
+        ]
         self._append(LEASE_TOPIC, lease_records.encoded_parts(self._leases.items()))
         self._append(ACK_TOPIC, acks.encoded_parts(finished))
         self._acknowledged.clear()

@@ -47,8 +47,8 @@ from consumequeue.filter import Filter
 from consumequeue.in_flight import InFlight, Lease
 from consumequeue.queue import ConsumeQueue
 from services.broker.groups.dead_letters import DeadLetters
-from services.broker.groups.exhausted_messages import USED_UP, ExhaustedMessages
-from services.broker.groups.group_filters import shown_filter
+from services.broker.groups.exhausted_messages import ATTEMPTS_EXHAUSTED, ExhaustedMessages
+from services.broker.groups.group_filters import format_filter
 from services.broker.groups.group_values import GroupQueue, ReceivedMessages
 from services.broker.groups.groups import Groups
 from services.broker.groups.leases import failure_of
@@ -59,7 +59,7 @@ from services.broker.spine.reading import MessageReader
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.statistics import Statistics
 from services.broker.spine.store import Store
-from services.broker.spine.topics import Topics, check_group_name, check_receivable
+from services.broker.spine.topics import Topics, check_group_name, require_receivable_topic
 from services.broker.spine.values import StartPosition, Topic
 from tidewheel import property_names
 from tidewheel.errors import InvalidReceiptHandle, TidewheelError
@@ -115,7 +115,7 @@ class MessageReceiver:
         Raise `TooManyRequests` if the group has the maximum number of messages in flight.
         """
         check_group_name(group)
-        check_receivable(topic_name)
+        require_receivable_topic(topic_name)
         lease_ms = self._lease_ms(invisible_ms, auto_renew)
         topic = self._topics.get_or_create(topic_name, now_ms)
         # If the response to an earlier attempt of this receive was lost in a restart, the leases of that
@@ -278,7 +278,7 @@ class MessageReceiver:
         """
         assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
         key, lease = self._find_lease(group, topic, handle)
-        queue, offset = self._store.dispatch.look(topic, key.queue_id), lease.queue_offset
+        queue, offset = self._store.dispatch.find_queue(topic, key.queue_id), lease.queue_offset
         record = (
             self._reading.record(queue, offset, queue.entry(offset)) if offset >= queue.min_offset else None
         )
@@ -407,7 +407,7 @@ class MessageReceiver:
         """
         damaged: StoreDamaged | None = None
         for number, queue_id in enumerate(self._rotation(topic, state), 1):
-            queue = self._store.dispatch.look(state.topic, queue_id)
+            queue = self._store.dispatch.find_queue(state.topic, queue_id)
             compared_bytes = queue.compared_bytes
             try:
                 self._scan_queue(GroupQueue(state.group, state.topic, queue_id), queue, state)
@@ -422,7 +422,7 @@ class MessageReceiver:
 
     def _in_flight_limit_error(self, state: ReceiveState) -> TooManyRequests:
         counts = self._groups.aside_counts(state.group, state.topic)
-        aside = "; ".join(f"{count} for {shown_filter(text)}" for text, count in counts.items() if count)
+        aside = "; ".join(f"{count} for {format_filter(text)}" for text, count in counts.items() if count)
         leased = self._groups.leased_counts().get((state.topic, state.group), 0)
         if not aside:
             return TooManyRequests(
@@ -476,7 +476,7 @@ class MessageReceiver:
                 self._groups.skip_messages(key, offset, offset + 1, state.now_ms)
             elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
                 # `exhausted_messages.py` has not yet moved the exhausted message to the dead letters.
-                self._dead_letters.move_message(key, record, attempts, USED_UP, state.now_ms)
+                self._dead_letters.move_message(key, record, attempts, ATTEMPTS_EXHAUSTED, state.now_ms)
             else:
                 self._lease_or_park(key, queue, flight, record, wanted_by, state)
 
@@ -616,7 +616,7 @@ class MessageReceiver:
         if found.message_type is MessageType.LITE or receipt.queue_id >= found.queue_count:
             return None
         key = GroupQueue(group, topic, receipt.queue_id)
-        queue = self._store.dispatch.look(topic, receipt.queue_id)
+        queue = self._store.dispatch.find_queue(topic, receipt.queue_id)
         flight = self._groups.peek_in_flight(key)
         if not queue.min_offset <= offset < queue.end_offset:
             return None

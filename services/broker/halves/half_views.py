@@ -40,14 +40,14 @@ class HalfViews:
                 return page_of(found, count_max)
 
     def scan_page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
-        """Examine up to `HALVES_LOOKED_AT_ONCE` half messages, and return up to `count_max` matches.
+        """Examine up to `HALVES_EXAMINED_AT_ONCE` half messages, and return up to `count_max` matches.
 
         `after` in the result is the cursor for the next call, even without a match. It is None when all half
         messages have been examined.
         """
         found: list[HalfView] = []
         first = 0 if after is None else after + 1
-        offsets = self._outcomes.some_from(wanted.state, first, limits.HALVES_LOOKED_AT_ONCE)
+        offsets = self._outcomes.some_from(wanted.state, first, limits.HALVES_EXAMINED_AT_ONCE)
         for offset in offsets:
             if len(found) == count_max:
                 return HalfPage(found, found[-1].half_offset)
@@ -56,11 +56,11 @@ class HalfViews:
                 continue
             if not wanted.topic or wanted.topic == _real_topic(record):
                 found.append(self._view(record))
-        return HalfPage(found, offsets[-1] if len(offsets) == limits.HALVES_LOOKED_AT_ONCE else None)
+        return HalfPage(found, offsets[-1] if len(offsets) == limits.HALVES_EXAMINED_AT_ONCE else None)
 
     def get_half(self, transaction_id: str) -> HalfView:
         """Return a half message with its content. Raise `InvalidTransactionId` if the id is unknown."""
-        record = self._transactions.find(half.claimed_offset(transaction_id), transaction_id)
+        record = self._transactions.find(half.unverified_offset(transaction_id), transaction_id)
         return self._view(record, with_message=True)
 
     def find_by_key(self, topic: str, key: str, count_max: int) -> list[HalfView]:

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from commitlog import limits, properties
 from commitlog.errors import StoreDamaged
-from commitlog.facts.facts import HalfAsked, HalfEnded, HalfEndedLate, HalfStored, OfHalf, Stamp
+from commitlog.facts.facts import CheckBackSent, HalfEnded, HalfStored, LateEndRequested, OfHalf, Stamp
 from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, Record
@@ -39,7 +39,7 @@ from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.statistics import Statistics
 from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics
-from services.broker.spine.values import CheckBack, EndReceipt, Resolution, SendReceipt, Topic
+from services.broker.spine.values import CheckBackRequest, Resolution, SendReceipt, Topic, TransactionReceipt
 from services.broker.spine.verb_properties import has_verb, may_have_verb, parse_verb
 from services.broker.timers.timers import Timers
 from services.broker.timers.verb_executor import VerbExecutor
@@ -118,9 +118,9 @@ class Transactions:
                     self.waiting_check_backs.discard(waiting.topic, fact.half_offset)
                 outcome = half.state_after(fact)
                 self.outcomes.end(fact.half_offset, outcome, stamp.store_ms, stamp.offset)
-            case HalfAsked():
+            case CheckBackSent():
                 self._count_check(fact, stamp)
-            case HalfEndedLate():
+            case LateEndRequested():
                 self.outcomes.record_late_request(fact.half_offset, fact.asked_for, stamp.store_ms)
 
     def publish(self, durable: Sequence[tuple[HalfStored | HalfEnded, Stamp]]) -> None:
@@ -133,7 +133,7 @@ class Transactions:
             if isinstance(fact, HalfStored):
                 first_ms = half.check_ms_of(fact, stamp.store_ms)
                 waiting = OpenHalf(stamp.store_ms, first_ms, 0, fact.topic, half.id_crc(fact.message_id))
-                self.outcomes.stored(stamp.offset, waiting)
+                self.outcomes.open_half(stamp.offset, waiting)
                 due_together.setdefault(first_ms, []).append(stamp.offset)
         for first_ms, offsets in due_together.items():
             self._scheduler.schedule_many(Purpose.CHECK, offsets, first_ms)
@@ -150,7 +150,7 @@ class Transactions:
 
     def end(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
-    ) -> EndReceipt:
+    ) -> TransactionReceipt:
         """Commit or roll back a transaction, or confirm that it already has this outcome.
 
         Raise `TransactionEnded` if the transaction has another outcome, or `InvalidTransactionId` if the id
@@ -173,7 +173,7 @@ class Transactions:
         _check_topic(record, topic, transaction_id)
         return self._end(record, transaction_id, resolution, _EVENTS[resolution], "", now_ms)
 
-    def _commit(self, sent: Sent, transaction_id: str, now_ms: int) -> EndReceipt:
+    def _commit(self, sent: Sent, transaction_id: str, now_ms: int) -> TransactionReceipt:
         """Commit an open half message whose content is in memory, without reading the log."""
         half_offset, message, queue_id, _ = sent
         stored, topic = half.commit_properties(message), message.topic
@@ -182,15 +182,17 @@ class Transactions:
         offset = self._store.append(new, now_ms).offset
         assert offset > half_offset, "a half is committed before it is stored"
         self._statistics.commits[topic] += 1
-        return EndReceipt(transaction_id, Resolution.COMMIT, False, offset + 1)
+        return TransactionReceipt(transaction_id, Resolution.COMMIT, False, offset + 1)
 
-    def resolve(self, transaction_id: str, resolution: Resolution, reason: str, now_ms: int) -> EndReceipt:
+    def resolve(
+        self, transaction_id: str, resolution: Resolution, reason: str, now_ms: int
+    ) -> TransactionReceipt:
         """Commit or roll back a half message for an operator, and record the reason.
 
         Raise `TransactionEnded` if the transaction has another outcome, or `InvalidTransactionId` if the id
         is unknown.
         """
-        record = self.find(half.claimed_offset(transaction_id), transaction_id)
+        record = self.find(half.unverified_offset(transaction_id), transaction_id)
         return self._end(record, transaction_id, resolution, _RESOLVING[resolution], reason, now_ms)
 
     def find(self, offset: int, transaction_id: str) -> Record:
@@ -235,7 +237,7 @@ class Transactions:
         """Return the check-back policy for a topic's half messages."""
         return self._topics.check_back(topic) or self._policy
 
-    def begin_check_back(self, half_offset: int, now_ms: int) -> CheckBack | None:
+    def begin_check_back(self, half_offset: int, now_ms: int) -> CheckBackRequest | None:
         """Return a half message's due check-back, or None if the half message has ended.
 
         Also return None if `read_due` must first read the half message from the log.
@@ -252,7 +254,7 @@ class Transactions:
         """Return whether `read_due` has half messages to process and may append records."""
         return bool(self._to_read) and not self._store.has_flush_backlog
 
-    def read_due(self, now_ms: int) -> list[CheckBack]:
+    def read_due(self, now_ms: int) -> list[CheckBackRequest]:
         """Expire half messages without check-backs left, and return check-backs for the others.
 
         An expiry record contains the message id, so the half message must be read from the log. Each call
@@ -280,10 +282,10 @@ class Transactions:
         """Roll back half messages whose records are lost, and return their log offsets.
 
         A record is lost if neither the log nor a keep file contains it. Each call examines up to
-        `HALVES_KEPT_LOOKED_AT_ONCE` half messages below the first log offset, starting where the last call
+        `HALVES_KEPT_EXAMINED_AT_ONCE` half messages below the first log offset, starting where the last call
         ended.
         """
-        log, count = self._store.log, limits.HALVES_KEPT_LOOKED_AT_ONCE
+        log, count = self._store.log, limits.HALVES_KEPT_EXAMINED_AT_ONCE
         assert self._searched_offset <= log.first_offset, "the log begins before where it began"
         looked_at = self.outcomes.some_from(None, self._searched_offset, count)
         below = [half_offset for half_offset in looked_at if half_offset < log.first_offset]
@@ -305,16 +307,16 @@ class Transactions:
         )
         self._append_end(stub, Event.RESOLVE_ROLLBACK, "UNREADABLE: nobody has its record any more", now_ms)
 
-    def check_now(self, transaction_id: str) -> CheckBack:
+    def create_check_back(self, transaction_id: str) -> CheckBackRequest:
         """Return an immediate check-back for a half message, regardless of its schedule.
 
         Raise `TransactionEnded` if the transaction has ended, or `InvalidTransactionId` if the id is unknown.
         """
-        offset = self.find(half.claimed_offset(transaction_id), transaction_id).physical_offset
+        offset = self.find(half.unverified_offset(transaction_id), transaction_id).physical_offset
         waiting = self.outcomes.waiting(offset)
         if waiting is None:
             raise self._ended_error(transaction_id, self.read_outcome(self._store.read(offset)))
-        return CheckBack(transaction_id, waiting.topic, offset)
+        return CheckBackRequest(transaction_id, waiting.topic, offset)
 
     def message(self, half_offset: int) -> Message | None:
         """Return a half message's content for a check-back, or None if its record is damaged."""
@@ -331,7 +333,7 @@ class Transactions:
         If a producer was asked, the check-back counts, and the next one is scheduled. Otherwise, a due
         check-back waits for a producer. A manual check-back before the due time does not change the schedule.
         """
-        offset = half.claimed_offset(transaction_id)
+        offset = half.unverified_offset(transaction_id)
         waiting = self.outcomes.waiting(offset)
         if waiting is None:
             return
@@ -339,7 +341,7 @@ class Transactions:
             count = waiting.check_count + 1
             next_check_ms = self.policy(waiting.topic).next_check_ms(now_ms, count)
             self._store.append(half.check_record(offset, count, next_check_ms), now_ms)
-            self._schedule_unasked(waiting.topic, 1, now_ms)
+            self._schedule_waiting(waiting.topic, 1, now_ms)
         elif waiting.next_check_ms <= now_ms:
             self._scheduler.cancel(Purpose.CHECK, offset)  # The timer exists after a manual check-back.
             self.waiting_check_backs.add(waiting.topic, offset)
@@ -350,9 +352,9 @@ class Transactions:
 
     def schedule_waiting_check_backs(self, topic: str, now_ms: int) -> None:
         """Schedule up to `CHECKS_WOKEN_MAX` of a topic's check-backs that wait for a producer."""
-        self._schedule_unasked(topic, limits.CHECKS_WOKEN_MAX, now_ms)
+        self._schedule_waiting(topic, limits.CHECKS_WOKEN_MAX, now_ms)
 
-    def oldest_unasked_ms(self) -> int | None:
+    def oldest_waiting_check_back_ms(self) -> int | None:
         """Return the earliest due time of check-backs that wait for a producer, or None."""
         oldest = (self.outcomes.waiting(offset) for offset in self.waiting_check_backs.oldest())
         return min((one.next_check_ms for one in oldest if one is not None), default=None)
@@ -389,26 +391,26 @@ class Transactions:
         event: Event,
         reason: str,
         now_ms: int,
-    ) -> EndReceipt:
+    ) -> TransactionReceipt:
         """Process a `txn.states` event, which ends the half message or is rejected.
 
         If the half message has expired, the rejected request is recorded.
         """
         ended = self.read_outcome(record)
         if ended is not None and not (ended.state is State.EXPIRED and event in states.RESOLVING):
-            if ended.state is State.EXPIRED and self.outcomes.takes_late(record.physical_offset):
+            if ended.state is State.EXPIRED and self.outcomes.accepts_late_request(record.physical_offset):
                 self._store.append(half.late_record(record.physical_offset, event.value), now_ms)
             return self._confirm_end(ended, transaction_id, resolution, event)
         durable_at = self._append_end(record, event, reason, now_ms)
-        return EndReceipt(transaction_id, resolution, False, durable_at)
+        return TransactionReceipt(transaction_id, resolution, False, durable_at)
 
     def _confirm_end(
         self, ended: Ended, transaction_id: str, resolution: Resolution, event: Event
-    ) -> EndReceipt:
+    ) -> TransactionReceipt:
         """Return the receipt of a repeated request. Raise `TransactionEnded` if the outcomes differ."""
         if states.after(ended.state, event) is not ended.state:
             raise self._ended_error(transaction_id, ended)
-        return EndReceipt(transaction_id, resolution, True, ended.durable_at)
+        return TransactionReceipt(transaction_id, resolution, True, ended.durable_at)
 
     def _ended_error(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
         """Return an error with the transaction's outcome. If expired, the error tells how to resolve it."""
@@ -470,15 +472,15 @@ class Transactions:
             self._timers.mark_replaced(ending, now_ms)
         return self._store.append(ending, now_ms).end_offset
 
-    def _count_check(self, fact: HalfAsked, stamp: Stamp) -> None:
+    def _count_check(self, fact: CheckBackSent, stamp: Stamp) -> None:
         """Record a half message's check-back count, and schedule the next check-back."""
         next_check_ms = half.check_ms_of(fact, stamp.store_ms)
-        waiting = self.outcomes.asked(fact.half_offset, fact.asked_count, next_check_ms)
+        waiting = self.outcomes.record_check_back(fact.half_offset, fact.asked_count, next_check_ms)
         if waiting is not None:
             self.waiting_check_backs.discard(waiting.topic, fact.half_offset)
             self._scheduler.schedule(Purpose.CHECK, fact.half_offset, waiting.next_check_ms)
 
-    def _schedule_unasked(self, topic: str, count_max: int, now_ms: int) -> None:
+    def _schedule_waiting(self, topic: str, count_max: int, now_ms: int) -> None:
         """Schedule up to `count_max` of a topic's check-backs that wait for a producer."""
         for offset in self.waiting_check_backs.take(topic, count_max):
             self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
@@ -499,9 +501,9 @@ def unknown_half(transaction_id: str) -> InvalidTransactionId:
     )
 
 
-def _check_back_of(half_offset: int, waiting: OpenHalf) -> CheckBack:
+def _check_back_of(half_offset: int, waiting: OpenHalf) -> CheckBackRequest:
     transaction_id = half.transaction_id_of(half_offset, waiting.id_crc)
-    return CheckBack(transaction_id, waiting.topic, half_offset)
+    return CheckBackRequest(transaction_id, waiting.topic, half_offset)
 
 
 def _end_record(record: Record, event: Event, reason: str) -> Record:

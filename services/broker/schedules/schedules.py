@@ -11,7 +11,7 @@ occurrence is therefore never appended twice, even after a crash or a clock step
     pause   name                   pauses the schedule
     resume  name, after_ms         resumes the schedule with occurrences after `after_ms`
     pass    name, until_ms         drops the missed runs up to `until_ms`
-                                   (`services.broker.schedules.missed`)
+                                   (`services.broker.schedules.missed_runs`)
             trouble                if not empty, the error that caused the dropped run to be refused
     delete  name                   deletes the schedule
 
@@ -24,8 +24,8 @@ Rules:
 - No runs are sent while the disk is full. When space becomes available, the missed-run policy applies.
 
 Cost: one calendar search and one record of about the template's size per occurrence. All templates are kept
-in memory. A decision about missed runs requires many calendar searches (`services.broker.schedules.missed`),
-but the number per tick is limited.
+in memory. A decision about missed runs requires many calendar searches
+(`services.broker.schedules.missed_runs`), but the number per tick is limited.
 
 Weak spot: time zone data comes from the host. After an update or a move to another host, future occurrences
 are computed again from the cursor. A run may then be skipped or repeated in local time.
@@ -43,16 +43,16 @@ from commitlog.deferred_rows import NOTHING, DeferredRows
 from commitlog.facts.facts import (
     OfSchedule,
     ScheduleDeleted,
-    SchedulePassed,
     SchedulePaused,
     ScheduleRan,
     ScheduleResumed,
+    ScheduleRunsDropped,
     ScheduleSet,
     Stamp,
     record_of,
 )
 from services.broker.housekeeping import Housekeeping
-from services.broker.schedules import missed
+from services.broker.schedules import missed_runs
 from services.broker.schedules.schedule_values import (
     Occurrence,
     Schedule,
@@ -210,7 +210,7 @@ class Schedules:
         if isinstance(fact, ScheduleRan):
             self._advance_past_run(fact)
             return
-        self._forget_spent(stamp.store_ms)
+        self._drop_expired_cursors(stamp.store_ms)
         self._frozen.before_change(fact.name)
         if isinstance(fact, ScheduleSet):
             self._set(thaw_schedule(fact.schedule), fact.after_ms)
@@ -225,7 +225,7 @@ class Schedules:
             case ScheduleResumed():
                 one.is_paused, one.cursor_ms = False, fact.after_ms
                 self._request_computation(one)
-            case SchedulePassed():
+            case ScheduleRunsDropped():
                 one.cursor_ms = one.passed_ms = max(one.cursor_ms, fact.until_ms)
                 one.trouble = one.trouble if fact.trouble is None else fact.trouble
         one.durable_at = stamp.offset + 1
@@ -278,7 +278,7 @@ class Schedules:
 
         The first reservation in a tick always succeeds.
         """
-        searches = missed.count_searches(one.schedule)
+        searches = missed_runs.count_searches(one.schedule)
         if self._searches and self._searches + searches > limits.SCHEDULE_SEARCHES_PER_TICK_MAX:
             return False
         self._searches += searches
@@ -294,17 +294,17 @@ class Schedules:
         # A single decision applies to all runs that are due at `now_ms`. The runs that are kept by the policy
         # are also late, but must not be subjected to another decision.
         one.cleared_ms = now_ms
-        until_ms = missed.find_cutoff_ms(one.schedule, one.cursor_ms, now_ms)
+        until_ms = missed_runs.find_cutoff_ms(one.schedule, one.cursor_ms, now_ms)
         if until_ms < due_ms:
             return True
-        self._append(SchedulePassed(one.schedule.name, until_ms), now_ms)
+        self._append(ScheduleRunsDropped(one.schedule.name, until_ms), now_ms)
         return False
 
     def _send(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> None:
         try:
             self._sending.send_scheduled(one.schedule.message(due_ms, now_ms), now_ms)
         except TidewheelError as error:
-            self._append(SchedulePassed(one.schedule.name, due_ms, str(error)), now_ms)
+            self._append(ScheduleRunsDropped(one.schedule.name, due_ms, str(error)), now_ms)
 
     def _append(self, fact: OfSchedule, now_ms: int) -> None:
         """Append a record of a schedule change. It applies immediately."""
@@ -318,7 +318,7 @@ class Schedules:
 
     # The methods below apply the effects of records.
 
-    def _forget_spent(self, store_ms: int) -> None:
+    def _drop_expired_cursors(self, store_ms: int) -> None:
         """Remove expired cursors of deleted schedules, oldest first."""
         while self._deleted_cursors_ms:
             name, cursor_ms = next(iter(self._deleted_cursors_ms.items()))

@@ -32,7 +32,7 @@ from commitlog.facts.facts import (
     RulesRemoved,
     RulesSet,
     Stamp,
-    TokenMade,
+    TokenCreated,
     TokenRevoked,
     UserRemoved,
     UserSet,
@@ -180,7 +180,7 @@ class Access:
         token = Token(id_of(text), user, digest_of(text), now_ms, expires_ms)
         if not token.id or token.id in self._tokens:
             raise ClientMistake("Another token has this id. Ask again.")
-        durable_at = self._append(TokenMade(*astuple(token)), now_ms)
+        durable_at = self._append(TokenCreated(*astuple(token)), now_ms)
         assert self._tokens[token.id] == token, "another token was kept than was made"
         return durable_at
 
@@ -206,7 +206,7 @@ class Access:
                 self._users.pop(fact.name, None)
                 self.rights.forget(fact.name)
                 self._forget_tokens(fact.name)
-            case TokenMade():
+            case TokenCreated():
                 token = Token(*fact)
                 self._forget_tokens(token.user, token.made_ms)
                 self._keep_token(token)

@@ -48,7 +48,7 @@ class MessageLookup:
         for record in self._records(topic, key):
             one = Delivery(to_readable_record(record))
             looked_bytes += bytes_of(record, one.record)
-            if found and looked_bytes > limits.LOOK_BYTES_MAX:
+            if found and looked_bytes > limits.QUERY_BYTES_MAX:
                 return FoundMessages(found, True)
             found.append(one)
             if len(found) == count_max:
@@ -72,7 +72,7 @@ class MessageLookup:
     def newest(self, topic: str, queue_id: int, count: int) -> list[tuple[int, int]]:
         """Return (log offset, queue offset) of a queue's last `count` entries, oldest first."""
         self._check_queue(topic, queue_id)
-        queue = self._store.dispatch.look(topic, queue_id)
+        queue = self._store.dispatch.find_queue(topic, queue_id)
         at, found = max(queue.min_offset, queue.end_offset - count), list[tuple[int, int]]()
         while at < queue.end_offset and (entries := queue.get(at, queue.end_offset - at)):
             found += ((entry.physical_offset, at + number) for number, entry in enumerate(entries))
@@ -82,7 +82,7 @@ class MessageLookup:
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
         """Return a queue's first offset and end offset. Raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)
-        queue = self._store.dispatch.look(topic, queue_id)
+        queue = self._store.dispatch.find_queue(topic, queue_id)
         return queue.min_offset, queue.end_offset
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:

@@ -18,7 +18,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from commitlog import limits
-from commitlog.compression import for_client, unpacked_bytes
+from commitlog.compression import to_client_format, unpacked_bytes
 from commitlog.errors import StoreDamaged
 from commitlog.record import COMPRESSED, COMPRESSION, Record
 from consumequeue.entry import Entry
@@ -109,7 +109,7 @@ class MessageReader:
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
         """Return the readable messages at `count` queue offsets, or fewer if they are large."""
-        queue = self._store.dispatch.look(topic, queue_id)
+        queue = self._store.dispatch.find_queue(topic, queue_id)
         found = zip(queue.get(queue_offset, count), range(queue_offset, queue_offset + count), strict=False)
         return self._to_deliveries(((entry, offset, queue) for entry, offset in found), count)
 
@@ -128,7 +128,7 @@ class MessageReader:
         Store times never decrease, so a binary search with one record read per probe finds the offset. Probes
         do not verify the queue file's CRC, so the result and the preceding entry are verified.
         """
-        queue = self._store.dispatch.look(topic, queue_id)
+        queue = self._store.dispatch.find_queue(topic, queue_id)
         offsets, first = range(queue.end_offset), queue.min_offset
 
         def store_ms_from(queue_offset: int) -> int:
@@ -147,7 +147,7 @@ class MessageReader:
 
     def store_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
         """Return the store time of the first readable message from `queue_offset` on, or None."""
-        queue = self._store.dispatch.look(topic, queue_id)
+        queue = self._store.dispatch.find_queue(topic, queue_id)
         while queue_offset < queue.end_offset:
             entry = queue.entry(queue_offset)
             if (record := self.record(queue, queue_offset, entry)) is not None:
@@ -159,7 +159,7 @@ class MessageReader:
         self, topic: str, queue_id: int, queue_offset: int, reads: _FileReadBudget
     ) -> Iterator[_QueuedEntry]:
         """Yield (entry, queue offset, queue) in queue order. May raise `_ReadLimitError`."""
-        queue = self._store.dispatch.look(topic, queue_id)
+        queue = self._store.dispatch.find_queue(topic, queue_id)
         offset = max(queue_offset, queue.min_offset)
         while offset < queue.end_offset:
             if whole_bytes := queue.whole_bytes(offset):
@@ -174,7 +174,7 @@ class MessageReader:
         for record in islice((one for one in records if one is not None), count):
             given = to_readable_record(record)
             looked_bytes += bytes_of(record, given)
-            if shown and looked_bytes > limits.LOOK_BYTES_MAX:
+            if shown and looked_bytes > limits.QUERY_BYTES_MAX:
                 break
             shown.append(Delivery(given))
         return shown
@@ -203,7 +203,7 @@ def to_readable_record(record: Record) -> Record:
     """
     if not record.sys_flag & COMPRESSED:
         return record
-    body, is_gzip = for_client(record.body, record.sys_flag)
+    body, is_gzip = to_client_format(record.body, record.sys_flag)
     return replace(record, body=body, sys_flag=record.sys_flag & ~COMPRESSION | is_gzip * COMPRESSED)
 
 

@@ -49,8 +49,8 @@ from consumequeue.keyindex import KeyIndex, other_keys_of
 from consumequeue.name_hash import digest_of
 from consumequeue.queue import ConsumeQueue
 from services.broker.spine.appended import Appended, AppliedRecord, Draft, NewMessage, appended_of
-from services.broker.spine.copies import EncodedBatch, TimersDelivered
 from services.broker.spine.damage import DamageList
+from services.broker.spine.encoded_batch import EncodedBatch, TimersDelivered
 from services.broker.spine.recent_ids import NEWEST_COUNT, RecentIds
 from services.broker.spine.store_times import StoreTimes
 from services.broker.spine.values import DamagedPart
@@ -88,8 +88,8 @@ class Store:
 
         If the log begins at a higher offset, segments are missing.
         """
-        self.apply_to_parts: Callable[[Appended], None] = _apply_nothing
-        self.close_open_records: Callable[[], None] = _close_nothing
+        self.apply_to_parts: Callable[[Appended], None] = _ignore_record
+        self.close_open_records: Callable[[], None] = _ignore_close
         self._encoders: Final[Mapping[type, Callable[[Any, int], Appended]]] = {
             Record: self._encode,
             AppliedRecord: self._encode_applied,
@@ -292,7 +292,7 @@ class Store:
         expected = self._next_offsets.get((record.topic, record.queue_id), 0)
         if record.queue_offset > expected:
             self.dispatch.begin_with_gap(record, expected)
-        self.dispatch.give_way(record)
+        self.dispatch.truncate_imported_queue(record)
 
     def reserve_offsets(self, run: TimersDelivered) -> None:
         """Update the next queue offsets after a batch of timer deliveries."""
@@ -430,9 +430,9 @@ def _offset_before_gap(queue: ConsumeQueue, queue_offset: int, place: int) -> in
     return place
 
 
-def _apply_nothing(appended: Appended) -> None:
+def _ignore_record(appended: Appended) -> None:
     """Do nothing. A command-line tool's store has no parts."""
 
 
-def _close_nothing() -> None:
+def _ignore_close() -> None:
     """Do nothing. A command-line tool's store has no consumer groups."""

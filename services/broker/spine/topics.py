@@ -33,7 +33,7 @@ from commitlog.snapshot import Rows
 from services.broker.spine.errors import IllegalGroup, TooManyTopics, TopicExists, TopicNotFound
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.store import Store
-from services.broker.spine.values import Hold, Topic
+from services.broker.spine.values import TimerHold, Topic
 from tidewheel.errors import ClientMistake, IllegalTopic
 from tidewheel.message_rules import SYSTEM_PREFIXES
 from tidewheel.message_rules import check_topic_name as check_topic_name
@@ -46,13 +46,13 @@ _DEFAULTS: Final = (None, 0, None)
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
-def check_receivable(name: str) -> None:
+def require_receivable_topic(name: str) -> None:
     """Raise `IllegalTopic` if a topic is internal and cannot be received."""
     if is_system(name):
         raise IllegalTopic(f"{name!r} is one of the broker's own topics. Receive from a topic of yours.")
 
 
-def check_alterable(name: str) -> None:
+def require_alterable_topic(name: str) -> None:
     """Raise `IllegalTopic` if a topic is internal or a dead-letter topic."""
     if is_system(name) or name.startswith(DEAD_LETTER_PREFIX):
         raise IllegalTopic(f"{name!r} is one of the broker's own topics, which only the broker changes.")
@@ -223,7 +223,7 @@ class Topics:
                     queue_count,
                     check_back=_policy_from_json(check_back),
                     retention_ms=retention_ms,
-                    hold=None if hold is None else Hold(*hold),
+                    hold=None if hold is None else TimerHold(*hold),
                 )
             )
 
@@ -261,10 +261,10 @@ def _topic_row(name: str, topic: Topic) -> tuple[Any, ...]:
     )
 
 
-def _hold_of(fact: TopicHeld | TopicReleased, known: Topic, stamp: Stamp) -> Hold:
+def _hold_of(fact: TopicHeld | TopicReleased, known: Topic, stamp: Stamp) -> TimerHold:
     if isinstance(fact, TopicHeld):
-        return Hold(stamp.store_ms, fact.reason)
-    return replace(known.hold or Hold(stamp.store_ms, ""), per_second=fact.per_second)
+        return TimerHold(stamp.store_ms, fact.reason)
+    return replace(known.hold or TimerHold(stamp.store_ms, ""), per_second=fact.per_second)
 
 
 def _policy_to_json(policy: CheckBackPolicy | None) -> dict[str, int] | None:

@@ -21,7 +21,7 @@ from txn.states import State
 
 
 @dataclass(slots=True, frozen=True)
-class Hold:
+class TimerHold:
     """The last hold of a topic's timers.
 
     `per_second` is the release rate. It is None while the timers are held, and 0 for no limit.
@@ -44,7 +44,7 @@ class Topic:
     """The check-back policy for half messages, or None for the default."""
     retention_ms: int = 0
     """Age in milliseconds at which messages are discarded, or 0 for the retention of the log."""
-    hold: Hold | None = None
+    hold: TimerHold | None = None
     """The last hold of the topic's timers, even after its release, or None."""
 
     @property
@@ -247,7 +247,7 @@ class Resolution(Enum):
     ROLLBACK = "ROLLBACK"
 
 
-class EndReceipt(NamedTuple):
+class TransactionReceipt(NamedTuple):
     """The receipt for an ended transaction.
 
     `repeated` is true if an earlier call ended it.
@@ -314,14 +314,14 @@ WakeUpKey = str | Subscriber
 """A receiver's wake-up key: a topic or, for LITE topics, a subscriber."""
 
 
-class Notify(NamedTuple):
+class WakeReceivers(NamedTuple):
     """Wake the receivers of topics or lite topics with new messages."""
 
     keys: tuple[WakeUpKey, ...]
 
 
 @dataclass(slots=True, frozen=True)
-class CheckBack:
+class CheckBackRequest:
     """Send a check-back for a half message, and then call `complete_check_back`.
 
     `half_offset` is the half message's log offset. Read its content with `transactions.message` only if a
@@ -341,7 +341,7 @@ class TimersJob(Protocol):
 
 
 @dataclass(slots=True, frozen=True)
-class Retire:
+class RetireSegments:
     """Run a step of a segment deletion in a worker, and then call `continue_retirement`.
 
     The log must first be durable up to the retirement's `durable_at`.
@@ -351,14 +351,14 @@ class Retire:
 
 
 @dataclass(slots=True, frozen=True)
-class ReadTimers:
+class RunTimersJob:
     """Run a timer file job in a worker, and then call `complete_timers_job`."""
 
     job: TimersJob
 
 
 @dataclass(slots=True, frozen=True)
-class Warn:
+class LogWarning:
     """Log a warning for the operator."""
 
     text: str
@@ -379,4 +379,4 @@ class DamagedPart:
     lost_count: int = 0
 
 
-Effect = Notify | CheckBack | Retire | ReadTimers | Warn
+Effect = WakeReceivers | CheckBackRequest | RetireSegments | RunTimersJob | LogWarning

@@ -26,7 +26,7 @@ from commitlog.bulk import Integers
 from commitlog.kinds import TIMER_TOPIC
 from commitlog.record import topic_field
 from consumequeue.name_hash import digest_of_name
-from services.broker.spine.copies import Hashes
+from services.broker.spine.encoded_batch import Hashes
 from tidewheel import property_names
 
 _FIXED_BYTES: Final = record.HEAD_V4.itemsize

@@ -45,7 +45,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.limits import LATE_MS_MIN
 from commitlog.record import Record
 from consumequeue.keyindex import hash_of, names_of
-from services.broker.spine.copies import EncodedBatch, TimersDelivered
+from services.broker.spine.encoded_batch import EncodedBatch, TimersDelivered
 from services.broker.spine.scheduler import earlier
 from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics

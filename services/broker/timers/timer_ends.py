@@ -174,7 +174,7 @@ class TimerEnds:
         Raise `StoreDamaged` if the index is unreadable.
         """
         try:
-            return self.ends.knows_each(timer_offsets, np.zeros(len(timer_offsets), np.uint64))
+            return self.ends.contains_each(timer_offsets, np.zeros(len(timer_offsets), np.uint64))
         except StoreDamaged:
             self.report_damage()
             raise

@@ -71,7 +71,7 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
 
 
 def _remove_run(index: FactIndex, run: Run, part: str, log_from: int) -> DamagedPart:
-    read_count = index.take_out(run)
+    read_count = index.remove_run(run)
     left = "what it said is made again from the log"
     if run.first_offset < log_from and read_count < run.entry_count:
         left = (

@@ -24,7 +24,7 @@ TIMER_FILES: Final = "timer_files"
 
 
 @dataclass(slots=True, frozen=True)
-class TimesInDoubt:
+class UncertainTimes:
     """The times in doubt at the start of a checkpoint and during it."""
 
     spans: list[Span] = field(default_factory=list)
@@ -34,7 +34,7 @@ class TimesInDoubt:
 
     The checkpoint may add more times.
     """
-    is_rescuing: bool = False
+    is_repairing: bool = False
     """Whether a repair is running when the checkpoint begins. None begins during it."""
 
 
@@ -46,7 +46,7 @@ class TimersToWrite:
     ends: EndsToWrite
     source: TimerSource
     queues: QueueTable
-    doubt: TimesInDoubt
+    doubt: UncertainTimes
 
     def write(self, disk: Disk) -> None:
         """Write and sync the files in a worker thread. Raise OSError if the disk fails."""
@@ -67,5 +67,5 @@ class TimersToWrite:
         Files that cover a time in doubt, or that a repair is reading, are kept.
         """
         self.partitions.delete_unused(disk, [*self.doubt.spans, *self.doubt.now()])
-        if not self.doubt.is_rescuing:  # A repair reads the runs that existed when it began.
+        if not self.doubt.is_repairing:  # A repair reads the runs that existed when it began.
             self.ends.delete_unused(disk)

@@ -155,7 +155,7 @@ def names_of(timer: TimerSet) -> list[TimerName]:
     return [*names, TimerName(timer.topic, key=timer.key)] if timer.key else names
 
 
-def move_reason(stored: dict[str, str]) -> str | None:
+def read_move_reason(stored: dict[str, str]) -> str | None:
     """Return the reason for a move from its record's properties, or None if it is no move."""
     return stored.get(property_names.REASON, "") if stored.get(property_names.VERB) == MOVE else None
 

@@ -58,9 +58,9 @@ from consumequeue.timerindex import FactIndex
 from services.broker.spine.store import Store
 from services.broker.spine.values import DamagedPart
 from services.broker.timers.timer_ends import last_ms
-from services.broker.timers.timer_files import TimesInDoubt
+from services.broker.timers.timer_files import UncertainTimes
 from services.broker.timers.timer_records import due_ms_of
-from services.broker.timers.timers import TimerInDoubt, Timers
+from services.broker.timers.timers import DamagedTimer, Timers
 from timingwheel import partition, sectors
 from timingwheel.boundaries import Numbers, Slot, slot_named
 from timingwheel.cascade import File, Span, span_of
@@ -111,7 +111,7 @@ class CheckJob:
     log: LogPass | None = None
     log_damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
-    bare: list[RowWithoutRecord] = field(default_factory=list)
+    rows_without_record: list[RowWithoutRecord] = field(default_factory=list)
     damaged_runs: list[Run] = field(default_factory=list)
 
     def run(self, disk: Disk) -> None:
@@ -124,7 +124,7 @@ class CheckJob:
             window = Window(disk, slot.path, file.length, limits.TIMER_BATCH_BYTES_MAX)
             for batch in partition.batches(window, self.gaps, position):
                 if batch.kind == WITH_RECORDS:
-                    self.bare += _unsound_rows(window, batch)
+                    self.rows_without_record += _unsound_rows(window, batch)
                 left_bytes -= batch.end - batch.position
                 if left_bytes <= 0 and batch.end < file.length:
                     self.rest.append((slot, batch.end))
@@ -188,11 +188,11 @@ class RepairJob:
     """A job that searches for lost and revived timers in a worker thread."""
 
     gaps: tuple[Gap, ...]
-    bare: list[RowWithoutRecord]
+    rows_without_record: list[RowWithoutRecord]
     mended: frozenset[Gap]
     """The gaps that earlier jobs have repaired."""
     windows: list[tuple[int, int]]
-    in_doubt: dict[int, TimerInDoubt]
+    in_doubt: dict[int, DamagedTimer]
     files: dict[Slot, File]
     in_memory: Numbers
     deleted_in_memory: Numbers
@@ -335,11 +335,13 @@ class RepairJob:
 
     def _exclude_deleted(self, disk: Disk) -> None:
         """Exclude timers that have a tombstone or ended before the retained history."""
-        for slot in {slot_named(one.path.removeprefix(f"{TIMERS}/")) for one in self.bare}:
+        for slot in {slot_named(one.path.removeprefix(f"{TIMERS}/")) for one in self.rows_without_record}:
             if slot in self.files:
                 deleted = partition.tombstone_offsets(disk, slot.path, self.files[slot].length)
                 self.over.update(deleted.tolist())
-        self.over.update(one.timer_offset for one in self.bare if one.due_ms < self.forgotten_ms)
+        self.over.update(
+            one.timer_offset for one in self.rows_without_record if one.due_ms < self.forgotten_ms
+        )
         self.missing = _exclude(self.missing, np.array(sorted(self.over), np.uint64))
 
     def _ended_offsets(self, disk: Disk, offsets: Numbers) -> Numbers:
@@ -353,7 +355,7 @@ class RepairJob:
     def _find_copies(self, disk: Disk) -> None:
         """Search older timer files for copies of the needed records."""
         wanted = {int(offset) for offset in self.missing["timer_offset"]}
-        wanted |= {one.timer_offset for one in self.bare} | self.in_doubt.keys()
+        wanted |= {one.timer_offset for one in self.rows_without_record} | self.in_doubt.keys()
         for slot in _all_slots(disk) if wanted else ():
             length = disk.size(slot.path)
             for batch in partition.batches(Window(disk, slot.path, length), []):
@@ -431,7 +433,7 @@ class TimerRepair:
         self._may_check = self._has_begun = False
         self._next_check_ms = 0
         self._running: CheckJob | RepairJob | None = None
-        self._bare: list[RowWithoutRecord] = []
+        self._rows_without_record: list[RowWithoutRecord] = []
         self._applying: RepairJob | None = None
         self._left: deque[tuple[int, int, str, str]] = deque()
         self._rebuilt_count = self._lost_count = 0
@@ -450,7 +452,7 @@ class TimerRepair:
         self._check_bytes = limits.CHECKED_AT_START_BYTES
         self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
 
-    def keep_house(self, now_ms: int) -> None:
+    def run_maintenance(self, now_ms: int) -> None:
         """Allow the next check, and report damage that checkpoints have found."""
         self._may_check = True
         self._blocked = ""
@@ -467,7 +469,7 @@ class TimerRepair:
         """
         if not self._has_begun:
             self.begin(now_ms)
-        if self._running is not None or self._has_checked_all:
+        if self._running is not None or self._has_checked_all_files:
             return
         self._check_bytes = limits.CHECKED_AT_ONCE_BYTES
         job = self._running = self._check()
@@ -487,40 +489,43 @@ class TimerRepair:
         """Whether a job can start or a repair can continue."""
         if self._applying is not None:
             return not self._timers.is_waiting_for_disk()
-        return self._running is None and (self._can_rescue() or (self._may_check and self._has_unchecked))
+        return self._running is None and (self._can_repair() or (self._may_check and self._has_unchecked))
 
-    def doubtful_times(self) -> TimesInDoubt:
+    def uncertain_times(self) -> UncertainTimes:
         """Return the times in doubt for a checkpoint that is about to begin."""
-        spans = self._in_doubt()
-        if self._has_checked_all:  # All damage has been found, and all times in doubt are known.
+        spans = self._uncertain_times()
+        if self._has_checked_all_files:  # All damage has been found, and all times in doubt are known.
             self._partitions.release_older()
-        is_rescuing = isinstance(self._running, RepairJob) or self._applying is not None
-        return TimesInDoubt(spans, self._in_doubt, is_rescuing)
+        is_repairing = isinstance(self._running, RepairJob) or self._applying is not None
+        return UncertainTimes(spans, self._uncertain_times, is_repairing)
 
     @property
-    def _has_checked_all(self) -> bool:
+    def _has_checked_all_files(self) -> bool:
         """Whether all timer files were checked since startup."""
         is_reading = isinstance(self._running, CheckJob) or any(
             isinstance(one, tuple) for one in self._unchecked
         )
         return self._has_begun and not is_reading
 
-    def _in_doubt(self) -> list[Span]:
+    def _uncertain_times(self) -> list[Span]:
         """Return the times of damaged bytes whose timers are not all rebuilt or ended."""
         jobs = [job for job in (self._running, self._applying) if isinstance(job, RepairJob)]
         gaps = chain(self._partitions.damage, *(job.gaps for job in jobs))
-        bare = chain(self._bare, *(job.bare for job in jobs))
+        rows_without_record = chain(self._rows_without_record, *(job.rows_without_record for job in jobs))
         in_doubt = [*tuple(self._timers.in_doubt.values())]  # This method may run in a worker thread.
         in_doubt += chain.from_iterable(job.in_doubt.values() for job in jobs)
         spans = ((min(one.due_ms, one.sort_ms), max(one.due_ms, one.sort_ms) + 1) for one in in_doubt)
-        return [*map(span_of, {one.path for one in gaps} | {one.path for one in bare}), *set(spans)]
+        return [
+            *map(span_of, {one.path for one in gaps} | {one.path for one in rows_without_record}),
+            *set(spans),
+        ]
 
     def next_job(self) -> CheckJob | RepairJob | None:
         """Return the next job for a worker, or None if none is due or one is unfinished."""
         if self._running is not None or self._applying is not None:
             return None
-        if self._can_rescue():
-            self._running = self._rescue()
+        if self._can_repair():
+            self._running = self._create_repair_job()
         elif self._may_check and self._has_unchecked:
             self._may_check = False
             self._running = self._check()
@@ -538,8 +543,8 @@ class TimerRepair:
         # ended. The results for such files and timers are ignored.
         there = self._readable()
         self._partitions.found_damaged(gap for gap in job.gaps if _slot_of(gap) in there)
-        new = (one for one in job.bare if self._has_file(one) and self._is_waiting(one))
-        self._bare = list(dict.fromkeys([*self._bare, *new]))
+        new = (one for one in job.rows_without_record if self._has_file(one) and self._is_waiting(one))
+        self._rows_without_record = list(dict.fromkeys([*self._rows_without_record, *new]))
         for index in (self._timers.ends.names, self._timers.ends.ends, self._store.keys):
             index.found_damaged(job.damaged_runs)
         self.report_indexes()
@@ -550,11 +555,11 @@ class TimerRepair:
             self._log_pass = None
 
     def requeue_job(self, job: CheckJob | RepairJob) -> None:
-        """Requeue a failed job. It is retried after the next `keep_house`."""
+        """Requeue a failed job. It is retried after the next `run_maintenance`."""
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, RepairJob):
-            self._bare = job.bare + self._bare
+            self._rows_without_record = job.rows_without_record + self._rows_without_record
             self._blocked = "the disk failed"
         else:
             places = ((slot, position) for slot, _, position in job.files)
@@ -585,8 +590,8 @@ class TimerRepair:
     def _has_unchecked(self) -> bool:
         return bool(self._unchecked) or self._log_pass is not None
 
-    def _can_rescue(self) -> bool:
-        is_needed = bool(self._partitions.damage or self._bare or self._timers.in_doubt)
+    def _can_repair(self) -> bool:
+        is_needed = bool(self._partitions.damage or self._rows_without_record or self._timers.in_doubt)
         return is_needed and not self._blocked and self._applying is None and self._partitions.is_settled
 
     def _readable(self) -> dict[Slot, File]:
@@ -618,16 +623,16 @@ class TimerRepair:
             job.log = self._log_pass
         return job
 
-    def _rescue(self) -> RepairJob:
-        gaps, bare = tuple(self._partitions.damage), self._bare
-        self._bare = []
+    def _create_repair_job(self) -> RepairJob:
+        gaps, rows_without_record = tuple(self._partitions.damage), self._rows_without_record
+        self._rows_without_record = []
         windows = _merged_windows(map(_slot_of, gaps))
         ends, log = self._timers.ends, self._store.log
         memory = [self._partitions.in_memory(*window) for window in windows]
         deleted = [self._partitions.deleted_in_memory(*window) for window in windows]
         return RepairJob(
             gaps=gaps,
-            bare=bare,
+            rows_without_record=rows_without_record,
             in_doubt=dict(self._timers.in_doubt),
             mended=self._partitions.damage.mended,
             windows=windows,
@@ -656,7 +661,7 @@ class TimerRepair:
         names = self._timers.queues.names
         what = ", ".join(sorted({gap.path for gap in job.gaps}))
         self._left.extend((due_ms, offset, "", what) for due_ms, offset in job.missing.tolist())
-        waiting = (one for one in job.bare if one.timer_offset not in job.over)
+        waiting = (one for one in job.rows_without_record if one.timer_offset not in job.over)
         self._left.extend((one.due_ms, one.timer_offset, names[one.queue][0], one.path) for one in waiting)
         in_doubt = job.in_doubt.items()
         self._left.extend((one.due_ms, offset, one.topic, one.path or "the log") for offset, one in in_doubt)
@@ -668,7 +673,7 @@ class TimerRepair:
         self._store.damage.report_repair(
             DamagedPart("partition", job.gaps[0].path if job.gaps else TIMERS, what)
         )
-        self._bare = job.bare + self._bare
+        self._rows_without_record = job.rows_without_record + self._rows_without_record
 
     def _repair_timer(self, due_ms: int, timer_offset: int, topic: str, what: str, now_ms: int) -> None:
         if self._timers.ends.find_end(timer_offset) is not None:
@@ -694,7 +699,9 @@ class TimerRepair:
 
     def _finish(self, job: RepairJob) -> None:
         """Count and report a repair's results, and mark its gaps as repaired."""
-        looked_for_count = len(job.missing) + len(job.bare) + len(job.in_doubt) + job.unknown_count
+        looked_for_count = (
+            len(job.missing) + len(job.rows_without_record) + len(job.in_doubt) + job.unknown_count
+        )
         assert self._rebuilt_count + self._lost_count <= looked_for_count, "a timer was mended twice"
         self._applying = None
         self._partitions.mended(job.gaps, is_all_there=self._lost_count == 0)
@@ -702,11 +709,11 @@ class TimerRepair:
         statistics.timers_rebuilt += self._rebuilt_count
         statistics.timers_unknown += job.unknown_count
         in_files = [(offset, one.path) for offset, one in job.in_doubt.items() if one.path]
-        paths = [gap.path for gap in job.gaps] + [one.path for one in job.bare]
+        paths = [gap.path for gap in job.gaps] + [one.path for one in job.rows_without_record]
         paths += [path for _, path in in_files]
         if not paths:
             return
-        wheres = [str(one) for one in (*job.gaps, *job.bare)]
+        wheres = [str(one) for one in (*job.gaps, *job.rows_without_record)]
         wheres += [f"the record of timer {offset} in {path} cannot be read." for offset, path in in_files]
         what = (
             f"{' '.join(wheres[:_WHERES_MAX])} {self._rebuilt_count} timers were rebuilt, "

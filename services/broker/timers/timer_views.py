@@ -45,7 +45,7 @@ Mask = np.ndarray[Any, np.dtype[np.bool_]]
 _NOT_SEARCHED: Final = (np.empty(0, np.uint64), np.empty(0, np.uint64))
 _LOOK_WORK: Final = 2  # The cost of reading and converting a small record, in units of `limits.WORK_NS`.
 _HASHED_MAX: Final = 8
-_READ_AT_ONCE: Final = limits.TIMERS_LOOK_WORK_MAX // _LOOK_WORK
+_READ_AT_ONCE: Final = limits.TIMERS_QUERY_WORK_MAX // _LOOK_WORK
 _NO_DUE_MS: Final = np.empty(0, np.int64)
 
 
@@ -341,7 +341,7 @@ class TimerSearch:
     def step(self) -> TimerPage:
         """Return the timers found in the next step, and the sort key up to which the search has advanced.
 
-        The sort key is None after the last step. The work of a step is limited to `TIMERS_LOOK_WORK_MAX`
+        The sort key is None after the last step. The work of a step is limited to `TIMERS_QUERY_WORK_MAX`
         (in units of `limits.WORK_NS`) plus one record, and to the rows of one run.
         """
         if self._listing is None or not self._views.is_valid(self._listing):
@@ -358,7 +358,7 @@ class TimerSearch:
             work += _LOOK_WORK + body_bytes // limits.WORK_BYTES
             if is_match(timer, self._wanted):
                 found.append(replace(timer, message=None))
-            if work >= limits.TIMERS_LOOK_WORK_MAX:
+            if work >= limits.TIMERS_QUERY_WORK_MAX:
                 return TimerPage(found, self._end)
         return TimerPage(found, None)
 

@@ -54,7 +54,7 @@ from commitlog.kinds import FIRE, End, endings
 from commitlog.limits import CLOCK_BACK_MS_MIN
 from commitlog.record import Record
 from commitlog.recovery import Damage
-from services.broker.spine.copies import TimersDelivered
+from services.broker.spine.encoded_batch import TimersDelivered
 from services.broker.spine.errors import IllegalDeliveryTime, InvalidRecallHandle, TooManyTimers
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.statistics import Statistics
@@ -63,7 +63,7 @@ from services.broker.spine.values import Delivery, LostTimer, PendingTimer, Time
 from services.broker.timers import recall, timer_records
 from services.broker.timers.holding import HeldTimers
 from services.broker.timers.timer_ends import NamedTimer, TimerEnd, TimerEnds
-from services.broker.timers.timer_files import TimersToWrite, TimesInDoubt
+from services.broker.timers.timer_files import TimersToWrite, UncertainTimes
 from services.broker.timers.timer_records import ReplacedTimer, due_ms_of, to_timer_record
 from services.broker.timers.timer_source import QueueTable, TimerSource
 from tidewheel import property_names
@@ -76,7 +76,7 @@ from timingwheel.wheel import Wheel
 _NO_OFFSET: Final = 1 << 62
 
 
-class TimerInDoubt(NamedTuple):
+class DamagedTimer(NamedTuple):
     """A timer with a damaged record. `topic` and `path` may be empty."""
 
     due_ms: int
@@ -112,7 +112,7 @@ class Timers:
         self.pending_by_topic: Counter[str] = Counter()
         self.lost: deque[LostTimer] = deque()
         """The latest UNREADABLE timers, oldest first."""
-        self.in_doubt: dict[int, TimerInDoubt] = {}
+        self.in_doubt: dict[int, DamagedTimer] = {}
         """The timers with damaged records that wait for a repair, by offset.
 
         Delivery may already have passed them, so `in_doubt` may be their only list. It is part of snapshots.
@@ -228,7 +228,7 @@ class Timers:
             if fact.is_held:
                 self.held.add(fact.topic, due_ms, timer_offset)
             else:
-                sort_ms = self.near.assign_sort_ms(timer_offset, due_ms, free_ms)
+                sort_ms = self.near.assign_sort_time(timer_offset, due_ms, free_ms)
                 sort_keys.append((sort_ms, timer_offset))
                 # The wheel uses the due time rather than the sort time. After the clock has been set back,
                 # the timer is therefore delivered at its due time, before the clock reaches the watermark.
@@ -328,7 +328,7 @@ class Timers:
         """
         self.held.remove(timer_offset)
         sort_ms = self.near.sort_ms(timer_offset, due_ms)
-        self.in_doubt.setdefault(timer_offset, TimerInDoubt(due_ms, sort_ms, topic, path))
+        self.in_doubt.setdefault(timer_offset, DamagedTimer(due_ms, sort_ms, topic, path))
 
     def _register_copied_damage(self, one: UnreadableTimer) -> None:
         topic = "" if one.queue < 0 else self.queues.names[one.queue][0]
@@ -456,9 +456,9 @@ class Timers:
         self.near.thaw(frozen["deviating"])
         self.held.thaw(frozen.get("held", ()))
         self.lost.extend(LostTimer(*fields) for fields in frozen["lost"])
-        self.in_doubt = {offset: TimerInDoubt(*fields) for offset, *fields in frozen["in_doubt"]}
+        self.in_doubt = {offset: DamagedTimer(*fields) for offset, *fields in frozen["in_doubt"]}
 
-    def to_write(self, now_ms: int, doubt: TimesInDoubt) -> TimersToWrite:
+    def to_write(self, now_ms: int, doubt: UncertainTimes) -> TimersToWrite:
         """Return the partitions and ends for a checkpoint to write.
 
         Files that cover a time in `doubt` are kept.
@@ -645,7 +645,7 @@ def pending_timer(timer: Record) -> PendingTimer:
         tag=message.tag,
         stored_ms=timer.store_ms,
         message=message,
-        move_reason=None if is_held else timer_records.move_reason(properties.of_record(timer)),
+        move_reason=None if is_held else timer_records.read_move_reason(properties.of_record(timer)),
         is_held=is_held,
     )
 
@@ -662,7 +662,7 @@ class NearTimers:
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._wheel
 
-    def assign_sort_ms(self, timer_offset: int, due_ms: int, free_ms: int) -> int:
+    def assign_sort_time(self, timer_offset: int, due_ms: int, free_ms: int) -> int:
         """Assign a new timer's `sort_ms`: the latest of due time, `free_ms`, and wheel time."""
         sort_ms = max(due_ms, free_ms, self._wheel.now_ms)
         if sort_ms != due_ms:

@@ -69,7 +69,7 @@ def create(
             cluster, end = found_on_store(engine, store, node, now_ms())
             output.say(f"It begins with the {end} bytes of log in {store}, now the store of node {node}.")
         output.say(f"Cluster {cluster.hex()} begins.")
-        for sentence in [*engine.check_settings(), *engine.notes()]:
+        for sentence in [*engine.check_settings(), *engine.list_risky_settings()]:
             output.say(f"look:  {sentence}")
     _say_next(url, node, store)
 
@@ -157,12 +157,12 @@ def _engine_at(url: str) -> Iterator[SharedLog]:
     If it does not answer, the error includes the command that finds the cause.
     """
     from sharedlog.engines import engine_of, without_password
-    from sharedlog.errors import Unknown
+    from sharedlog.errors import EngineUnavailable
 
     with closing(engine_of(url)) as engine:
         try:
             yield engine
-        except Unknown as error:
+        except EngineUnavailable as error:
             look = f"tidewheel cluster doctor {quote(without_password(url))}"
             raise type(error)(f"{error.detail} To find the cause: {look}") from error
 
@@ -293,7 +293,7 @@ def refetch(
 
     Example: tidewheel cluster refetch --store /var/lib/tidewheel
     """
-    from services.cluster.copies.refetching import order_refetch as mark
+    from services.cluster.copies.refetching import request_refetch as mark
     from services.cluster.founding import lock_store
 
     if not (store / layout.CLUSTER).exists():

@@ -35,7 +35,7 @@ from sharedlog.reading import records
 from sharedlog.record import NOBODY, Kind, SharedRecord, encode, encode_facts
 from sharedlog.versions import OLDEST, SUPPORTED
 
-TELL_AGAIN_MS: Final = 10_000
+ANNOUNCEMENT_INTERVAL_MS: Final = 10_000
 """Milliseconds before an announcement missing from the shared log is repeated."""
 _SECRET_BYTES: Final = 16
 
@@ -51,8 +51,8 @@ class OwnCopy:
         self.secret = secrets.token_hex(_SECRET_BYTES)
         """The secret required to fetch the copy. Each process generates a new one.
         """
-        self._told: Holding | None = None
-        self._told_ms = 0
+        self._announced: Holding | None = None
+        self._announced_ms = 0
         self._checked_end = 0
         self._lock, self.number = Lock(), 0
         """The copy number. A check with an older number refers to a discarded copy."""
@@ -75,14 +75,20 @@ class OwnCopy:
             *(int(shared["next_offset"]), end, self._http, self.secret, self._began.facts),
             *(self._certificate(), SUPPORTED, finalized),
         )
-        if known == found or (self._told == found and now_ms < self._told_ms + TELL_AGAIN_MS):
+        if known == found or (
+            self._announced == found and now_ms < self._announced_ms + ANNOUNCEMENT_INTERVAL_MS
+        ):
             return None
-        if self._told != found and not self._read_back(replica, known, end):
+        if self._announced != found and not self._verify_checkpoint(replica, known, end):
             return None
         with self._lock:
             if self.number != number:
                 return None
-            self._told, self._told_ms, self._checked_end = found, now_ms, max(self._checked_end, end)
+            self._announced, self._announced_ms, self._checked_end = (
+                found,
+                now_ms,
+                max(self._checked_end, end),
+            )
         return self._record(Kind.CHECKPOINT, found)
 
     def record_verified_end(self, end: int) -> None:
@@ -98,7 +104,7 @@ class OwnCopy:
         """
         with self._lock:
             self.number += 1
-            self._told, self._checked_end = None, 0
+            self._announced, self._checked_end = None, 0
         return self._record(
             Kind.HOLD, self._holding_without_copy(next_record, finalized), _unreadable_facts(unreadable)
         )
@@ -124,7 +130,7 @@ class OwnCopy:
             Kind.HOLD if known.end is None else Kind.CHECKPOINT, known, _unreadable_facts(where)
         )
 
-    def _read_back(self, replica: Replica, known: Holding | None, end: int) -> bool:
+    def _verify_checkpoint(self, replica: Replica, known: Holding | None, end: int) -> bool:
         """Read back a checkpoint and the log written since the last announcement.
 
         Return False if the checkpoint has been replaced. Raise `StoreDamaged` if the data is damaged.
@@ -174,7 +180,7 @@ class LogFacts(NamedTuple):
 def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> LogFacts:
     """Find the copies that node `name` can fetch. The copies must extend past the record `beyond`.
 
-    Raise `Unknown` if the engine does not respond.
+    Raise `EngineUnavailable` if the engine does not respond.
     """
     first, _ = engine.bounds()
     holdings, epoch = Holdings(), None
@@ -192,7 +198,7 @@ def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> 
     return LogFacts(first, copies, epoch, finalized, holdings.of(name))
 
 
-def copies_view(holdings: Holdings) -> dict[str, dict[str, Any]]:
+def holdings_view(holdings: Holdings) -> dict[str, dict[str, Any]]:
     """Return the holding of each node as a JSON-serializable dictionary, without secrets."""
     return {
         node: {

@@ -42,15 +42,15 @@ from services.cluster.errors import CopyRefused
 from services.cluster.evidence import (
     ChainComparison,
     Evidence,
+    EvidenceVerdict,
     RecordLookup,
-    Verdict,
     compare_chain,
     replacement_verdict,
 )
 from services.cluster.replica import Replica
 from sharedlog.engine import Engine
 from sharedlog.engines import Beginning
-from sharedlog.errors import Halted, Refused, TooOld, Trimmed, Unknown
+from sharedlog.errors import EngineRefused, EngineUnavailable, Halted, LogTrimmed, VersionUnsupported
 from sharedlog.fold import Fold, Position
 from sharedlog.holdings import Holding, Unreadable
 from sharedlog.reading import read_until
@@ -70,9 +70,9 @@ class StoreCopier:
 
     def __init__(self, name: str, own_copy: OwnCopy, began: Beginning, engine: Engine, disk: Disk) -> None:
         self._name, self._own, self._began, self._engine, self._disk = name, own_copy, began, engine, disk
-        self._tries, self._words = 0, Lock()
+        self._attempts, self._words = 0, Lock()
         """The lock that prevents announcing a discarded copy after a newer one."""
-        self._told_unreadable: tuple[int, int] | None = None
+        self._reported_unreadable: tuple[int, int] | None = None
         """The last reported unreadable record, and the epoch of the report."""
         self._is_fetched = False
         self.fetch: Fetch = transfer.fetch_copy
@@ -95,47 +95,49 @@ class StoreCopier:
             log.warning("the checkpoint is read back later", reason=str(error))
             return
         if stored is not None:
-            with suppress(Unknown, Refused), self._words:
+            with suppress(EngineUnavailable, EngineRefused), self._words:
                 if self._own.number == number:
-                    self._engine.note(stored)
+                    self._engine.append_unchecked(stored)
 
     def trim_log(self, fold: Fold) -> None:
         """Trim the shared log records that no node needs. `fold` contains the holdings of all nodes."""
-        below = fold.holdings.trims_below
+        below = fold.holdings.first_needed_record
         if below > self.trimmed_below:
-            with suppress(Unknown, Refused):
+            with suppress(EngineUnavailable, EngineRefused):
                 self._engine.trim(below)
                 self.trimmed_below = below
 
     def find_copies(self, where: Unreadable | None = None) -> LogFacts:
         """Find the copies that this node can fetch, and report the unreadable record `where`.
 
-        The record is reported once per epoch. Raise `Unknown` if the engine does not respond, or `TooOld` if
-        the cluster version is not supported.
+        The record is reported once per epoch. Raise `EngineUnavailable` if the engine does not respond, or
+        `VersionUnsupported` if the cluster version is not supported.
         """
         beyond = -1 if where is None else where.record
         found = find_copies(self._engine, self._began.cluster, self._name, beyond)
         if why := describe_unsupported(found.finalized):
-            raise TooOld(f"No copy was fetched: {why}.")
+            raise VersionUnsupported(f"No copy was fetched: {why}.")
         if where is not None:
             told = where.record, 0 if found.epoch is None else found.epoch.epoch
-            if self._told_unreadable != told:
+            if self._reported_unreadable != told:
                 known = found.own or Holding(0, supports=SUPPORTED, finalized=found.finalized)
-                self._engine.note(self._own.unreadable_report(known, where))
-                self._told_unreadable = told
+                self._engine.append_unchecked(self._own.unreadable_report(known, where))
+                self._reported_unreadable = told
         return found
 
     def fetch_copy(self, found: LogFacts, where: Unreadable | None = None) -> str:
         """Fetch an announced copy, or prepare to read the log from its beginning.
 
-        Return a description of the source. Raise `CopyRefused` if no node provides a copy, `Unknown` if the
-        engine does not respond, or OSError if the disk fails.
+        Return a description of the source. Raise `CopyRefused` if no node provides a copy,
+        `EngineUnavailable` if the engine does not respond, or OSError if the disk fails.
         """
-        refusals, turn = [], self._tries % max(1, len(found.copies))
-        self._tries += 1
+        refusals, turn = [], self._attempts % max(1, len(found.copies))
+        self._attempts += 1
         for node, held in found.copies[turn:] + found.copies[:turn]:
             with self._words:
-                self._engine.note(self._own.copy_withdrawal(held.next_record, found.finalized, where))
+                self._engine.append_unchecked(
+                    self._own.copy_withdrawal(held.next_record, found.finalized, where)
+                )
             try:
                 self.fetch(held.http, held.certificate, held.secret, self._disk, self._require_covered)
             except CopyRefused as error:
@@ -165,16 +167,16 @@ class StoreCopier:
             return
         trace = ChainComparison.NOT_READ if copy is None else compare_chain(copy.fold(), claimed)
         verdict = replacement_verdict(claimed, trace, self._look_up_evidence(claimed))
-        if verdict is Verdict.COMPARE:
+        if verdict is EvidenceVerdict.COMPARE:
             is_same = copy is not None and copy.has_same_bytes_before(claimed.end, COMPARED_BYTES)
-            verdict = Verdict.TAKE if is_same else Verdict.REFUSE
+            verdict = EvidenceVerdict.TAKE if is_same else EvidenceVerdict.REFUSE
         if (
-            verdict is Verdict.TAKE
+            verdict is EvidenceVerdict.TAKE
             and trace is ChainComparison.NOT_READ
             and not self._has_lacking_records(copy, claimed)
         ):
-            verdict = Verdict.REFUSE
-        if verdict is Verdict.REFUSE:
+            verdict = EvidenceVerdict.REFUSE
+        if verdict is EvidenceVerdict.REFUSE:
             has = "The shared log" if copy is None else f"The copy, which ends at byte {copy.end},"
             raise CopyRefused(
                 f"{has} lacks what this node has seen accepted, {claimed.description}, or nothing proves "
@@ -184,7 +186,10 @@ class StoreCopier:
             )
 
     def _look_up_evidence(self, claimed: Evidence) -> RecordLookup:
-        """Look up the evidence record in the engine. Raise `Unknown` if the engine does not respond."""
+        """Look up the evidence record in the engine.
+
+        Raise `EngineUnavailable` if the engine does not respond.
+        """
         crc = read_crc(self._engine, claimed.record)
         return RecordLookup.SAME if crc == claimed.crc else _LOOKS.get(crc, RecordLookup.ANOTHER)
 
@@ -196,7 +201,7 @@ class StoreCopier:
         fold = Fold(self._began.cluster) if copy is None else copy.fold()
         try:
             read_until(self._engine, fold, claimed.record + 1)
-        except (Halted, Trimmed) as error:
+        except (Halted, LogTrimmed) as error:
             log.warning("the shared log has not what a copy lacks", reason=str(error))
             return False
         return fold.has_position(Position(claimed.end, claimed.chain)) is True

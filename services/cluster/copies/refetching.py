@@ -50,7 +50,7 @@ def _read_evidence(disk: Disk) -> Evidence | None:
         return None
 
 
-def order_refetch(disk: Disk, accepted_loss: int | None) -> None:
+def request_refetch(disk: Disk, accepted_loss: int | None) -> None:
     """Make the node fetch a copy from another node at its next start.
 
     If `accepted_loss` is given, also delete the copy and the evidence. Raise `LossNotAccepted` if

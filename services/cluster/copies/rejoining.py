@@ -6,7 +6,7 @@
 A snapshot has the format of a standalone broker's store, so no node can mistake it for its own store. Later
 records come from the shared log or from an engine backup.
 
-    log begins after N     records between the snapshot and the start of the log were trimmed (`Trimmed`)
+    log begins after N     records between the snapshot and the start of the log were trimmed (`LogTrimmed`)
     log ends before N      the backup of the engine is older than the snapshot (`Halted`)
     different cluster      the snapshot and the log belong to different clusters (`Halted`)
 
@@ -26,15 +26,15 @@ from services.broker.broker import SHARED
 from services.cluster.founding import lock_store
 from services.process.private_files import GROUP_READS, write_whole
 from sharedlog.engines import SharedLog, beginning_of
-from sharedlog.errors import Halted, Trimmed
+from sharedlog.errors import Halted, LogTrimmed
 from sharedlog.fold import Fold
 
 
 def rejoin_cluster(engine: SharedLog, root: Path, node: str) -> int:
     """Convert a snapshot into the store of `node`, and return the offset of the next record.
 
-    Raise `NotAStore`, `Trimmed`, `Halted`, `NoCluster` or `Unknown` if the shared log does not continue from
-    the snapshot. On error, the store is unchanged.
+    Raise `NotAStore`, `LogTrimmed`, `Halted`, `NoCluster` or `EngineUnavailable` if the shared log does not
+    continue from the snapshot. On error, the store is unchanged.
     """
     with lock_store(root, is_node=False) as disk:
         start = snapshot.newest(disk)
@@ -59,7 +59,7 @@ def _require_joined(engine: SharedLog, fold: Fold, root: Path) -> None:
     first, end = engine.bounds()
     anew = f"begin anew with this one: tidewheel cluster create NEW-URL --from {root}"
     if fold.next_offset < first:
-        raise Trimmed(
+        raise LogTrimmed(
             f"The checkpoint of {root} reads on from record {fold.next_offset}, and the log begins at "
             f"{first}: take a newer copy of a node, or {anew}"
         )

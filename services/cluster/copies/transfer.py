@@ -110,11 +110,11 @@ class FetchedCopy:
         Compare at most the last `bytes_max` bytes that both logs contain. Return False if there are none, or
         if all of them are zero.
         """
-        theirs = {layout.segment_path(first): first for first in self._firsts}
-        start = max(0, end - bytes_max, min(self._firsts, default=end))
+        theirs = {layout.segment_path(first): first for first in self._segment_offsets}
+        start = max(0, end - bytes_max, min(self._segment_offsets, default=end))
         at, is_blank = max(start, min(layout.segment_offsets(self._disk), default=end)), True
         while at < end:
-            first, following = self._around(at, end)
+            first, following = self._segment_bounds(at, end)
             if (path := layout.segment_path(first)) not in theirs:
                 return False
             until = min(end, following)
@@ -126,12 +126,12 @@ class FetchedCopy:
         return not is_blank
 
     @property
-    def _firsts(self) -> list[int]:
+    def _segment_offsets(self) -> list[int]:
         """The start offsets of the copy's log segments."""
         found = (path.partition(f"{layout.COMMITLOG}/")[2] for path in self._numbers)
         return [int(one) for one in found if one.isdecimal()]
 
-    def _around(self, offset: int, end: int) -> tuple[int, int]:
+    def _segment_bounds(self, offset: int, end: int) -> tuple[int, int]:
         """Return the start offsets of the store segment that contains `offset` and of the next one.
 
         If there is no next segment, the second value is `end`.
@@ -213,8 +213,8 @@ def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) 
     paths: list[str] = []
     while "path" in (header := received.header()):
         kept = f"{layout.FETCHED}/{len(paths)}"
-        _keep(received, header, kept, disk)
-        if header["path"].startswith(layout.KEYINDEX) and not keyindex.holds_what_was_written(disk, kept):
+        _receive_file(received, header, kept, disk)
+        if header["path"].startswith(layout.KEYINDEX) and not keyindex.is_undamaged_run(disk, kept):
             disk.delete(kept)  # the file was damaged on the sender's disk; the receiver rebuilds the index
         paths.append(header["path"])
     if header["files"] != len(paths):
@@ -238,14 +238,14 @@ def install_copy(disk: Disk) -> bool:
     """
     if is_moving(disk):
         disk.sync_folder(layout.FETCHED)
-    elif _listed(disk, _WHOLE) is None:
+    elif _read_file_list(disk, _WHOLE) is None:
         disk.delete(_WHOLE)
         disk.delete(layout.FETCHED)
         return False
     else:
         _delete_replaced_files(disk)
         disk.rename(_WHOLE, _MOVING)
-    paths = _listed(disk, _MOVING)
+    paths = _read_file_list(disk, _MOVING)
     if paths is None:
         _delete_replaced_files(disk)
         disk.delete(_MOVING)
@@ -274,7 +274,7 @@ def _delete_replaced_files(disk: Disk) -> None:
             disk.delete(path)
 
 
-def _listed(disk: Disk, path: str) -> list[str] | None:
+def _read_file_list(disk: Disk, path: str) -> list[str] | None:
     """Return the file list in a marker, or None if the marker is missing or invalid."""
     if (size := disk.size(path)) < 0:
         return None
@@ -297,7 +297,7 @@ def is_moving(disk: Disk) -> bool:
 
 def pending_copy_end(disk: Disk) -> int:
     """Return the log end of a complete pending copy, or -1 if there is none."""
-    found = (one.partition(f"{layout.SNAPSHOTS}/")[2] for one in _listed(disk, _WHOLE) or [])
+    found = (one.partition(f"{layout.SNAPSHOTS}/")[2] for one in _read_file_list(disk, _WHOLE) or [])
     return max((int(one) for one in found if one.isdecimal()), default=-1)
 
 
@@ -335,7 +335,7 @@ def _header(facts: dict[str, Any]) -> bytes:
     return _HEADER_BYTES.pack(len(encoded)) + encoded
 
 
-def _keep(received: _CopyReader, header: dict[str, Any], path: str, disk: Disk) -> None:
+def _receive_file(received: _CopyReader, header: dict[str, Any], path: str, disk: Disk) -> None:
     """Write one file of the copy, verify its checksum, and sync it."""
     if not _PATH.fullmatch(header["path"]):
         raise CopyRefused(f"The copy has a file {header['path']!r}, which no store has.")

@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from typing import Final
 
-SILENCE_MS: Final = 1_500
-RANK_MS: Final = 300
-UNFIT_MS: Final = 3_000
-BEAT_MS: Final = 300
+LEADER_TIMEOUT_MS: Final = 1_500
+RANK_DELAY_MS: Final = 300
+UNFIT_DELAY_MS: Final = 3_000
+HEARTBEAT_MS: Final = 300
 """Milliseconds without a confirmed append before a leader appends a BEAT record."""
 PAUSE_MIN_MS: Final = 5_000
 PAUSE_MAX_MS: Final = 60_000
@@ -39,7 +39,7 @@ class CandidacyTimer:
         self._stood_ms: int | None = None
         self._pause_ms = PAUSE_MIN_MS
 
-    def record_sign_of_life(self, now_ms: int, *, leaves: bool = False, is_named: bool = False) -> None:
+    def record_leader_activity(self, now_ms: int, *, leaves: bool = False, is_named: bool = False) -> None:
         """Restart the timeout because a record from the leader has been accepted.
 
         If `leaves` is true, the leader is stepping down. If `is_named` is true, it has named this node as its
@@ -67,14 +67,14 @@ class CandidacyTimer:
         """Record that the shared log has accepted an append by this node as leader."""
         self._stood_ms, self._pause_ms = None, PAUSE_MIN_MS
 
-    def candidacy_ms(self, rank: int, *, is_unfit: bool = False) -> int:
+    def candidacy_due_ms(self, rank: int, *, is_unfit: bool = False) -> int:
         """Return the time in milliseconds at which this node becomes a candidate.
 
         `rank` is the node's zero-based position in the list of nodes sorted by name. If `is_unfit` is true,
         other nodes get a head start.
         """
-        silent_ms = (0 if self._has_left else SILENCE_MS) + (UNFIT_MS if is_unfit else 0)
-        candidacy_ms = self._heard_ms + silent_ms + RANK_MS * (0 if self._is_named else rank)
+        silent_ms = (0 if self._has_left else LEADER_TIMEOUT_MS) + (UNFIT_DELAY_MS if is_unfit else 0)
+        candidacy_due_ms = self._heard_ms + silent_ms + RANK_DELAY_MS * (0 if self._is_named else rank)
         if self._stood_ms is None:
-            return candidacy_ms
-        return max(candidacy_ms, self._stood_ms + self._pause_ms)
+            return candidacy_due_ms
+        return max(candidacy_due_ms, self._stood_ms + self._pause_ms)

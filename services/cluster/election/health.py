@@ -21,7 +21,7 @@ import structlog
 
 from commitlog.disk import Disk
 from services.broker.housekeeping import DISK_USED_REFUSE
-from services.cluster.election.pace import LagAndSkew
+from services.cluster.election.lag_and_skew import LagAndSkew
 
 HAND_OVER_AGAIN_MS: Final = 10_000
 """Milliseconds before an unfit leader retries a handover."""
@@ -37,25 +37,27 @@ class Health:
     """Tracks whether a node is fit to lead. `pace` measures its clock skew."""
 
     def __init__(self, pace: LagAndSkew) -> None:
-        self.pace = pace
+        self.lag_and_skew = pace
         self.has_room = True
         self._is_off_told = False
 
     def unfit_reason(self) -> str:
         """Return why this node is unfit to lead, or "" if it is fit."""
-        if self.pace.is_off:
+        if self.lag_and_skew.is_off:
             return CLOCK_OFF
         return "" if self.has_room else NO_ROOM
 
     def log_clock_change(self) -> None:
         """Log a message if the clock has become wrong or right since the last call."""
-        if self.pace.is_off is self._is_off_told:
+        if self.lag_and_skew.is_off is self._is_off_told:
             return
         self._is_off_told = not self._is_off_told
         if self._is_off_told:
-            log.error("the clock is off the engine's: keep clocks together", skew_ms=self.pace.skew_ms)
+            log.error(
+                "the clock is off the engine's: keep clocks together", skew_ms=self.lag_and_skew.skew_ms
+            )
         else:
-            log.info("the clock is right again", skew_ms=self.pace.skew_ms)
+            log.info("the clock is right again", skew_ms=self.lag_and_skew.skew_ms)
 
 
 def has_room(disk: Disk, segment_bytes: int) -> bool:

@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from services.cluster.election.table import STANDING, Act, Stage
+from services.cluster.election.table import CANDIDATE_STAGES, ActionType, Stage
 from sharedlog.fold import Fold, Step
 from sharedlog.holdings import Unreadable
 
-NO_NEWS: Final[Mapping[str, Any]] = MappingProxyType({})
+NO_FACTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class ReadProgress(NamedTuple):
@@ -31,7 +31,7 @@ def read_progress_of(fold: Fold) -> ReadProgress:
     return ReadProgress(fold.end, fold.next_offset, fold.foreign_count, fold.repeated_count)
 
 
-class Opened(NamedTuple):
+class ReplicaOpened(NamedTuple):
     """The result of OPEN: the checkpoint's epoch (or 0) and facts, the position, and the replica."""
 
     epoch: int
@@ -40,7 +40,7 @@ class Opened(NamedTuple):
     replica: Any = None
 
 
-class ReadDone(NamedTuple):
+class ReadCompleted(NamedTuple):
     """The result of READ or CATCH_UP. `records` is the number of records read, or 0 at the log end."""
 
     records: int
@@ -52,50 +52,50 @@ class ReadDone(NamedTuple):
     """Why this node is unfit to lead, or "" if it is fit."""
 
 
-class Appended(NamedTuple):
+class EpochAppended(NamedTuple):
     """The result of APPEND_EPOCH: the candidate and its EPOCH offset, or None if refused."""
 
     candidacy: tuple[Any, int] | None
 
 
-class Confirmed(NamedTuple):
+class EpochConfirmed(NamedTuple):
     """The result of CONFIRM. `has_won` is None until the EPOCH record has been read back."""
 
     has_won: bool | None
 
 
-class Begun(NamedTuple):
+class LeadershipGained(NamedTuple):
     """The result of SERVE. `proven_ms` is the monotonic start time of the last confirmed append."""
 
     proven_ms: int
 
 
-class HeartbeatDone(NamedTuple):
+class HeartbeatAppended(NamedTuple):
     """The result of BEAT: the start time of the last confirmed append, and the changed facts."""
 
     proven_ms: int
-    news: Mapping[str, Any] = NO_NEWS
+    changed_facts: Mapping[str, Any] = NO_FACTS
 
 
-class LookDone(NamedTuple):
+class HealthCheckCompleted(NamedTuple):
     """The result of LOOK. A leader also reports the fittest follower and all complaints."""
 
     seen: ReadProgress
     has_room: bool = True
-    shown: Any = None
+    identity: Any = None
     unfit: str = ""
     fitter: str = ""
     complaints: tuple[tuple[str, tuple[int, int]], ...] = ()
 
 
-class ClientsAsked(NamedTuple):
+class ClientProbeCompleted(NamedTuple):
     """The result of ASK_CLIENTS: whether any client responded after `node` complained."""
 
     node: str
     is_reached: bool
 
 
-class Ended(NamedTuple):
+class LeadershipEnded(NamedTuple):
     """The result of HAND_OVER. The node no longer serves clients."""
 
 
@@ -106,26 +106,26 @@ class CopiesFound(NamedTuple):
     leads: Mapping[str, Any]
 
 
-class Copied(NamedTuple):
+class CopyFetched(NamedTuple):
     """The result of COPY. The node has fetched a copy from `source`."""
 
     source: str
 
 
-class Failed(NamedTuple):
+class ActionFailed(NamedTuple):
     """An action failed with one of the errors in FAILURES.
 
     If the shared log is inconsistent, `recovery_advice` tells the operator what to do. `where` is the
     unreadable record that caused the failure, or None.
     """
 
-    act: Act
+    action: ActionType
     error: Exception
     recovery_advice: str = ""
     where: Unreadable | None = None
 
 
-class RecordTaken(NamedTuple):
+class RecordApplied(NamedTuple):
     """A shared log record has been read and applied. `step` is the outcome."""
 
     step: Step
@@ -135,30 +135,30 @@ class Tick(NamedTuple):
     """A timer tick. On a leader: the start of the last confirmed append, and the changed facts."""
 
     proven_ms: int = 0
-    news: Mapping[str, Any] = NO_NEWS
+    changed_facts: Mapping[str, Any] = NO_FACTS
 
 
-class ProofWanted(NamedTuple):
+class ProofRequested(NamedTuple):
     """A client response requires proof of leadership."""
 
 
-class SteppedDown(NamedTuple):
+class CoreReleased(NamedTuple):
     """The core was released after an unconfirmed append or a disk failure."""
 
     error: Exception
 
 
-class Leave(NamedTuple):
+class ShutdownRequested(NamedTuple):
     """The process is shutting down and must stop following or leading."""
 
 
-class Move(NamedTuple):
+class LeadershipTransferRequested(NamedTuple):
     """An operator command to move the leadership to the node `to`, or to any node if empty."""
 
     to: str
 
 
-class Order(NamedTuple):
+class BeatRequest(NamedTuple):
     """An operator command to be written in a BEAT record.
 
     The state machine ignores `written`, which is for the node.
@@ -169,27 +169,49 @@ class Order(NamedTuple):
 
 
 Input = (
-    Opened | ReadDone | Appended | Confirmed | Begun | HeartbeatDone | LookDone | ClientsAsked | Ended |
-    CopiesFound | Copied | Failed | RecordTaken | Tick | ProofWanted | SteppedDown | Leave | Move | Order
-)  # fmt: skip
-AWAITED: Final[Mapping[type[Any], frozenset[Stage]]] = {
-    Opened: frozenset((Stage.OPENING,)),
-    ReadDone: frozenset((Stage.READING, Stage.CATCHING_UP)),
-    Appended: frozenset((Stage.APPENDING,)),
-    Confirmed: frozenset((Stage.CONFIRMING,)),
-    Begun: frozenset((Stage.STARTING,)),
-    Ended: frozenset((Stage.HANDING_OVER,)),
-    **dict.fromkeys((CopiesFound, Copied), frozenset((Stage.COPYING,))),
-    SteppedDown: frozenset((Stage.STARTING, Stage.LEADING)),
-    **dict.fromkeys((HeartbeatDone, ClientsAsked, ProofWanted, Move, Order), frozenset((Stage.LEADING,))),
+    ReplicaOpened
+    | ReadCompleted
+    | EpochAppended
+    | EpochConfirmed
+    | LeadershipGained
+    | HeartbeatAppended
+    | HealthCheckCompleted
+    | ClientProbeCompleted
+    | LeadershipEnded
+    | CopiesFound
+    | CopyFetched
+    | ActionFailed
+    | RecordApplied
+    | Tick
+    | ProofRequested
+    | CoreReleased
+    | ShutdownRequested
+    | LeadershipTransferRequested
+    | BeatRequest
+)
+INPUT_STAGES: Final[Mapping[type[Any], frozenset[Stage]]] = {
+    ReplicaOpened: frozenset((Stage.OPENING,)),
+    ReadCompleted: frozenset((Stage.READING, Stage.CATCHING_UP)),
+    EpochAppended: frozenset((Stage.APPENDING,)),
+    EpochConfirmed: frozenset((Stage.CONFIRMING,)),
+    LeadershipGained: frozenset((Stage.STARTING,)),
+    LeadershipEnded: frozenset((Stage.HANDING_OVER,)),
+    **dict.fromkeys((CopiesFound, CopyFetched), frozenset((Stage.COPYING,))),
+    CoreReleased: frozenset((Stage.STARTING, Stage.LEADING)),
+    **dict.fromkeys(
+        (HeartbeatAppended, ClientProbeCompleted, ProofRequested, LeadershipTransferRequested, BeatRequest),
+        frozenset((Stage.LEADING,)),
+    ),
 }
 """The stages that accept each input. Other inputs are accepted except in HALTED and LEFT."""
-AWAITED_ACTS: Final[Mapping[Act, frozenset[Stage]]] = {
-    Act.OPEN: frozenset((Stage.OPENING,)),
-    Act.READ: frozenset((Stage.READING,)),
-    Act.SERVE: frozenset((Stage.STARTING,)),
-    Act.COPY: frozenset((Stage.COPYING,)),
-    Act.HAND_OVER: frozenset((Stage.HANDING_OVER,)),
-    **dict.fromkeys((Act.CATCH_UP, Act.APPEND_EPOCH, Act.CONFIRM), frozenset(STANDING)),
+FAILURE_STAGES: Final[Mapping[ActionType, frozenset[Stage]]] = {
+    ActionType.OPEN_REPLICA: frozenset((Stage.OPENING,)),
+    ActionType.READ_LOG: frozenset((Stage.READING,)),
+    ActionType.SERVE_CLIENTS: frozenset((Stage.STARTING,)),
+    ActionType.FETCH_COPY: frozenset((Stage.COPYING,)),
+    ActionType.HAND_OVER: frozenset((Stage.HANDING_OVER,)),
+    **dict.fromkeys(
+        (ActionType.CATCH_UP, ActionType.APPEND_EPOCH, ActionType.CONFIRM_EPOCH), frozenset(CANDIDATE_STAGES)
+    ),
 }
 """The stages that accept a failure of each action. All stages accept a LOOK failure."""

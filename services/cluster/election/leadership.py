@@ -81,7 +81,7 @@ class Leadership:
             self.epoch, self.leader, self.facts = epoch, Member(**known), facts
             self.names.add(self.leader.node)
 
-    def record_taken(self, step: Step, now_ms: int) -> bool:
+    def apply_step(self, step: Step, now_ms: int) -> bool:
         """Update the state from an applied record. Return whether it is an EPOCH record."""
         record = step.record
         if record is None or step.outcome in _SILENT:
@@ -92,20 +92,20 @@ class Leadership:
         elif beat.get("leaves"):
             self._record_departure(now_ms, beat.get("to", ""))
             return False
-        self._record_sign_of_life(step.outcome, record, beat, now_ms)
+        self._record_leader_activity(step.outcome, record, beat, now_ms)
         return record.kind == Kind.EPOCH
 
-    def _record_sign_of_life(
+    def _record_leader_activity(
         self, outcome: Outcome, record: SharedRecord, beat: dict[str, Any], now_ms: int
     ) -> None:
         if self.has_read_all and outcome in (Outcome.ALIVE, Outcome.ACCEPTED):
             self.duplicate_name.record_append(self.leader.node if self.leader else "", record.holder, now_ms)
         if self.leader is not None and (anew := update_leader_facts({}, beat)):
             self.leader = self.leader._replace(**anew)
-        self.candidacy_timer.record_sign_of_life(now_ms)
+        self.candidacy_timer.record_leader_activity(now_ms)
 
     def _record_departure(self, now_ms: int, to: str) -> None:
         """Record that the leader steps down in favor of `to`, or of any node if `to` is empty."""
         may_stand = self._me.node == to if to else self._me.node != self.facts.get("node")
         self.leader = None
-        self.candidacy_timer.record_sign_of_life(now_ms, leaves=may_stand, is_named=may_stand and bool(to))
+        self.candidacy_timer.record_leader_activity(now_ms, leaves=may_stand, is_named=may_stand and bool(to))

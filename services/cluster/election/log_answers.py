@@ -23,31 +23,33 @@ class LogAnswers:
     """The outcome of the last shared log call. `say` writes to the node's log."""
 
     def __init__(self, say: Callable[..., None]) -> None:
-        self._say, self._refused_ms = say, 0
+        self._write_log_line, self._refused_ms = say, 0
         self.refusal = ""
         """Why the shared log does not respond, or "" if it does."""
-        self.stood_in_vain = ""
+        self.unconfirmed_candidacy = ""
         """Why this node's candidacy was not confirmed. Reset to "" when any node becomes the leader.
         """
         self.seen = ReadProgress()
 
-    def note_refusal(self, reason: str, now_ms: int) -> None:
+    def record_refusal(self, reason: str, now_ms: int) -> None:
         """Record that the shared log does not respond. Log the reason if it has changed."""
         if not self.refusal:
             self._refused_ms = now_ms
         if reason != self.refusal:
-            self._say("warning", "the shared log does not answer: it is asked again", reason=reason)
+            self._write_log_line(
+                "warning", "the shared log does not answer: it is asked again", reason=reason
+            )
         self.refusal = reason
 
-    def note_answered(self, now_ms: int) -> None:
+    def record_response(self, now_ms: int) -> None:
         """Record that the shared log responds. Log a message if it did not respond before."""
         if self.refusal:
-            self._say("info", "the shared log answers again", after_ms=now_ms - self._refused_ms)
+            self._write_log_line("info", "the shared log answers again", after_ms=now_ms - self._refused_ms)
         self.refusal = ""
 
-    def note_seen(self, seen: ReadProgress) -> None:
+    def record_progress(self, seen: ReadProgress) -> None:
         """Store the read progress. Log a warning if more records have been skipped."""
         for name, sentence in _WARNINGS.items():
             if (count := getattr(seen, name)) > getattr(self.seen, name):
-                self._say("warning", sentence, count=count, next_record=seen.next_record)
+                self._write_log_line("warning", sentence, count=count, next_record=seen.next_record)
         self.seen = seen

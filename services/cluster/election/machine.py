@@ -47,37 +47,47 @@ from typing import Any, Final
 from commitlog.errors import StoreDamaged, StoreError
 from services.cluster.election import inputs
 from services.cluster.election import table as election_table
-from services.cluster.election.inputs import AWAITED, AWAITED_ACTS, Input
+from services.cluster.election.inputs import FAILURE_STAGES, INPUT_STAGES, Input
 from services.cluster.election.leader_duties import LeaderDuties
 from services.cluster.election.leadership import Leadership
 from services.cluster.election.log_answers import LogAnswers
 from services.cluster.election.reach import LeaderReachability
 from services.cluster.election.table import (
-    HOLDS_RIGHT,
-    ROLES,
-    SECONDS,
-    STANDING,
-    TABLE,
-    Act,
+    CANDIDATE_STAGES,
+    LEADERSHIP_STAGES,
+    STAGE_ROLES,
+    TRANSITIONS,
+    WAIT_SECONDS,
+    ActionType,
     Event,
-    Line,
+    LogLine,
     Output,
     Role,
-    Row,
     Stage,
+    Transition,
     Wait,
 )
 from services.cluster.errors import CopyRefused, DuplicateNodeName, KeyMismatch
 from services.cluster.identity import Member
-from sharedlog.errors import Halted, LogDamaged, NoCluster, Refused, Trimmed, Unknown
+from sharedlog.errors import EngineRefused, EngineUnavailable, Halted, LogDamaged, LogTrimmed, NoCluster
 from sharedlog.holdings import Unreadable
 
 FAILURES: Final = (
-    *(Unknown, Refused, Trimmed, Halted, StoreError, OSError, CopyRefused, KeyMismatch, DuplicateNodeName),
+    *(
+        EngineUnavailable,
+        EngineRefused,
+        LogTrimmed,
+        Halted,
+        StoreError,
+        OSError,
+        CopyRefused,
+        KeyMismatch,
+        DuplicateNodeName,
+    ),
 )
-"""The action errors that the state machine handles (`Failed`). All other errors are bugs."""
+"""The action errors that the state machine handles (`ActionFailed`). All other errors are bugs."""
 _HALTING: Final = (Halted, NoCluster, KeyMismatch, DuplicateNodeName)
-_END: Final = Row(Stage.LEFT, Act.END)
+_END: Final = Transition(Stage.LEFT, ActionType.END_PROCESS)
 
 
 class Election:
@@ -88,12 +98,12 @@ class Election:
     """
 
     def __init__(self, me: Member, now_ms: int, draw: Callable[[], bytes]) -> None:
-        self.me, self._draw = me, draw
+        self.me, self._generate_holder = me, draw
         self.stage, self.role = Stage.OPENING, Role.OPENING
         self.leadership, self.reachability = Leadership(me, now_ms), LeaderReachability()
-        self.duties = LeaderDuties(me.node, self._add_act, self._add_log_line)
+        self.duties = LeaderDuties(me.node, self._add_action, self._add_log_line)
         self.answers = LogAnswers(self._add_log_line)
-        self.halted = self._ways_on = ""
+        self.halted = self._recovery_advice = ""
         """Why this node has halted, or "" if it has not."""
         self.copying = ""
         """Why this node needs a copy and has not received one yet, or "" if it needs none.
@@ -101,86 +111,86 @@ class Election:
         self.reopened = ""
         """Why the node has reopened the replica. Reset to "" when the whole log has been read.
         """
-        self.takeovers, self.is_leaving = 0, False
+        self.takeovers, self.is_shutting_down = 0, False
         self._must_check = True
         """Whether the next read must verify that the log still contains the records already read."""
-        self._why_stood, self._epoch_until_ms = "", 0
+        self._candidacy_reason, self._epoch_until_ms = "", 0
         self._candidacy: Any = None
-        self._is_void = False
+        self._is_core_released = False
         """Whether the leader's core is unusable. Can be set even before the node serves clients."""
         self._failure: Exception | None = None
         """A copy or log failure found by a check. It ends the current role."""
-        self._where: Unreadable | None = None
+        self._unreadable_record: Unreadable | None = None
         """The unreadable record that caused the last failure, or None."""
         self._copied_ms: int | None = None
         self._outputs: list[Output] = []
 
     def begin(self) -> list[Output]:
         """Return the first action, which opens the replica."""
-        return [Output(Act.OPEN)]
+        return [Output(ActionType.OPEN_REPLICA)]
 
     def handle_input(self, given: Input, now_ms: int) -> list[Output]:
         """Apply an input, and return the resulting actions in order."""
         kind = type(given)
-        if self.stage is Stage.LEFT or (self.stage is Stage.HALTED and kind is not inputs.Leave):
+        if self.stage is Stage.LEFT or (self.stage is Stage.HALTED and kind is not inputs.ShutdownRequested):
             return []
-        if self.stage in AWAITED.get(kind, Stage):
+        if self.stage in INPUT_STAGES.get(kind, Stage):
             _HANDLERS[kind](self, given, now_ms)
         outputs, self._outputs = self._outputs, []
         return outputs
 
     def _apply_event(self, event: Event, argument: Any = None) -> None:
         """Apply the table row for an event. Ignore events without a row."""
-        row = TABLE.get((self.stage, event))
+        row = TRANSITIONS.get((self.stage, event))
         if row is None:
             return
-        if self.is_leaving and not {self.stage, row.stage} <= HOLDS_RIGHT:
+        if self.is_shutting_down and not {self.stage, row.stage} <= LEADERSHIP_STAGES:
             row, argument = _END, None
         self.stage = row.stage
-        self.role = ROLES.get(row.stage, self.role)
+        self.role = STAGE_ROLES.get(row.stage, self.role)
         if row.wait is not None:
-            argument = SECONDS[row.wait]
-        elif row.act is Act.READ:
+            argument = WAIT_SECONDS[row.wait]
+        elif row.action is ActionType.READ_LOG:
             argument = self._must_check
-        self._add_act(row.act, argument)
+        self._add_action(row.action, argument)
 
-    def _add_act(self, act: Act, argument: Any) -> None:
-        self._outputs.append(Output(act, argument))
+    def _add_action(self, action: ActionType, argument: Any) -> None:
+        self._outputs.append(Output(action, argument))
 
     def _add_log_line(self, level: str, event: str, **facts: Any) -> None:
-        self._add_act(Act.SAY, Line(level, event, facts))
+        self._add_action(ActionType.WRITE_LOG_LINE, LogLine(level, event, facts))
 
     # Following.
 
-    def _on_opened(self, given: inputs.Opened, now_ms: int) -> None:
+    def _on_replica_opened(self, given: inputs.ReplicaOpened, now_ms: int) -> None:
         self.leadership.record_epoch(given.epoch, given.leads)
         self.leadership.has_read_all, self._must_check = False, True
         self.leadership.candidacy_timer.restart(now_ms)
-        self.copying, self._failure, self._where, self.answers.seen = "", None, None, given.seen
-        self.duties.end_look()
-        self._apply_event(Event.OPENED)
+        self.copying, self._failure, self._unreadable_record, self.answers.seen = "", None, None, given.seen
+        self.duties.record_health_check_end()
+        self._apply_event(Event.REPLICA_OPENED)
 
-    def _on_record_taken(self, given: inputs.RecordTaken, now_ms: int) -> None:
-        if self.leadership.record_taken(given.step, now_ms):
-            self.answers.stood_in_vain = ""
+    def _on_record_applied(self, given: inputs.RecordApplied, now_ms: int) -> None:
+        if self.leadership.apply_step(given.step, now_ms):
+            self.answers.unconfirmed_candidacy = ""
             self._add_log_line(
                 "info", "epoch", epoch=self.leadership.epoch, leader=self.leadership.facts["node"]
             )
 
-    def _on_read_done(self, given: inputs.ReadDone, now_ms: int) -> None:
-        self.answers.note_seen(given.seen)
+    def _on_read_completed(self, given: inputs.ReadCompleted, now_ms: int) -> None:
+        self.answers.record_progress(given.seen)
         if self.stage is Stage.READING:
             self._must_check = False
-            self.answers.note_answered(now_ms)
+            self.answers.record_response(now_ms)
             self._continue_following(given, now_ms)
         elif given.records or not given.is_founded:
-            self._apply_event(Event.MORE if given.records else Event.LOST)
+            self._apply_event(Event.MORE_RECORDS if given.records else Event.ELECTION_LOST)
         else:
-            holder = self._draw()
+            holder = self._generate_holder()
             self.leadership.duplicate_name.record_own_holder(holder)
-            self._apply_event(Event.CURRENT, holder)
+            self._apply_event(Event.LOG_END_REACHED, holder)
 
-    def _continue_following(self, given: inputs.ReadDone, now_ms: int) -> None:
+    def _continue_following(self, given: inputs.ReadCompleted, now_ms: int) -> None:
         """Start any due check or complaint, and then read on, wait, or become a candidate."""
         leadership = self.leadership
         try:
@@ -190,18 +200,20 @@ class Election:
         if self._failure is not None:
             self._handle_failure(self._failure, now_ms)
             return
-        self.duties.look_if_due(now_ms, has_read_all=leadership.has_read_all)
+        self.duties.start_health_check_if_due(now_ms, has_read_all=leadership.has_read_all)
         # Until the node has read the whole log, its entry in the holdings may describe a discarded copy.
         if given.is_listed and leadership.has_read_all:
             self._complain_if_due(now_ms)
         if not given.records:
             leadership.has_read_all, self.reopened = True, ""
         if given.records:
-            self._apply_event(Event.MORE)
-        elif now_ms >= leadership.candidacy_timer.candidacy_ms(leadership.rank, is_unfit=bool(given.unfit)):
-            self._why_stood = leadership.candidacy_reason
+            self._apply_event(Event.MORE_RECORDS)
+        elif now_ms >= leadership.candidacy_timer.candidacy_due_ms(
+            leadership.rank, is_unfit=bool(given.unfit)
+        ):
+            self._candidacy_reason = leadership.candidacy_reason
             leadership.candidacy_timer.record_candidacy(now_ms)
-            self._apply_event(Event.SILENT)
+            self._apply_event(Event.LEADER_SILENT)
         else:
             self._apply_event(Event.CAUGHT_UP)
 
@@ -210,35 +222,37 @@ class Election:
         epoch = self.leadership.epoch
         if (number := self.reachability.next_complaint(epoch, now_ms)) is not None:
             self._add_log_line("warning", "the leader does not answer what clients ask", epoch=epoch)
-            self._add_act(Act.COMPLAIN, (epoch, number))
+            self._add_action(ActionType.APPEND_COMPLAINT, (epoch, number))
 
     # Candidacy.
 
-    def _on_appended(self, given: inputs.Appended, now_ms: int) -> None:
-        self._epoch_until_ms = now_ms + int(election_table.EPOCH_SECONDS * 1000)
+    def _on_epoch_appended(self, given: inputs.EpochAppended, now_ms: int) -> None:
+        self._epoch_until_ms = now_ms + int(election_table.EPOCH_CONFIRMATION_SECONDS * 1000)
         self._candidacy = given.candidacy
-        self._apply_event(Event.LOST if given.candidacy is None else Event.APPENDED, given.candidacy)
+        self._apply_event(
+            Event.ELECTION_LOST if given.candidacy is None else Event.EPOCH_APPENDED, given.candidacy
+        )
 
-    def _on_confirmed(self, given: inputs.Confirmed, now_ms: int) -> None:
+    def _on_epoch_confirmed(self, given: inputs.EpochConfirmed, now_ms: int) -> None:
         if given.has_won:
-            self.answers.stood_in_vain = ""
+            self.answers.unconfirmed_candidacy = ""
             self.takeovers += 1
-            self._is_void, self._failure = False, None
-            self._apply_event(Event.WON, self._why_stood)
+            self._is_core_released, self._failure = False, None
+            self._apply_event(Event.ELECTION_WON, self._candidacy_reason)
         elif given.has_won is None and now_ms < self._epoch_until_ms:
-            self._apply_event(Event.MORE, self._candidacy)
+            self._apply_event(Event.MORE_RECORDS, self._candidacy)
         else:
-            self._apply_event(Event.LOST)
+            self._apply_event(Event.ELECTION_LOST)
 
     # Leading.
 
-    def _on_begun(self, given: inputs.Begun, now_ms: int) -> None:
+    def _on_leadership_gained(self, given: inputs.LeadershipGained, now_ms: int) -> None:
         epoch = self.leadership.epoch
         self.duties.begin(epoch, given.proven_ms, now_ms)
-        self._apply_event(Event.SERVED)
-        self._add_log_line("info", "leads", epoch=epoch, node=self.me.node, why=self._why_stood)
-        if self.is_leaving or self._is_void:
-            self._apply_event(Event.OVER, "")
+        self._apply_event(Event.LEADERSHIP_GAINED)
+        self._add_log_line("info", "leads", epoch=epoch, node=self.me.node, why=self._candidacy_reason)
+        if self.is_shutting_down or self._is_core_released:
+            self._apply_event(Event.LEADERSHIP_RELINQUISHED, "")
 
     def _on_tick(self, given: inputs.Tick, now_ms: int) -> None:
         self._apply_event(Event.TICK)
@@ -247,127 +261,131 @@ class Election:
             if self.duties.is_proven:
                 self.leadership.candidacy_timer.record_success()
 
-    def _on_look_done(self, given: inputs.LookDone, now_ms: int) -> None:
+    def _on_health_check_completed(self, given: inputs.HealthCheckCompleted, now_ms: int) -> None:
         is_leading = self.stage is Stage.LEADING
-        self.duties.end_look(now_ms if is_leading else None)
+        self.duties.record_health_check_end(now_ms if is_leading else None)
         if is_leading:
-            self.answers.note_seen(given.seen)
+            self.answers.record_progress(given.seen)
             if successor := self.duties.choose_successor(given, now_ms):
-                self._apply_event(Event.OVER, successor)
+                self._apply_event(Event.LEADERSHIP_RELINQUISHED, successor)
 
-    def _on_clients_asked(self, given: inputs.ClientsAsked, now_ms: int) -> None:
-        if self.duties.leave_unless_reached(given, now_ms):
-            self._apply_event(Event.OVER, given.node)
+    def _on_client_probe_completed(self, given: inputs.ClientProbeCompleted, now_ms: int) -> None:
+        if self.duties.resign_unless_reached(given, now_ms):
+            self._apply_event(Event.LEADERSHIP_RELINQUISHED, given.node)
 
-    def _on_stepped_down(self, given: inputs.SteppedDown, _: int) -> None:
+    def _on_core_released(self, given: inputs.CoreReleased, _: int) -> None:
         self._add_log_line("warning", "stepped down", reason=str(given.error))
-        self._is_void = True
-        self._apply_event(Event.OVER, "")
+        self._is_core_released = True
+        self._apply_event(Event.LEADERSHIP_RELINQUISHED, "")
 
-    def _on_move(self, given: inputs.Move, _: int) -> None:
-        self._apply_event(Event.OVER, given.to)
+    def _on_transfer_requested(self, given: inputs.LeadershipTransferRequested, _: int) -> None:
+        self._apply_event(Event.LEADERSHIP_RELINQUISHED, given.to)
 
-    def _on_ended(self, _: inputs.Ended, now_ms: int) -> None:
+    def _on_leadership_ended(self, _: inputs.LeadershipEnded, now_ms: int) -> None:
         if self._failure is not None:
             self._handle_failure(self._failure, now_ms)
         else:
-            self._apply_event(Event.CLOSED)
+            self._apply_event(Event.LEADERSHIP_ENDED)
 
     # Copying.
 
     def _on_copies_found(self, given: inputs.CopiesFound, _: int) -> None:
         self.leadership.record_epoch(given.epoch, given.leads)
 
-    def _on_copied(self, given: inputs.Copied, now_ms: int) -> None:
+    def _on_copy_fetched(self, given: inputs.CopyFetched, now_ms: int) -> None:
         self._copied_ms = now_ms
         self._add_log_line("info", "copied", source=given.source)
-        self._apply_event(Event.COPIED)
+        self._apply_event(Event.COPY_FETCHED)
 
     def _wait_for_copy(self, error: Exception) -> None:
         self.copying = f"{self.copying} {error}"
         self._add_log_line("error", "no copy yet", reason=str(error))
-        self._apply_event(Event.NO_COPY)
+        self._apply_event(Event.COPY_UNAVAILABLE)
 
     # Failures and departure.
 
-    def _on_failed(self, given: inputs.Failed, now_ms: int) -> None:
-        act, error, recovery_advice, where = given
-        if act is not Act.LOOK and self.stage not in AWAITED_ACTS.get(act, ()):
+    def _on_action_failed(self, given: inputs.ActionFailed, now_ms: int) -> None:
+        action, error, recovery_advice, where = given
+        if action is not ActionType.CHECK_HEALTH and self.stage not in FAILURE_STAGES.get(action, ()):
             return
-        self._ways_on, self._where = recovery_advice, where
-        if act is Act.LOOK:
-            self.duties.end_look()
+        self._recovery_advice, self._unreadable_record = recovery_advice, where
+        if action is ActionType.CHECK_HEALTH:
+            self.duties.record_health_check_end()
             self._failure = error
             if self.stage is Stage.LEADING:
-                self._apply_event(Event.OVER, "")
-        elif self.stage in STANDING and isinstance(error, (Unknown, Refused)):
+                self._apply_event(Event.LEADERSHIP_RELINQUISHED, "")
+        elif self.stage in CANDIDATE_STAGES and isinstance(error, (EngineUnavailable, EngineRefused)):
             self._handle_lost_election(error)
         elif self.stage is Stage.COPYING and not isinstance(error, (Halted, KeyMismatch, DuplicateNodeName)):
             self._wait_for_copy(error)
-        elif self.stage is Stage.READING and isinstance(error, Unknown):
+        elif self.stage is Stage.READING and isinstance(error, EngineUnavailable):
             self.leadership.candidacy_timer.restart(now_ms)
-            self.answers.note_refusal(error.detail, now_ms)
-            self._apply_event(Event.UNANSWERED)
+            self.answers.record_refusal(error.detail, now_ms)
+            self._apply_event(Event.ENGINE_UNRESPONSIVE)
         else:
-            self._handle_failure(self._failure or error if act is Act.HAND_OVER else error, now_ms)
+            self._handle_failure(self._failure or error if action is ActionType.HAND_OVER else error, now_ms)
 
-    def _handle_lost_election(self, error: Unknown | Refused) -> None:
-        if isinstance(error, Unknown):
+    def _handle_lost_election(self, error: EngineUnavailable | EngineRefused) -> None:
+        if isinstance(error, EngineUnavailable):
             self._add_log_line("warning", "the outcome of the candidacy is unknown", reason=error.detail)
-            self.answers.stood_in_vain = error.detail
+            self.answers.unconfirmed_candidacy = error.detail
         else:
             self._add_log_line("info", "the candidacy was lost to another node", reason=str(error))
             self.leadership.candidacy_timer.record_defeat()
         self._must_check = True  # the engine may have lost records that this node has already read
-        self._apply_event(Event.LOST)
+        self._apply_event(Event.ELECTION_LOST)
 
     def _handle_failure(self, error: Exception, now_ms: int) -> None:
-        is_beyond = isinstance(error, LogDamaged) and self._where is not None
-        if is_beyond or isinstance(error, (Trimmed, StoreDamaged)):
+        is_beyond = isinstance(error, LogDamaged) and self._unreadable_record is not None
+        if is_beyond or isinstance(error, (LogTrimmed, StoreDamaged)):
             self.copying = str(error)
             self._add_log_line("warning", "needs a copy", reason=self.copying)
-            again_ms = int(SECONDS[Wait.COPY_AGAIN] * 1000)
+            again_ms = int(WAIT_SECONDS[Wait.COPY_AGAIN] * 1000)
             if self._copied_ms is not None and now_ms < self._copied_ms + again_ms:
                 self._wait_for_copy(CopyRefused("The copy before was no better."))
             else:
-                self._apply_event(Event.NEEDS_COPY, self._where)
+                self._apply_event(Event.COPY_NEEDED, self._unreadable_record)
         elif isinstance(error, _HALTING):
-            self.halted = f"{error} {self._ways_on}".rstrip()
-            self._apply_event(Event.HALT, self.halted)
+            self.halted = f"{error} {self._recovery_advice}".rstrip()
+            self._apply_event(Event.HALT_REQUIRED, self.halted)
         else:
             self.reopened = str(error)
             self._add_log_line("error", "the replica is opened again", reason=self.reopened)
-            self._apply_event(Event.VOID)
+            self._apply_event(Event.REPLICA_UNUSABLE)
 
-    def _on_leave(self, _: inputs.Leave, __: int) -> None:
-        self.is_leaving = True
-        self._apply_event(Event.OVER if self.stage is Stage.LEADING else Event.LEAVE, "")
+    def _on_shutdown_requested(self, _: inputs.ShutdownRequested, __: int) -> None:
+        self.is_shutting_down = True
+        self._apply_event(
+            Event.LEADERSHIP_RELINQUISHED if self.stage is Stage.LEADING else Event.SHUTDOWN_REQUESTED, ""
+        )
 
 
-def _apply_duty_input(
-    election: Election, given: inputs.ProofWanted | inputs.Order | inputs.HeartbeatDone, now_ms: int
+def _apply_leader_input(
+    election: Election,
+    given: inputs.ProofRequested | inputs.BeatRequest | inputs.HeartbeatAppended,
+    now_ms: int,
 ) -> None:
     election.duties.handle_input(given, now_ms)
 
 
 _HANDLERS: Final[Mapping[type[Any], Callable[[Election, Any, int], None]]] = {
-    inputs.Opened: Election._on_opened,
-    inputs.RecordTaken: Election._on_record_taken,
-    inputs.ReadDone: Election._on_read_done,
-    inputs.Appended: Election._on_appended,
-    inputs.Confirmed: Election._on_confirmed,
-    inputs.Begun: Election._on_begun,
+    inputs.ReplicaOpened: Election._on_replica_opened,
+    inputs.RecordApplied: Election._on_record_applied,
+    inputs.ReadCompleted: Election._on_read_completed,
+    inputs.EpochAppended: Election._on_epoch_appended,
+    inputs.EpochConfirmed: Election._on_epoch_confirmed,
+    inputs.LeadershipGained: Election._on_leadership_gained,
     inputs.Tick: Election._on_tick,
-    inputs.ProofWanted: _apply_duty_input,
-    inputs.Order: _apply_duty_input,
-    inputs.HeartbeatDone: _apply_duty_input,
-    inputs.LookDone: Election._on_look_done,
-    inputs.ClientsAsked: Election._on_clients_asked,
-    inputs.SteppedDown: Election._on_stepped_down,
-    inputs.Move: Election._on_move,
-    inputs.Ended: Election._on_ended,
+    inputs.ProofRequested: _apply_leader_input,
+    inputs.BeatRequest: _apply_leader_input,
+    inputs.HeartbeatAppended: _apply_leader_input,
+    inputs.HealthCheckCompleted: Election._on_health_check_completed,
+    inputs.ClientProbeCompleted: Election._on_client_probe_completed,
+    inputs.CoreReleased: Election._on_core_released,
+    inputs.LeadershipTransferRequested: Election._on_transfer_requested,
+    inputs.LeadershipEnded: Election._on_leadership_ended,
     inputs.CopiesFound: Election._on_copies_found,
-    inputs.Copied: Election._on_copied,
-    inputs.Failed: Election._on_failed,
-    inputs.Leave: Election._on_leave,
+    inputs.CopyFetched: Election._on_copy_fetched,
+    inputs.ActionFailed: Election._on_action_failed,
+    inputs.ShutdownRequested: Election._on_shutdown_requested,
 }

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import Final
 
-UNREACHED_MS: Final = 3_000
+UNREACHABLE_MS: Final = 3_000
 """Milliseconds without a response from the leader before a follower complains."""
 RECENT_MS: Final = 2_000
 REPEAT_MS: Final = 5_000
@@ -62,7 +62,7 @@ class LeaderReachability:
         """Return the number of a new complaint about the leader of `epoch`, or None if none is due."""
         if self._since_ms is None or epoch != self._epoch:
             return None
-        if now_ms - self._since_ms < UNREACHED_MS or now_ms - self._failed_ms > RECENT_MS:
+        if now_ms - self._since_ms < UNREACHABLE_MS or now_ms - self._failed_ms > RECENT_MS:
             return None
         if self._told_ms is not None and now_ms < self._told_ms + REPEAT_MS:
             return None

@@ -7,7 +7,7 @@ A unary call or a receive is retried with each new leader until a leader answers
 UNAVAILABLE RETRY_MARGIN_SECONDS before the caller's deadline. A retried write (WRITES) also fails with
 UNAVAILABLE if a leader refuses it, because a previous leader may have executed it. The node opens one stream
 to the leader for each client Telemetry stream. After a leader change, it opens a new stream to the next
-leader and first sends the stored client state (`presence`).
+leader and first sends the stored client state (`connected_clients`).
 
 Rules
 1. The leader authorizes and executes calls. The forwarding node parses messages only to track client state.
@@ -47,21 +47,21 @@ from services.auth import signature
 from services.cluster.election.reach import LeaderReachability
 from services.cluster.forwarding.channel_pool import ChannelPool
 from services.cluster.forwarding.channels import is_certificate_error
-from services.cluster.forwarding.leader_stream import LeaderStream
-from services.cluster.forwarding.origin_signatures import (
-    ORIGIN,
-    VOUCHED,
-    sign_arrival,
-    sign_origin,
-    verify_arrival_ms,
-)
-from services.cluster.forwarding.presence import (
+from services.cluster.forwarding.connected_clients import (
     REPEAT_SECONDS,
     ClientMessages,
     ClientState,
-    Presence,
+    ConnectedClients,
     complete_subscription,
     is_accepted,
+)
+from services.cluster.forwarding.leader_stream import LeaderStream
+from services.cluster.forwarding.origin_signatures import (
+    ARRIVAL,
+    ORIGIN,
+    sign_arrival,
+    sign_origin,
+    verify_arrival_ms,
 )
 from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import certificate_mismatch_text
@@ -86,7 +86,7 @@ CALL_SECONDS: Final = 30.0
 SECONDS_MAX: Final = 24 * 3_600.0
 NO_LEADER: Final = "No node of the cluster leads now. Call again: tidewheel cluster status tells more."
 NOT_LEADING: Final = "This node does not lead, and the call was forwarded to it. Call again."
-NOBODY_KNOWS: Final = (
+OUTCOME_UNKNOWN: Final = (
     "Nobody knows whether this was done: a leader that is gone may have done it, and the next one refuses. "
     "Call again, a send with the same message id."
 )
@@ -95,7 +95,7 @@ _UNREACHED: Final = (
     grpc.StatusCode.CANCELLED,
 )
 """The status codes after which the call may or may not have reached the leader."""
-_PASSED_ON: Final = ("x-mq-", "authorization")
+_FORWARDED_PREFIXES: Final = ("x-mq-", "authorization")
 """The name prefixes of forwarded header fields."""
 WRITES: Final = frozenset(
     {
@@ -108,12 +108,12 @@ TELEMETRY: Final = "Telemetry"
 SYNC_LITE: Final = "SyncLiteSubscription"
 
 
-class Shape(NamedTuple):
+class RpcMethod(NamedTuple):
     """The path of an RPC method, and whether its requests and responses are streams."""
 
     path: str
-    takes_stream: bool
-    gives_stream: bool
+    has_request_stream: bool
+    has_response_stream: bool
 
     @property
     def name(self) -> str:
@@ -131,7 +131,7 @@ class LeaderChanged(Exception):
 
 
 @dataclass
-class Attempt:
+class ForwardAttempt:
     """One attempt to forward a call to the leader of an epoch.
 
     `local` is this node's broker if this node is the leader, and None otherwise.
@@ -139,16 +139,16 @@ class Attempt:
 
     channel: grpc.aio.Channel
     fields: tuple[tuple[str, str], ...]
-    left_seconds: float
+    remaining_seconds: float
     epoch: int
     reachability: LeaderReachability
     began_ms: int
     local: Serving | None = None
-    may_be_done: bool = False
+    may_have_executed: bool = False
     """Whether an earlier attempt may have executed the call."""
     has_answered: bool = False
     """Whether the client has received a reply. Another attempt would duplicate it."""
-    not_its_own: str = ""
+    certificate_error: str = ""
     """Why the peer is not verified as the leader, or "" if it is."""
 
     @contextmanager
@@ -169,19 +169,19 @@ class Attempt:
                 self.reachability.record_answer(monotonic_ms())
             if self.has_answered or not _is_retryable(error):
                 raise
-            self.not_its_own = (error.details() or "") if is_certificate_error(error) else ""
+            self.certificate_error = (error.details() or "") if is_certificate_error(error) else ""
         else:
             self.reachability.record_answer(monotonic_ms())
 
 
 class ClientCall(NamedTuple):
-    """A client call. `came_ms` is the arrival time in milliseconds since the Unix epoch."""
+    """A client call. `arrived_ms` is the arrival time in milliseconds since the Unix epoch."""
 
     connection: Connection
     stream_id: int
-    shape: Shape
+    rpc_method: RpcMethod
     head: Head
-    came_ms: int
+    arrived_ms: int
 
 
 class CallForwarder:
@@ -196,19 +196,19 @@ class CallForwarder:
     ) -> None:
         self._node, self._key, self._clock = node, key, clock
         self._origin_key = origin_key or key
-        self._methods = {one.path: Method(one, one.takes_stream) for one in _shapes()}
+        self._methods = {one.path: Method(one, one.has_request_stream) for one in _rpc_methods()}
         self._channels = ChannelPool()
-        self._talks: dict[tuple[Connection, int], asyncio.Task[Any]] = {}
-        self.presence = Presence()
+        self._telemetry_tasks: dict[tuple[Connection, int], asyncio.Task[Any]] = {}
+        self.connected_clients = ConnectedClients()
         self.local: Serving | None = None
         """This node's broker, or None if this node is not the leader."""
 
-    def lead(self, serving: Serving) -> None:
+    def serve_locally(self, serving: Serving) -> None:
         """Start passing calls to this node's broker. Close idle channels to other nodes."""
         self.local = serving
         self._channels.close_idle()
 
-    def forward_again(self) -> None:
+    def resume_forwarding(self) -> None:
         """Resume forwarding calls to the leader."""
         self.local = None
 
@@ -218,7 +218,7 @@ class CallForwarder:
 
     def end_telemetry(self) -> None:
         """End all Telemetry streams. Clients would otherwise keep them open indefinitely."""
-        for (connection, stream_id), task in list(self._talks.items()):
+        for (connection, stream_id), task in list(self._telemetry_tasks.items()):
             task.cancel()
             connection.end(stream_id)
 
@@ -228,19 +228,19 @@ class CallForwarder:
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
         """Forward a call with a single request message."""
-        shape = shape_of(call.method)
-        asked = ClientCall(connection, call.stream_id, shape, call.head, self._clock())
-        forward = self._forward_receive if shape.gives_stream else self._forward_unary
-        if shape.name == SYNC_LITE:
-            forward = self._answer_sync if call.head.has(FORWARDED) else self._forward_sync
+        rpc_method = rpc_method_of(call.method)
+        asked = ClientCall(connection, call.stream_id, rpc_method, call.head, self._clock())
+        forward = self._forward_receive if rpc_method.has_response_stream else self._forward_unary
+        if rpc_method.name == SYNC_LITE:
+            forward = self._serve_sync if call.head.has(FORWARDED) else self._forward_sync
         connection.start(call.stream_id, self._serve_call(asked, forward, call.message))
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
         """Forward a call with a stream of request messages."""
-        shape = shape_of(call.method)
-        asked = ClientCall(connection, call.stream_id, shape, call.head, self._clock())
-        talk = self._answer_telemetry if call.head.has(FORWARDED) else self._forward_telemetry
-        if shape.name != TELEMETRY:
+        rpc_method = rpc_method_of(call.method)
+        asked = ClientCall(connection, call.stream_id, rpc_method, call.head, self._clock())
+        talk = self._serve_telemetry if call.head.has(FORWARDED) else self._forward_telemetry
+        if rpc_method.name != TELEMETRY:
             talk = self._forward_metrics
         connection.start(call.stream_id, self._serve_call(asked, talk))
 
@@ -266,8 +266,10 @@ class CallForwarder:
         async with aclosing(self._attempts(asked)) as attempts:
             async for attempt in attempts:
                 with attempt.retry_on_failure():
-                    reply = await self._while_leads(attempt, _call_leader(attempt, asked.shape, message))
-                    if attempt.may_be_done and asked.shape.method in WRITES:
+                    reply = await self._run_while_leader(
+                        attempt, _call_leader(attempt, asked.rpc_method, message)
+                    )
+                    if attempt.may_have_executed and asked.rpc_method.method in WRITES:
                         _require_done(reply)
                     asked.connection.is_authenticated = True
                     asked.connection.reply(asked.stream_id, reply)
@@ -276,20 +278,22 @@ class CallForwarder:
     async def _forward_receive(self, asked: ClientCall, message: bytes) -> None:
         async with aclosing(self._attempts(asked)) as attempts:
             async for attempt in attempts:
-                call = attempt.channel.unary_stream(asked.shape.path, None, None)(
-                    message, metadata=attempt.fields, timeout=attempt.left_seconds
+                call = attempt.channel.unary_stream(asked.rpc_method.path, None, None)(
+                    message, metadata=attempt.fields, timeout=attempt.remaining_seconds
                 )
                 with attempt.retry_on_failure():
-                    await self._while_leads(attempt, _relay_replies(call, asked, attempt))
+                    await self._run_while_leader(attempt, _relay_replies(call, asked, attempt))
                     asked.connection.end(asked.stream_id)
                     return
 
-    async def _answer_sync(self, asked: ClientCall, message: bytes) -> None:
+    async def _serve_sync(self, asked: ClientCall, message: bytes) -> None:
         """Answer a forwarded SyncLiteSubscription call through this node's broker."""
         if self.local is None:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
-        came_ms = verify_arrival_ms(self._key, asked.head.all(), self._clock())
-        reply = await self.local.answered(asked.connection, asked.shape.path, asked.head, message, came_ms)
+        arrived_ms = verify_arrival_ms(self._key, asked.head.all(), self._clock())
+        reply = await self.local.answered(
+            asked.connection, asked.rpc_method.path, asked.head, message, arrived_ms
+        )
         asked.connection.reply(asked.stream_id, reply)
 
     # Calls that change the stored client state.
@@ -297,40 +301,41 @@ class CallForwarder:
     async def _forward_sync(self, asked: ClientCall, message: bytes) -> None:
         """Forward a subscription request, and record the subscription if accepted."""
         client_id, head = _client_id_of(asked.head), asked.head
-        kept = self.presence.find(client_id)
+        kept = self.connected_clients.find(client_id)
         if kept is None:
-            asked.connection.reply(asked.stream_id, await self._synced(asked, message))
+            asked.connection.reply(asked.stream_id, await self._record_sync(asked, message))
             return
         async with kept.lock:
-            reply = await self._synced(asked, message)
+            reply = await self._record_sync(asked, message)
             if is_accepted(reply):
                 language = head.get("x-mq-language")
-                self.presence.record_subscription(client_id, kept, _user_of(head), language, message)
+                self.connected_clients.record_subscription(client_id, kept, _user_of(head), language, message)
         asked.connection.reply(asked.stream_id, reply)
 
-    async def _synced(self, asked: ClientCall, message: bytes) -> bytes:
+    async def _record_sync(self, asked: ClientCall, message: bytes) -> bytes:
         async with aclosing(self._attempts(asked)) as attempts:
             async for attempt in attempts:
                 with attempt.retry_on_failure():
                     return cast(
-                        bytes, await self._while_leads(attempt, _sync_with_leader(attempt, asked, message))
+                        bytes,
+                        await self._run_while_leader(attempt, _sync_with_leader(attempt, asked, message)),
                     )
         raise TimeoutError
 
     async def _forward_telemetry(self, asked: ClientCall) -> None:
         """Relay a Telemetry stream in both directions. Reconnect to each new leader."""
         connection, stream_id, client_id = asked.connection, asked.stream_id, _client_id_of(asked.head)
-        kept = self.presence.add_stream(client_id)
+        kept = self.connected_clients.add_stream(client_id)
         said = ClientMessages(kept)
         hearing = asyncio.create_task(said.receive(connection, stream_id))
-        self._talks[connection, stream_id] = cast("asyncio.Task[Any]", asyncio.current_task())
+        self._telemetry_tasks[connection, stream_id] = cast("asyncio.Task[Any]", asyncio.current_task())
         try:
             async with aclosing(self._attempts(asked, stands=True)) as attempts:
                 async for attempt in attempts:
                     again = asyncio.create_task(self._subscribe_again(attempt, asked, kept))
                     try:
                         with attempt.retry_on_failure():
-                            await self._while_leads(
+                            await self._run_while_leader(
                                 attempt, self._exchange_messages(attempt, asked, said, kept)
                             )
                             if attempt.local is self.local or attempt.local is None:
@@ -340,35 +345,35 @@ class CallForwarder:
                         again.cancel()
         finally:
             hearing.cancel()
-            self.presence.remove_stream(client_id)
-            del self._talks[connection, stream_id]
+            self.connected_clients.remove_stream(client_id)
+            del self._telemetry_tasks[connection, stream_id]
 
     async def _exchange_messages(
-        self, attempt: Attempt, asked: ClientCall, said: ClientMessages, kept: ClientState
+        self, attempt: ForwardAttempt, asked: ClientCall, said: ClientMessages, kept: ClientState
     ) -> None:
         """Relay client messages to the leader, and replies to the client.
 
         Return when the leader has ended the stream.
         """
         if attempt.local is not None:
-            messages, path = said.messages(), asked.shape.path
-            told = attempt.local.told(asked.connection, path, asked.head, messages, asked.came_ms)
+            messages, path = said.messages(), asked.rpc_method.path
+            told = attempt.local.told(asked.connection, path, asked.head, messages, asked.arrived_ms)
             async with aclosing(told) as replies:
                 async for reply in replies:
-                    self.presence.record_revocation(kept, reply)
+                    self.connected_clients.record_revocation(kept, reply)
                     await asked.connection.send_message(asked.stream_id, reply)
             return
-        call = attempt.channel.stream_stream(asked.shape.path, None, None)(None, metadata=attempt.fields)
+        call = attempt.channel.stream_stream(asked.rpc_method.path, None, None)(None, metadata=attempt.fields)
         async with aclosing(LeaderStream(call).replies(said.messages())) as replies:
             async for reply in replies:
                 asked.connection.is_authenticated = True
-                self.presence.record_revocation(kept, reply)
+                self.connected_clients.record_revocation(kept, reply)
                 await asked.connection.send_message(asked.stream_id, reply)
 
-    async def _subscribe_again(self, attempt: Attempt, asked: ClientCall, kept: ClientState) -> None:
+    async def _subscribe_again(self, attempt: ForwardAttempt, asked: ClientCall, kept: ClientState) -> None:
         """Resend a client's subscriptions until the leader has accepted all of them."""
-        user, attempt = _user_of(asked.head), replace(attempt, left_seconds=CALL_SECONDS)
-        sync = asked._replace(shape=asked.shape._replace(path=f"/{NAME}/{SYNC_LITE}"))
+        user, attempt = _user_of(asked.head), replace(attempt, remaining_seconds=CALL_SECONDS)
+        sync = asked._replace(rpc_method=asked.rpc_method._replace(path=f"/{NAME}/{SYNC_LITE}"))
         left = [key for key in kept.lite if key[0] == user]
         while left:
             said, left = left, []
@@ -390,7 +395,7 @@ class CallForwarder:
         try:
             async with aclosing(self._attempts(asked, stands=True)) as attempts:
                 async for attempt in attempts:
-                    await self._while_leads(
+                    await self._run_while_leader(
                         attempt, self._exchange_messages(attempt, asked, said, ClientState())
                     )
                     asked.connection.end(asked.stream_id)
@@ -400,7 +405,7 @@ class CallForwarder:
         finally:
             hearing.cancel()
 
-    async def _answer_telemetry(self, asked: ClientCall) -> None:
+    async def _serve_telemetry(self, asked: ClientCall) -> None:
         """Answer a forwarded Telemetry stream through this node's broker.
 
         If this node steps down, end the stream with UNAVAILABLE.
@@ -408,10 +413,10 @@ class CallForwarder:
         local, connection = self.local, asked.connection
         if local is None:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
-        came_ms = verify_arrival_ms(self._key, asked.head.all(), self._clock())
+        arrived_ms = verify_arrival_ms(self._key, asked.head.all(), self._clock())
         messages = connection.messages(asked.stream_id)
         async with aclosing(
-            local.told(connection, asked.shape.path, asked.head, messages, came_ms)
+            local.told(connection, asked.rpc_method.path, asked.head, messages, arrived_ms)
         ) as replies:
             async for reply in replies:
                 await connection.send_message(asked.stream_id, reply)
@@ -421,7 +426,7 @@ class CallForwarder:
 
     # The leader.
 
-    async def _while_leads(self, attempt: Attempt, call: Awaitable[Any]) -> Any:
+    async def _run_while_leader(self, attempt: ForwardAttempt, call: Awaitable[Any]) -> Any:
         """Return the result of a call. Raise `LeaderChanged` if a new epoch begins first."""
         calling = asyncio.ensure_future(call)
         moving = asyncio.ensure_future(self._node.wait_for_other_epoch(attempt.epoch))
@@ -437,7 +442,9 @@ class CallForwarder:
             # call alive. As long as a call exists, gRPC reconnects the closed channel of the call.
             del calling
 
-    async def _attempts(self, asked: ClientCall, *, stands: bool = False) -> AsyncGenerator[Attempt, None]:
+    async def _attempts(
+        self, asked: ClientCall, *, stands: bool = False
+    ) -> AsyncGenerator[ForwardAttempt, None]:
         """Yield attempts to call the leader. Raise TimeoutError when the deadline is near.
 
         If `stands` is true, the call outlives a leader change, so its arrival time is signed.
@@ -447,30 +454,39 @@ class CallForwarder:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
         given = head.get("grpc-timeout")
         seconds = min(parse_timeout(given), SECONDS_MAX) if given else inf if stands else CALL_SECONDS
-        loop, not_its_own, may_be_done = asyncio.get_running_loop(), "", False
+        loop, certificate_error, may_have_executed = asyncio.get_running_loop(), "", False
         until, pause_seconds = loop.time() + seconds - RETRY_MARGIN_SECONDS, RETRY_PAUSE_SECONDS
-        while (left_seconds := until - loop.time()) > 0:
-            epoch, leader = await self._node.wait_for_leader(min(left_seconds, SECONDS_MAX))
-            left_seconds = max(until - loop.time(), RETRY_PAUSE_SECONDS)
+        while (remaining_seconds := until - loop.time()) > 0:
+            epoch, leader = await self._node.wait_for_leader(min(remaining_seconds, SECONDS_MAX))
+            remaining_seconds = max(until - loop.time(), RETRY_PAUSE_SECONDS)
             fields = (*self._fields(asked, vouches=stands), (FORWARDED, str(epoch)))
-            is_here = leader.node == self._node.me.node and asked.shape.name in (TELEMETRY, SYNC_LITE)
+            is_here = leader.node == self._node.me.node and asked.rpc_method.name in (TELEMETRY, SYNC_LITE)
             local = self.local if is_here else None
-            with self._channels.acquire(leader.listen, leader.certificate, self._node.acts.shown) as channel:
-                attempt = Attempt(
-                    *(channel, fields, left_seconds, epoch, self._node.election.reachability, monotonic_ms()),
-                    *(local, may_be_done),
+            with self._channels.acquire(
+                leader.listen, leader.certificate, self._node.actions.identity
+            ) as channel:
+                attempt = ForwardAttempt(
+                    *(
+                        channel,
+                        fields,
+                        remaining_seconds,
+                        epoch,
+                        self._node.election.reachability,
+                        monotonic_ms(),
+                    ),
+                    *(local, may_have_executed),
                 )
                 yield attempt
-            may_be_done = True
-            not_its_own = attempt.not_its_own and certificate_mismatch_text(
-                leader.listen, attempt.not_its_own
+            may_have_executed = True
+            certificate_error = attempt.certificate_error and certificate_mismatch_text(
+                leader.listen, attempt.certificate_error
             )
             moved = asyncio.ensure_future(self._node.wait_for_other_epoch(epoch))
             await asyncio.wait({moved}, timeout=max(0.0, min(pause_seconds, until - loop.time())))
             moved.cancel()
             pause_seconds = min(2 * pause_seconds, RETRY_PAUSE_SECONDS_MAX)
-        if not_its_own:
-            raise Refused(Status.UNAVAILABLE, not_its_own)
+        if certificate_error:
+            raise Refused(Status.UNAVAILABLE, certificate_error)
         raise TimeoutError
 
     def _fields(self, asked: ClientCall, *, vouches: bool) -> tuple[tuple[str, str], ...]:
@@ -480,35 +496,39 @@ class CallForwarder:
         """
         origin = self._node.me.node, asked.connection.host, asked.connection.number
         fields = (
-            *((name, text) for name, text in asked.head.all().items() if name.startswith(_PASSED_ON)),
+            *(
+                (name, text)
+                for name, text in asked.head.all().items()
+                if name.startswith(_FORWARDED_PREFIXES)
+            ),
             (ORIGIN, sign_origin(self._origin_key, *origin)),
         )
         if not (vouches and self._key):
             return fields
-        return (*fields, (VOUCHED, sign_arrival(self._key, fields, asked.came_ms, self._clock())))
+        return (*fields, (ARRIVAL, sign_arrival(self._key, fields, asked.arrived_ms, self._clock())))
 
 
-async def _call_leader(attempt: Attempt, shape: Shape, message: bytes) -> bytes:
-    call = attempt.channel.unary_unary(shape.path, None, None)
-    return cast(bytes, await call(message, metadata=attempt.fields, timeout=attempt.left_seconds))
+async def _call_leader(attempt: ForwardAttempt, rpc_method: RpcMethod, message: bytes) -> bytes:
+    call = attempt.channel.unary_unary(rpc_method.path, None, None)
+    return cast(bytes, await call(message, metadata=attempt.fields, timeout=attempt.remaining_seconds))
 
 
 def _require_done(reply: bytes) -> None:
     """Raise `Refused` with an unknown outcome if the reply is a refusal."""
     status = service_pb2.EndTransactionResponse.FromString(reply).status
     if status.code != Code.OK:
-        raise Refused(Status.UNAVAILABLE, f"{NOBODY_KNOWS} It says: {status.message}")
+        raise Refused(Status.UNAVAILABLE, f"{OUTCOME_UNKNOWN} It says: {status.message}")
 
 
-async def _sync_with_leader(attempt: Attempt, asked: ClientCall, message: bytes) -> bytes:
+async def _sync_with_leader(attempt: ForwardAttempt, asked: ClientCall, message: bytes) -> bytes:
     """Send a SyncLiteSubscription call to the leader, which may be this node, and return the reply."""
     if attempt.local is None:
-        return await _call_leader(attempt, asked.shape, message)
-    connection, path = asked.connection, asked.shape.path
-    return await attempt.local.answered(connection, path, asked.head, message, asked.came_ms)
+        return await _call_leader(attempt, asked.rpc_method, message)
+    connection, path = asked.connection, asked.rpc_method.path
+    return await attempt.local.answered(connection, path, asked.head, message, asked.arrived_ms)
 
 
-async def _try_to_sync(attempt: Attempt, asked: ClientCall, message: bytes) -> bool:
+async def _try_to_sync(attempt: ForwardAttempt, asked: ClientCall, message: bytes) -> bool:
     """Send a client's subscription to the leader. Return whether the leader accepted it."""
     try:
         return is_accepted(await _sync_with_leader(attempt, asked, message))
@@ -528,7 +548,7 @@ def _user_of(head: Head) -> str:
         return ""
 
 
-async def _relay_replies(call: Any, asked: ClientCall, attempt: Attempt) -> None:
+async def _relay_replies(call: Any, asked: ClientCall, attempt: ForwardAttempt) -> None:
     """Send the leader's replies to the client until the stream ends."""
     async for reply in call:
         asked.connection.is_authenticated = attempt.has_answered = True
@@ -547,18 +567,18 @@ def status_of(error: grpc.aio.AioRpcError) -> Status:
     return Status(code) if code in Status.__members__.values() else Status.UNKNOWN
 
 
-def shape_of(method: Method) -> Shape:
-    """Return the `Shape` of a method returned by `CallForwarder.method_of`."""
-    assert isinstance(method.target, Shape), "the switch looks up what a broker before it has looked up"
+def rpc_method_of(method: Method) -> RpcMethod:
+    """Return the `RpcMethod` of a method returned by `CallForwarder.method_of`."""
+    assert isinstance(method.target, RpcMethod), "the switch looks up what a broker before it has looked up"
     return method.target
 
 
-def _shapes() -> list[Shape]:
+def _rpc_methods() -> list[RpcMethod]:
     """Return the methods of RocketMQ's messaging service and of the client metrics services."""
     return [
-        Shape(f"/{NAME}/{method.name}", method.client_streaming, method.server_streaming)
+        RpcMethod(f"/{NAME}/{method.name}", method.client_streaming, method.server_streaming)
         for method in service_pb2.DESCRIPTOR.services_by_name["MessagingService"].methods
     ] + [
-        Shape(f"/{OTLP}", takes_stream=False, gives_stream=False),
-        Shape(f"/{OPENCENSUS}", takes_stream=True, gives_stream=True),
+        RpcMethod(f"/{OTLP}", has_request_stream=False, has_response_stream=False),
+        RpcMethod(f"/{OPENCENSUS}", has_request_stream=True, has_response_stream=True),
     ]

@@ -12,7 +12,7 @@ import grpc
 
 from services.cluster.peers import Identity, name_in
 
-_NOT_ITS_OWN: Final = ("CERTIFICATE_VERIFY_FAILED", "handshake failed")
+_CERTIFICATE_ERRORS: Final = ("CERTIFICATE_VERIFY_FAILED", "handshake failed")
 """Texts in gRPC error messages that indicate a failed handshake."""
 
 
@@ -30,4 +30,4 @@ def channel_to(
 def is_certificate_error(error: grpc.aio.AioRpcError) -> bool:
     """Return whether a call failed because the peer presented an unexpected certificate."""
     told = error.details() or ""
-    return any(words in told for words in _NOT_ITS_OWN)
+    return any(words in told for words in _CERTIFICATE_ERRORS)

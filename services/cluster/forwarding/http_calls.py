@@ -56,9 +56,9 @@ from services.auth.errors import Unauthorized
 from services.auth.refusals import Refusals
 from services.cluster.copies import transfer
 from services.cluster.election.table import Role
-from services.cluster.errors import CopyRefused, InvalidOrder, NoLeader, OrderRefused
+from services.cluster.errors import CommandRefused, CopyRefused, InvalidCommand, NoLeader
 from services.cluster.identity import Member
-from services.cluster.leading import followers, orders
+from services.cluster.leading import followers, operator_commands
 from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode, monotonic_ms
 from services.cluster.peers import SECRET, CertificateMismatch, connect_to
@@ -84,16 +84,16 @@ FORWARDED: Final = "x-tidewheel-forwarded"
 WAIT_SECONDS: Final = 10.0
 CALL_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 0.1
-LAST_WORD_SECONDS: Final[float] = 2.0
+FORMER_LEADER_SECONDS: Final[float] = 2.0
 """Time in seconds for a former leader to respond after another node becomes the leader."""
 COPIES_MAX: Final = 2
 """Maximum number of nodes that can fetch a copy at the same time."""
 _HOP_BY_HOP: Final = frozenset(("connection", "transfer-encoding", "content-length", "host", "keep-alive"))
-_JUDGED_HERE: Final = frozenset(("origin", "sec-fetch-site", FORWARDED))
+_NOT_FORWARDED_FIELDS: Final = frozenset(("origin", "sec-fetch-site", FORWARDED))
 """Header fields that are not forwarded: they concern this node or mark forwarded requests."""
-_ASK_AGAIN: Final = ("GET", "HEAD")
+_RETRYABLE_METHODS: Final = ("GET", "HEAD")
 """HTTP methods without side effects. Such requests may be retried with the next leader."""
-_OWN: Final = ("/livez", "/readyz", "/metrics")
+_LOCAL_PATHS: Final = ("/livez", "/readyz", "/metrics")
 
 
 class ForwardedRequest(NamedTuple):
@@ -138,7 +138,7 @@ class ClusterHttp:
             await self._send_copy(Request(scope, receive), send)
         elif path == followers.PATH:
             await (await self._record_position(Request(scope, receive)))(scope, receive, send)
-        elif path == "/api/cluster" or path in _ORDERS or self._is_own_probe(path):
+        elif path == "/api/cluster" or path in _COMMANDS or self._is_own_probe(path):
             await self._gated(scope, receive, send)
         elif self.leading is not None:
             await self.leading(scope, receive, send)
@@ -147,7 +147,7 @@ class ClusterHttp:
 
     async def _answer_from_leader(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward a request that has passed this node's gate, and send the response."""
-        response = await self._forward_one(Request(scope, receive))
+        response = await self._forward_request(Request(scope, receive))
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -156,13 +156,13 @@ class ClusterHttp:
         caller = caller_of(request)
         try:
             if caller is not None:
-                caller.ask(WHOLE_BROKER if path in _ORDERS else VIEW_OF_ALL)
+                caller.ask(WHOLE_BROKER if path in _COMMANDS else VIEW_OF_ALL)
         except AccessRefused as error:
             response: Response = await refuse(request, error)
             await response(scope, receive, send)
             return
-        if path in _ORDERS:
-            response = await self._handle_order(request)
+        if path in _COMMANDS:
+            response = await self._handle_command(request)
         elif path == "/api/cluster":
             progress = await self.metrics.progress()
             response = JSONResponse(status_of(self._node) | self.metrics.view() | progress)
@@ -175,7 +175,7 @@ class ClusterHttp:
 
         Each check reads a table only once, because a worker thread may modify the table.
         """
-        replica, wall_ms = self._node.acts.replica, self._node.acts.clocks.wall
+        replica, wall_ms = self._node.actions.replica, self._node.actions.clocks.wall
         if replica is None:
             raise NoLeader("This node gets a copy, and has no users yet. Ask another node, or later.")
         access = replica.core.access
@@ -191,7 +191,7 @@ class ClusterHttp:
     def _is_own_probe(self, path: str) -> bool:
         """Return whether the node, not its broker, answers the probe at `path`."""
         is_waiting = path == "/readyz" and bool(self.metrics.unanswered)
-        return path in _OWN and (self.leading is None or is_waiting)
+        return path in _LOCAL_PATHS and (self.leading is None or is_waiting)
 
     def _answer_probe(self, path: str) -> Response:
         if path == "/livez":
@@ -210,15 +210,15 @@ class ClusterHttp:
 
     # Operator commands.
 
-    async def _handle_order(self, request: Request) -> Response:
+    async def _handle_command(self, request: Request) -> Response:
         """Execute an operator command on the leader, or forward it to the leader."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         if self._node.role is not Role.LEADING and FORWARDED not in request.headers:
-            return await self._forward_one(request)
+            return await self._forward_request(request)
         try:
-            return JSONResponse(await _ORDERS[request.url.path](self._node, request))
-        except OrderRefused as error:
+            return JSONResponse(await _COMMANDS[request.url.path](self._node, request))
+        except CommandRefused as error:
             return JSONResponse(error_shape(error), status_code=409)
         except TidewheelError as error:
             return await refuse(request, error)
@@ -283,14 +283,14 @@ class ClusterHttp:
             if (skew_ms := told.get("clock_skew_ms")) is not None:
                 self._node.clocks.record_skew(f"node {told['node']}", int(skew_ms))
         except (ValueError, TypeError, KeyError) as error:
-            return await refuse(request, InvalidOrder(f"The body is no position of a node ({error})."))
+            return await refuse(request, InvalidCommand(f"The body is no position of a node ({error})."))
         except TidewheelError as error:
             return await refuse(request, error)
         return JSONResponse({})
 
     # Forwarding to the leader.
 
-    async def _forward_one(self, request: Request) -> Response:
+    async def _forward_request(self, request: Request) -> Response:
         """Return the leader's response. Cancel the request if the caller disconnects."""
         if FORWARDED in request.headers:
             return refusal_response(
@@ -317,9 +317,9 @@ class ClusterHttp:
 
     async def _forward(self, passed: ForwardedRequest) -> Response:
         until, said = time.monotonic() + WAIT_SECONDS, ""
-        while (left_seconds := until - time.monotonic()) > 0:
+        while (remaining_seconds := until - time.monotonic()) > 0:
             try:
-                epoch, leader = await self._node.wait_for_leader(left_seconds)
+                epoch, leader = await self._node.wait_for_leader(remaining_seconds)
             except TimeoutError:
                 break
             began_ms = monotonic_ms()
@@ -334,19 +334,19 @@ class ClusterHttp:
                 continue
             calling = self._in_thread(send_request, connection, passed, epoch)
             try:
-                answer = await self._while_leads(epoch, connection, calling)
+                answer = await self._run_while_leader(epoch, connection, calling)
                 self._node.election.reachability.record_answer(monotonic_ms())
                 return answer
             except (OSError, http.client.HTTPException) as error:
                 said = f"The leader went away amid the request ({error}). See whether it was done."
-                if passed.method not in _ASK_AGAIN:
+                if passed.method not in _RETRYABLE_METHODS:
                     return refusal_response(said)
         return refusal_response(said or f"None leads after {WAIT_SECONDS:.0f} s. Send the request again.")
 
     def _in_thread(self, call: Callable[..., Answer], *arguments: object) -> asyncio.Future[Answer]:
         return asyncio.get_running_loop().run_in_executor(self._callers, call, *arguments)
 
-    async def _while_leads(
+    async def _run_while_leader(
         self, epoch: int, connection: http.client.HTTPConnection, calling: Awaitable[Response]
     ) -> Response:
         """Return a leader's response. Raise OSError if another node becomes the leader first.
@@ -364,7 +364,7 @@ class ClusterHttp:
                 shut_down(connection)
                 raise
             if not answering.done():
-                await asyncio.wait({answering}, timeout=LAST_WORD_SECONDS)
+                await asyncio.wait({answering}, timeout=FORMER_LEADER_SECONDS)
             if not answering.done():
                 let_end(answering)
                 shut_down(connection)
@@ -399,15 +399,19 @@ class Chunks:
 
 async def handle_move(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Transfer the leadership to another node, and return the new leader."""
-    return {"leader": (await orders.move_lead(node, await node_name_in(request))).status_fields()}
+    return {
+        "leader": (
+            await operator_commands.transfer_leadership(node, await node_name_in(request))
+        ).status_fields()
+    }
 
 
 async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Remove a node from the cluster, and return its name."""
     name = await node_name_in(request)
     if not name:
-        raise InvalidOrder('Say which: {"node": NAME}.')
-    await orders.forget_node(node, name)
+        raise InvalidCommand('WriteLogLine which: {"node": NAME}.')
+    await operator_commands.forget_node(node, name)
     return {"forgotten": name}
 
 
@@ -415,11 +419,11 @@ async def handle_set_version(node: ClusterNode, request: Request) -> dict[str, A
     """Finalize a cluster version, and return it."""
     wanted = await read_only_field(request, "version", None)
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
-        raise InvalidOrder('The body is {"version": N}, a whole number from 1 on, and no more.')
-    return {"finalized_version": await orders.set_version(node, wanted)}
+        raise InvalidCommand('The body is {"version": N}, a whole number from 1 on, and no more.')
+    return {"finalized_version": await operator_commands.set_version(node, wanted)}
 
 
-_ORDERS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, Any]]]]] = {
+_COMMANDS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, Any]]]]] = {
     "/api/cluster/move": handle_move,
     "/api/cluster/forget": handle_forget,
     "/api/cluster/set-version": handle_set_version,
@@ -427,25 +431,25 @@ _ORDERS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, An
 
 
 async def node_name_in(request: Request) -> str:
-    """Return the node name in the body, or "". Raise `InvalidOrder` if the body is invalid."""
+    """Return the node name in the body, or "". Raise `InvalidCommand` if the body is invalid."""
     name = await read_only_field(request, "node", "")
     if not isinstance(name, str):
-        raise InvalidOrder('The body is {"node": NAME}, and no more.')
+        raise InvalidCommand('The body is {"node": NAME}, and no more.')
     return name
 
 
 async def read_only_field(request: Request, name: str, usual: Any) -> Any:
     """Return the only field allowed in the body, or `usual` if the field is missing.
 
-    Raise `InvalidOrder` if the body is invalid or contains other fields.
+    Raise `InvalidCommand` if the body is invalid or contains other fields.
     """
     body = await body_of(request)
     try:
         found = json.loads(body) if body else {}
     except ValueError as error:
-        raise InvalidOrder(f"The body is no JSON ({error}).") from error
+        raise InvalidCommand(f"The body is no JSON ({error}).") from error
     if not isinstance(found, dict) or found.keys() - {name}:
-        raise InvalidOrder(f'The body is {{"{name}": {name.upper()}}}, and no more.')
+        raise InvalidCommand(f'The body is {{"{name}": {name.upper()}}}, and no more.')
     return found.get(name, usual)
 
 
@@ -467,7 +471,7 @@ def request_to_forward(request: Request, body: bytes) -> ForwardedRequest:
     target = scope.get("raw_path") or quote(scope["path"]).encode()
     if query := scope["query_string"]:
         target += b"?" + query
-    dropped = _HOP_BY_HOP | _JUDGED_HERE
+    dropped = _HOP_BY_HOP | _NOT_FORWARDED_FIELDS
     fields = [(name, value) for name, value in request.headers.raw if name.decode("latin-1") not in dropped]
     return ForwardedRequest(request.method, target.decode("latin-1"), fields, body)
 

@@ -20,9 +20,9 @@ from typing import Any, Final, NamedTuple, cast
 
 import grpc
 
-WORD_SECONDS: Final = 1.0
+STATUS_SECONDS: Final = 1.0
 """Maximum time in seconds to wait for the leader's status after a failed write."""
-NO_WORD: Final = "The leader has ended the stream, and its word why was lost. Call again."
+NO_STATUS: Final = "The leader has ended the stream, and its word why was lost. Call again."
 _WRITE_FAILED: Final = "Internal error from Core"
 
 
@@ -38,7 +38,7 @@ class LeaderStream:
 
     def __init__(self, call: Any) -> None:
         self._call = call
-        self._word: asyncio.Future[CallStatus] = asyncio.get_running_loop().create_future()
+        self._status: asyncio.Future[CallStatus] = asyncio.get_running_loop().create_future()
         call.add_done_callback(self._record_status)
 
     async def replies(self, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
@@ -71,15 +71,15 @@ class LeaderStream:
     def _record_status(self, call: Any) -> None:
         """Record the first status that is not a write failure. gRPC calls this for each status."""
         word = CallStatus(result_without_waiting(call.code()), result_without_waiting(call.details()) or "")
-        if not (self._word.done() or is_write_failure(word)):
-            self._word.set_result(word)
+        if not (self._status.done() or is_write_failure(word)):
+            self._status.set_result(word)
 
     async def _final_status(self) -> CallStatus:
         try:
-            async with asyncio.timeout(WORD_SECONDS):
-                return await self._word
+            async with asyncio.timeout(STATUS_SECONDS):
+                return await self._status
         except TimeoutError:
-            return CallStatus(grpc.StatusCode.UNAVAILABLE, NO_WORD)
+            return CallStatus(grpc.StatusCode.UNAVAILABLE, NO_STATUS)
 
 
 def is_write_failure(word: CallStatus) -> bool:

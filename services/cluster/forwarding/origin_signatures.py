@@ -24,7 +24,7 @@ from typing import Final
 from services.auth.signature import WINDOW_MS
 from services.rpc.wire.caller import Origin
 
-VOUCHED: Final = "x-tidewheel-vouched"
+ARRIVAL: Final = "x-tidewheel-vouched"
 ORIGIN: Final = "x-tidewheel-origin"
 _PURPOSE: Final = b"tidewheel: calls that a node says again"
 _SIGNED: Final = ("authorization", "x-mq-date-time", "x-mq-client-id")
@@ -46,9 +46,9 @@ def verify_origin(key: bytes, fields: Mapping[str, str]) -> Origin | None:
     return Origin(host, connection) if hmac.compare_digest(proof.encode(), expected.encode()) else None
 
 
-def sign_arrival(key: bytes, fields: Iterable[tuple[str, str]], came_ms: int, now_ms: int) -> str:
+def sign_arrival(key: bytes, fields: Iterable[tuple[str, str]], arrived_ms: int, now_ms: int) -> str:
     """Return the VOUCHED header value for a call with the header `fields`."""
-    return f"{came_ms}.{now_ms}.{_proof(key, dict(fields), came_ms, now_ms)}"
+    return f"{arrived_ms}.{now_ms}.{_proof(key, dict(fields), arrived_ms, now_ms)}"
 
 
 def verify_arrival_ms(key: bytes, fields: dict[str, str], now_ms: int) -> int | None:
@@ -56,7 +56,7 @@ def verify_arrival_ms(key: bytes, fields: dict[str, str], now_ms: int) -> int | 
 
     Return None if the node's statement is missing, invalid or too old.
     """
-    came, _, rest = fields.get(VOUCHED, "").partition(".")
+    came, _, rest = fields.get(ARRIVAL, "").partition(".")
     said, _, proof = rest.partition(".")
     if not key or not all(one.isascii() and one.isdecimal() and len(one) < 16 for one in (came, said)):
         return None
@@ -64,7 +64,7 @@ def verify_arrival_ms(key: bytes, fields: dict[str, str], now_ms: int) -> int | 
     return int(came) if is_sound and abs(now_ms - int(said)) <= WINDOW_MS else None
 
 
-def _proof(key: bytes, fields: dict[str, str], came_ms: int, said_ms: int) -> str:
-    said = "\n".join((*(fields.get(name, "") for name in _SIGNED), str(came_ms), str(said_ms)))
+def _proof(key: bytes, fields: dict[str, str], arrived_ms: int, said_ms: int) -> str:
+    said = "\n".join((*(fields.get(name, "") for name in _SIGNED), str(arrived_ms), str(said_ms)))
     own = hmac.digest(key, _PURPOSE, "sha256")
     return hmac.digest(own, said.encode(), "sha256").hex()

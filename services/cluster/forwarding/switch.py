@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from services.cluster.forwarding.calls import SYNC_LITE, TELEMETRY, CallForwarder, Shape
+from services.cluster.forwarding.calls import SYNC_LITE, TELEMETRY, CallForwarder, RpcMethod
 from services.front.connection import Connection, Service
 from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import Status
@@ -18,23 +18,23 @@ SEND: Final = "SendMessage"
 UNKNOWN: Final = "The leader does not answer such a call."
 
 
-class Switch:
+class ServiceSwitch:
     """The service behind a node's port."""
 
     def __init__(self, forwarding: CallForwarder) -> None:
         self._forwarding = forwarding
-        self._presence = forwarding.presence
+        self._connected_clients = forwarding.connected_clients
         self._service: Service = forwarding
 
     def serve(self, serving: Serving) -> None:
         """Start answering calls through this node's broker."""
         self._service = serving
-        self._forwarding.lead(serving)
+        self._forwarding.serve_locally(serving)
 
     def forward(self) -> None:
         """Start forwarding calls to the leader."""
         self._service = self._forwarding
-        self._forwarding.forward_again()
+        self._forwarding.resume_forwarding()
 
     def method_of(self, path: str) -> Method | None:
         """Return the RPC method for `path`, or None if unknown."""
@@ -44,7 +44,7 @@ class Switch:
         """Answer a call with a single request message."""
         name = call.method.target.name
         if name == SEND:
-            self._presence.record_topic(call.head.get("x-mq-client-id"), call.message)
+            self._connected_clients.record_topic(call.head.get("x-mq-client-id"), call.message)
         service = self._forwarding if name == SYNC_LITE else self._service
         if self._has_looked_up(service, call):
             service.call_received(connection, call)
@@ -61,7 +61,7 @@ class Switch:
 
     def _has_looked_up(self, service: Service, call: CallReceived | CallStarted) -> bool:
         """Return whether `service` has looked up the method of the call."""
-        return isinstance(call.method.target, Shape) == (service is self._forwarding)
+        return isinstance(call.method.target, RpcMethod) == (service is self._forwarding)
 
     def _look_up_method(
         self, service: Service, connection: Connection, call: CallReceived | CallStarted

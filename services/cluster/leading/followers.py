@@ -33,15 +33,15 @@ from services.cluster.identity import Member
 from sharedlog.fold import Fold
 from sharedlog.holdings import Holding
 
-TELL_SECONDS: Final = 1.0
+REPORT_SECONDS: Final = 1.0
 """Interval in seconds between a follower's reports."""
 FRESH_MS: Final = 3_000
 """Maximum age in milliseconds of the last report of a running follower."""
-MARK_MS: Final = 100
+END_INTERVAL_MS: Final = 100
 """Minimum interval in milliseconds between two recorded ends of the leader's log."""
-MARKS_MAX: Final = 36_000
+ENDS_MAX: Final = 36_000
 """Maximum number of recorded log ends. A lag of more than one hour may be underestimated."""
-TOLD_SECONDS: Final = 2.0
+REPORT_TIMEOUT_SECONDS: Final = 2.0
 """Timeout in seconds for a follower's report request."""
 PATH: Final = "/api/cluster/position"
 _SECRET_BYTES: Final = 16
@@ -50,8 +50,8 @@ _SECRET_BYTES: Final = 16
 def report_position(leader: Member, node: str, fold: Fold, health: Health) -> None:
     """Report a follower's log end, fitness and clock skew to the leader."""
     facts = {"node": node, "end_offset": fold.end, "unfit": health.unfit_reason()}
-    facts["clock_skew_ms"] = health.pace.skew_ms
-    peers.post(leader.http, leader.certificate, PATH, secret_of(fold), facts, TOLD_SECONDS)
+    facts["clock_skew_ms"] = health.lag_and_skew.skew_ms
+    peers.post(leader.http, leader.certificate, PATH, secret_of(fold), facts, REPORT_TIMEOUT_SECONDS)
 
 
 def secret_of(fold: Fold) -> str:
@@ -77,46 +77,48 @@ class Followers:
     def __init__(self, end: int, clock: Callable[[], int]) -> None:
         self._clock = clock
         self._began_ms = clock()
-        self._marks = [(self._began_ms, end)]
+        self._ends = [(self._began_ms, end)]
         """The times at which the leader's log advanced, with the new log ends, in ascending order.
         """
         self._end = end
-        self._told: dict[str, _FollowerReport] = {}
+        self._reports: dict[str, _FollowerReport] = {}
 
     def record_end(self, end: int) -> None:
         """Record the current end of the leader's accepted log."""
         if end > self._end:
             self._end = end
             now_ms = self._clock()
-            if now_ms - self._marks[-1][0] < MARK_MS and len(self._marks) > 1:
+            if now_ms - self._ends[-1][0] < END_INTERVAL_MS and len(self._ends) > 1:
                 # Keep the time of the first advance, because a follower with a lower end has been lagging
                 # since then.
-                self._marks[-1] = (self._marks[-1][0], end)
+                self._ends[-1] = (self._ends[-1][0], end)
                 return
-            self._marks.append((now_ms, end))
-            del self._marks[: max(0, len(self._marks) - MARKS_MAX)]
+            self._ends.append((now_ms, end))
+            del self._ends[: max(0, len(self._ends) - ENDS_MAX)]
 
     def record_report(self, node: str, end: int, unfit: str | None) -> None:
         """Record a follower's report that has just arrived."""
         now_ms = self._clock()
-        at = bisect_right(self._marks, end, key=lambda mark: mark[1])
+        at = bisect_right(self._ends, end, key=lambda mark: mark[1])
         # The follower had no lag until the leader's end first exceeded the reported end.
-        had_all_ms = self._marks[at][0] if at < len(self._marks) else now_ms
-        before = self._told.get(node)
+        had_all_ms = self._ends[at][0] if at < len(self._ends) else now_ms
+        before = self._reports.get(node)
         if before is not None and end >= before.end:
             had_all_ms = max(had_all_ms, before.had_all_ms)
-        self._told[node] = _FollowerReport(end, now_ms, had_all_ms, unfit)
+        self._reports[node] = _FollowerReport(end, now_ms, had_all_ms, unfit)
 
     def fittest_follower(self) -> str:
         """Return the fit follower with the highest recently reported log end, or ""."""
         since_ms = self._clock() - FRESH_MS
-        fit = {node: one for node, one in self._told.items() if one.unfit == "" and one.heard_ms >= since_ms}
+        fit = {
+            node: one for node, one in self._reports.items() if one.unfit == "" and one.heard_ms >= since_ms
+        }
         return max(fit, key=lambda node: (fit[node].end, node), default="")
 
     def reported_ends(self) -> dict[str, int]:
         """Return the log end of each follower whose last report is at most FRESH_MS old."""
         since_ms = self._clock() - FRESH_MS
-        return {node: one.end for node, one in self._told.items() if one.heard_ms >= since_ms}
+        return {node: one.end for node, one in self._reports.items() if one.heard_ms >= since_ms}
 
     def view(self, held: Mapping[str, Holding], besides: str) -> dict[str, dict[str, Any]]:
         """Return the lag of each node in `held` except `besides`, as a JSON-serializable dictionary."""
@@ -124,7 +126,7 @@ class Followers:
         for node, holding in held.items():
             if node == besides:
                 continue
-            told = self._told.get(node)
+            told = self._reports.get(node)
             end = (holding.end or 0) if told is None else told.end
             found[node] = {
                 "lag_bytes": max(0, self._end - end),

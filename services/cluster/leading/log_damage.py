@@ -31,11 +31,11 @@ from typing import Final, NamedTuple
 
 from sharedlog.holdings import Holding, Unreadable
 
-WORDS_MAX: Final = 1_000
+REPORTS_MAX: Final = 1_000
 """Maximum number of checked reports in memory."""
 
 
-class State(StrEnum):
+class LogState(StrEnum):
     """The leader's view of the shared log."""
 
     WHOLE = "whole"
@@ -43,9 +43,9 @@ class State(StrEnum):
     COPIED = "copied"
 
 
-_THEN: Final = {
-    State.HELD: "Nothing is acknowledged until another node has a copy of what follows.",
-    State.COPIED: "Another node has what follows; one cannot read on yet.",
+_CONSEQUENCES: Final = {
+    LogState.HELD: "Nothing is acknowledged until another node has a copy of what follows.",
+    LogState.COPIED: "Another node has what follows; one cannot read on yet.",
 }
 
 
@@ -61,24 +61,24 @@ class LogDamage:
 
     def __init__(self, me: str) -> None:
         self._me = me
-        self.state = State.WHOLE
+        self.state = LogState.WHOLE
         self.faults: dict[int, str] = {}
         """The fault in each reported damaged record, by shared log offset."""
         self._ends: dict[int, int] = {}
         """The leader's log end when each fault was found, by shared log offset."""
-        self._looked: dict[UnreadableReport, None] = {}
+        self._checked: dict[UnreadableReport, None] = {}
 
     def unchecked_reports(self, unreadable: Mapping[str, Unreadable]) -> list[UnreadableReport]:
         """Return the reports of other nodes that the leader has not checked yet."""
-        words = (UnreadableReport(node, where) for node, where in unreadable.items() if node != self._me)
-        return [one for one in words if one not in self._looked]
+        reports = (UnreadableReport(node, where) for node, where in unreadable.items() if node != self._me)
+        return [one for one in reports if one not in self._checked]
 
-    def record_check(self, word: UnreadableReport, fault: str, end: int) -> None:
+    def record_check(self, report: UnreadableReport, fault: str, end: int) -> None:
         """Record the fault found by a check, or "" if none, and the leader's log end."""
-        self._looked[word] = None
-        while len(self._looked) > WORDS_MAX:
-            del self._looked[next(iter(self._looked))]
-        record = word.where.record
+        self._checked[report] = None
+        while len(self._checked) > REPORTS_MAX:
+            del self._checked[next(iter(self._checked))]
+        record = report.where.record
         if fault and record not in self.faults:
             self.faults[record], self._ends[record] = fault, end
 
@@ -87,19 +87,21 @@ class LogDamage:
         unreadable: Mapping[str, Unreadable],
         held: Mapping[str, Holding],
         ends: Mapping[str, int],
-    ) -> State:
+    ) -> LogState:
         """Update and return the state from the reports, the holdings and the reported log ends."""
         waits = {where.record for node, where in unreadable.items() if node != self._me}
         self.faults = {record: fault for record, fault in self.faults.items() if record in waits}
         self._ends = {record: end for record, end in self._ends.items() if record in waits}
-        self._looked = {word: None for word in self._looked if unreadable.get(word.node) == word.where}
+        self._checked = {
+            report: None for report in self._checked if unreadable.get(report.node) == report.where
+        }
         ends = {node: end for node, end in ends.items() if node not in unreadable}
         if not self.faults:
-            self.state = State.WHOLE
+            self.state = LogState.WHOLE
         elif all(self._is_copied(record, held, ends) for record in self.faults):
-            self.state = State.COPIED
+            self.state = LogState.COPIED
         else:
-            self.state = State.HELD
+            self.state = LogState.HELD
         return self.state
 
     def needs_checkpoint(self, own: Holding | None) -> bool:
@@ -108,7 +110,10 @@ class LogDamage:
 
     def sentences(self) -> list[str]:
         """Return one sentence per fault for the output of `cluster status`."""
-        return [f"the shared log is damaged: {fault} {_THEN[self.state]}" for fault in self.faults.values()]
+        return [
+            f"the shared log is damaged: {fault} {_CONSEQUENCES[self.state]}"
+            for fault in self.faults.values()
+        ]
 
     def _is_copied(self, record: int, held: Mapping[str, Holding], ends: Mapping[str, int]) -> bool:
         has_copy = any(

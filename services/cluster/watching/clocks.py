@@ -23,12 +23,12 @@ from typing import Final
 
 import structlog
 
-from services.cluster.election.pace import OFF_MS, LagAndSkew
+from services.cluster.election.lag_and_skew import OFF_MS, LagAndSkew
 from sharedlog.engine import Stored
 from sharedlog.record import Kind, SharedRecord
 
 FRESH_MS: Final = 10_000
-LOOK_SECONDS: Final = 5.0
+POLL_SECONDS: Final = 5.0
 LEADER: Final = "the leader"
 
 log = structlog.get_logger()
@@ -38,7 +38,7 @@ class ClockComparison:
     """The clock skew of each node relative to the engine. `monotonic` returns milliseconds."""
 
     def __init__(self, pace: LagAndSkew, monotonic: Callable[[], int]) -> None:
-        self._pace, self._monotonic = pace, monotonic
+        self._lag_and_skew, self._monotonic = pace, monotonic
         self._told: dict[str, tuple[int, int]] = {}
         """Each node's last reported clock skew and its arrival time, in milliseconds."""
 
@@ -55,7 +55,7 @@ class ClockComparison:
         """Log each change between a wrong and a correct engine clock. Runs until cancelled."""
         was_off = False
         while True:
-            await pause(LOOK_SECONDS)
+            await pause(POLL_SECONDS)
             said = self.engine_clock_warning()
             if said and not was_off:
                 log.error("the clock of the shared log's engine is off", why=said)
@@ -65,8 +65,8 @@ class ClockComparison:
 
     def engine_clock_warning(self) -> str:
         """Return a warning if other clocks show that the engine's clock is wrong, or ""."""
-        skew_ms = self._pace.skew_ms
-        if skew_ms is None or not self._pace.is_off:
+        skew_ms = self._lag_and_skew.skew_ms
+        if skew_ms is None or not self._lag_and_skew.is_off:
             return ""
         since_ms = self._monotonic() - FRESH_MS
         alike = [

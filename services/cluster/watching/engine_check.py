@@ -23,10 +23,10 @@ import structlog
 
 from services.cluster.errors import EngineTrouble
 from services.process.event_loop import watched
-from sharedlog.errors import Halted, Refused, Unknown
+from sharedlog.errors import EngineRefused, EngineUnavailable, Halted
 
 CHECK_SECONDS: Final = 60.0
-TROUBLED_SECONDS: Final = 5.0
+UNSAFE_CHECK_SECONDS: Final = 5.0
 """Check interval in seconds while a setting is unsafe, so that a fix is detected quickly."""
 DOCTOR: Final = "Nothing else is refused. To look again: tidewheel cluster doctor URL"
 
@@ -68,22 +68,22 @@ class EngineCheck:
         while True:
             try:
                 await self.check_once()
-            except (Unknown, Refused, Halted) as error:
+            except (EngineUnavailable, EngineRefused, Halted) as error:
                 log.warning("the settings of the shared log are not known", reason=str(error))
-            await self._pause(TROUBLED_SECONDS if self.trouble else CHECK_SECONDS)
+            await self._pause(UNSAFE_CHECK_SECONDS if self.trouble else CHECK_SECONDS)
 
     async def check_once(self) -> list[str]:
         """Check the engine once, and return the unsafe settings.
 
         On a leader, also start or stop refusing new messages. If the engine cannot be checked, raise
-        `Unknown`, `Refused` or `Halted` and change nothing.
+        `EngineUnavailable`, `EngineRefused` or `Halted` and change nothing.
         """
         found = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask)
         if (stop := self._stop) is not None:
-            self._apply_trouble(found, stop)
+            self._apply_result(found, stop)
         return found
 
-    def _apply_trouble(self, found: list[str], stop: Stop) -> None:
+    def _apply_result(self, found: list[str], stop: Stop) -> None:
         if found != self.trouble:
             for sentence in found:
                 log.error("the shared log is not kept as it must be: new messages are refused", why=sentence)

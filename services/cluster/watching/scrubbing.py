@@ -18,10 +18,10 @@ from typing import Any, Final
 import structlog
 
 from services.process.event_loop import watched
-from sharedlog.errors import Halted, Refused, Unknown
+from sharedlog.errors import EngineRefused, EngineUnavailable, Halted
 from sharedlog.scrub import DOCTOR, Scrub
 
-LOOK_SECONDS: Final = 60.0
+POLL_SECONDS: Final = 60.0
 FIRST_SECONDS: Final = 5.0
 """Delay in seconds before the first step after a takeover, to serve pending calls first."""
 
@@ -73,7 +73,7 @@ class LogScrubber:
         while True:
             try:
                 await asyncio.get_running_loop().run_in_executor(self._executor, scrub.check_next_ranges)
-            except (Unknown, Refused, Halted) as error:
+            except (EngineUnavailable, EngineRefused, Halted) as error:
                 log.warning("the shared log's records were not looked at", reason=str(error))
             for one in scrub.faults:
                 if one not in told:
@@ -81,4 +81,4 @@ class LogScrubber:
             if told and not scrub.faults:
                 log.warning("the shared log has no fault any more")
             told = scrub.faults
-            await self._pause(LOOK_SECONDS)
+            await self._pause(POLL_SECONDS)

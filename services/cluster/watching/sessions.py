@@ -20,10 +20,10 @@ from typing import Any, Final
 
 import structlog
 
-from sharedlog.errors import Halted, Refused, Unknown
+from sharedlog.errors import EngineRefused, EngineUnavailable, Halted
 
-TRY_SECONDS: Final = 30.0
-AGAIN_SECONDS: Final = 5.0
+TRIAL_SECONDS: Final = 30.0
+REPEAT_SECONDS: Final = 5.0
 
 log = structlog.get_logger()
 
@@ -56,10 +56,10 @@ class SessionTrials:
     async def watch(self) -> None:
         """Repeat the session check until the task is cancelled."""
         while True:
-            await self._pause(AGAIN_SECONDS if self.refused else TRY_SECONDS)
+            await self._pause(REPEAT_SECONDS if self.refused else TRIAL_SECONDS)
             try:
                 await asyncio.get_running_loop().run_in_executor(self._executor, self._attempt)
-            except (Unknown, Refused, Halted) as error:
+            except (EngineUnavailable, EngineRefused, Halted) as error:
                 self._record_result(error.detail or str(error))
             else:
                 self._record_result("")

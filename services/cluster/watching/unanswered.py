@@ -23,13 +23,13 @@ from typing import Final
 import structlog
 
 from sharedlog.engine import Engine, Head, Stored
-from sharedlog.errors import Halted, Refused, Unknown
+from sharedlog.errors import EngineRefused, EngineUnavailable, Halted
 
 ANSWER_MS: Final = 3_000
 """Time in milliseconds after which a waiting call is reported."""
-LOOK_SECONDS: Final = 1.0
-AGAIN_SECONDS: Final = 5.0
-NOTHING_WRONG: Final = (
+POLL_SECONDS: Final = 1.0
+REPEAT_SECONDS: Final = 5.0
+SETTINGS_OK: Final = (
     "Its settings are as they must be, so it is slow, full or out of reach. To look: tidewheel cluster "
     "doctor URL"
 )
@@ -37,7 +37,7 @@ NOTHING_WRONG: Final = (
 log = structlog.get_logger()
 
 
-class WatchedEngine:
+class TimedEngine:
     """An engine wrapper that measures how long calls wait. `clock` returns monotonic milliseconds."""
 
     def __init__(self, engine: Engine, clock: Callable[[], int]) -> None:
@@ -67,10 +67,10 @@ class WatchedEngine:
         with self._measure_wait("append_if"):
             return self._engine.append_if(head, stored, following)
 
-    def note(self, stored: bytes) -> None:
+    def append_unchecked(self, stored: bytes) -> None:
         """See `Engine`."""
-        with self._measure_wait("note"):
-            self._engine.note(stored)
+        with self._measure_wait("append_unchecked"):
+            self._engine.append_unchecked(stored)
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         """See `Engine`."""
@@ -101,7 +101,7 @@ class WatchedEngine:
             self._began_ms[number] = self._clock()
         try:
             yield
-        except Unknown:
+        except EngineUnavailable:
             self._failed.add(kind)
             raise
         else:
@@ -140,24 +140,24 @@ class EngineDiagnosis:
     async def watch(self) -> None:
         """Check periodically for waiting calls until cancelled."""
         while True:
-            await self._pause(LOOK_SECONDS)
+            await self._pause(POLL_SECONDS)
             while self.seconds:
                 await self._diagnose()
-                await self._pause(AGAIN_SECONDS)
+                await self._pause(REPEAT_SECONDS)
             if self._why and self._answers():
                 self._why = ""
                 log.warning("the shared log answers again")
-                await self._look()  # a successful check lets a leader accept messages again
+                await self._query_settings()  # a successful check lets a leader accept messages again
 
     async def _diagnose(self) -> None:
-        found = await self._look()
-        why = " ".join(found) or NOTHING_WRONG
+        found = await self._query_settings()
+        why = " ".join(found) or SETTINGS_OK
         if why != self._why:
             log.error("the shared log does not answer", seconds=round(self.seconds), why=why)
         self._why = why
 
-    async def _look(self) -> list[str]:
+    async def _query_settings(self) -> list[str]:
         try:
             return await self._ask()
-        except (Unknown, Refused, Halted) as error:
+        except (EngineUnavailable, EngineRefused, Halted) as error:
             return [str(error)]

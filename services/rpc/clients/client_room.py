@@ -14,7 +14,7 @@
    for the address and connection at that node (`services.cluster.forwarding.origin_signatures`), not for the
    node itself.
 4. Each search removes up to one sixteenth of the sessions. A search that found no idle session is not
-   repeated for `LOOK_EACH_MS`.
+   repeated for `CHECK_INTERVAL_MS`.
 
 Limits (`commitlog.limits`): `CLIENTS_PER_CONNECTION_MAX` equals the maximum number of streams of a
 connection, because each connected client has one stream. Official clients use a separate connection or share
@@ -41,7 +41,7 @@ from services.rpc.clients.session import Session
 from services.rpc.wire.caller import Caller
 from services.rpc.wire.errors import TooManyClients
 
-LOOK_EACH_MS: Final = 1_000
+CHECK_INTERVAL_MS: Final = 1_000
 LOG_EACH_MS: Final = 10_000
 FORGOTTEN_PART: Final = 16
 BROKER, ADDRESS, CONNECTION = "broker", "address", "connection"
@@ -53,7 +53,7 @@ NoteRefused = Callable[[str, str, str, str], None]
 log = structlog.get_logger()
 
 
-def ignore_refused(reason: str, host: str, detail: str, who: str) -> None:
+def ignore_refusal_note(reason: str, host: str, detail: str, who: str) -> None:
     """Ignore the refusal."""
 
 
@@ -82,7 +82,7 @@ class Population:
     """
 
     sessions: dict[str, Session] = field(default_factory=dict)
-    looked_ms: int = -LOOK_EACH_MS
+    looked_ms: int = -CHECK_INTERVAL_MS
 
 
 class ClientRoom:
@@ -96,27 +96,27 @@ class ClientRoom:
         self.refused: Counter[str] = Counter()
         """Number of calls refused because a place was full, by the kind of place."""
         self._logged_ms = -LOG_EACH_MS
-        self._note_refused: NoteRefused = ignore_refused
+        self._note_refused: NoteRefused = ignore_refusal_note
 
-    def refuse_with(self, note: NoteRefused) -> None:
+    def set_refusal_callback(self, note: NoteRefused) -> None:
         """Set the function that receives each refusal: reason, address, message, client id."""
         self._note_refused = note
 
     def make(self, caller: Caller, now_ms: int) -> None:
         """Make room for a caller's session. Raises `TooManyClients`."""
-        for place in places_of(caller.host, caller.connection):
+        for place in limits_of_client(caller.host, caller.connection):
             population = self._populations.get(place)
             if population is not None and len(population.sessions) >= bound_of(place).clients_max:
                 self._make_in(place, population, caller, now_ms)
 
     def add(self, session: Session) -> None:
         """Add a session to the counts."""
-        for place in places_of(session.host, session.connection):
+        for place in limits_of_client(session.host, session.connection):
             self._populations.setdefault(place, Population()).sessions[session.client_id] = session
 
     def remove(self, session: Session) -> None:
         """Remove a session from the counts."""
-        for place in places_of(session.host, session.connection):
+        for place in limits_of_client(session.host, session.connection):
             population = self._populations[place]
             del population.sessions[session.client_id]
             if not population.sessions:
@@ -129,7 +129,7 @@ class ClientRoom:
         self.add(session)
 
     def _make_in(self, place: Place, population: Population, caller: Caller, now_ms: int) -> None:
-        if now_ms - population.looked_ms >= LOOK_EACH_MS:
+        if now_ms - population.looked_ms >= CHECK_INTERVAL_MS:
             idle = idle_of(population.sessions, max(1, len(population.sessions) // FORGOTTEN_PART))
             for session in idle:
                 self._forget(session)
@@ -163,7 +163,7 @@ class ClientRoom:
             )
 
 
-def places_of(host: str, connection: int | str) -> Iterator[Place]:
+def limits_of_client(host: str, connection: int | str) -> Iterator[Place]:
     """Yield the places of a session, most specific first. An unknown connection is omitted."""
     if connection:
         yield Place(CONNECTION, connection)

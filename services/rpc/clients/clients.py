@@ -24,7 +24,7 @@ from services.auth.rights import Kind, Need, Verb
 from services.live.live_broker import LiveBroker
 from services.rpc.clients import settings
 from services.rpc.clients.producers import Producers
-from services.rpc.clients.questions import Questions
+from services.rpc.clients.questions import ClientQueries
 from services.rpc.clients.session import Session, Stream
 from services.rpc.clients.sessions import Sessions
 from services.rpc.clients.settings import MetricFor, check_names, nowhere
@@ -43,7 +43,7 @@ from services.rpc.wire.statuses import OK, refusal
 from tidewheel.errors import TidewheelError
 
 LEAVE_AFTER_SECONDS = 2.0
-FAREWELL_SECONDS = 0.5
+GOODBYE_SECONDS = 0.5
 RENEWALS_PER_LEASE = 3
 SUBSCRIPTIONS_NOTED_MAX: Final = 16
 
@@ -58,15 +58,15 @@ class Clients:
         live: LiveBroker,
         sessions: Sessions,
         producers: Producers,
-        questions: Questions | None = None,
+        questions: ClientQueries | None = None,
         metric_for: MetricFor = nowhere,
     ) -> None:
         self._live, self._sessions, self._producers = live, sessions, producers
-        self._questions = questions or Questions(sessions)
+        self._questions = questions or ClientQueries(sessions)
         self._metric_for = metric_for
         self._renew_seconds = live.settings.auto_renew_lease_ms / 1000 / RENEWALS_PER_LEASE
         self._is_renewing = False
-        sessions.watch_with(self._watch)
+        sessions.set_watch_callback(self._watch)
         live.access.set_dismiss_callback(self._dismiss)
 
     async def telemetry(
@@ -103,7 +103,7 @@ class Clients:
         self._leave(caller.client_id, said_goodbye=True)
         self._live.receivers.remove_subscriptions(caller.client_id)
         with suppress(TimeoutError):
-            async with asyncio.timeout(FAREWELL_SECONDS):
+            async with asyncio.timeout(GOODBYE_SECONDS):
                 for stream in streams:
                     await stream.ended.wait()
         return NotifyClientTerminationResponse(status=OK)
@@ -115,7 +115,7 @@ class Clients:
                     return
                 if command.HasField("settings"):
                     # otherwise Python's client would not send them again for ten minutes
-                    await self._live.wait_until_well()
+                    await self._live.wait_until_available()
                     self._introduce(command.settings, stream)
                 else:
                     self._questions.answered(command, stream.session)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from services.broker.spine.values import Delivery
 
 
-class Lent(NamedTuple):
+class PendingLease(NamedTuple):
     """The leases of one answer, by stored names."""
 
     group: str
@@ -22,6 +22,6 @@ class Lent(NamedTuple):
     handles: list[str]
 
 
-def lent(group: str, topic: str, attempt_id: str, deliveries: list[Delivery]) -> Lent:
+def lent(group: str, topic: str, attempt_id: str, deliveries: list[Delivery]) -> PendingLease:
     """Return the leases of an answer."""
-    return Lent(group, topic, attempt_id, [delivery.receipt_handle for delivery in deliveries])
+    return PendingLease(group, topic, attempt_id, [delivery.receipt_handle for delivery in deliveries])

@@ -26,7 +26,7 @@ from typing import Protocol
 
 import structlog
 
-from services.broker.spine.values import CheckBack
+from services.broker.spine.values import CheckBackRequest
 from services.live.check_back_polls import Read
 from services.live.transactions import ProducerView
 from services.rpc.clients.session import Session
@@ -39,7 +39,7 @@ log = structlog.get_logger()
 PLACES_MAX = 100_000
 PLACES_PER_ADDRESS_MAX = PLACES_MAX // 2
 PLACES_PER_CLIENT_MAX = 1_024
-LOOK_EACH_MIN = 1_000
+CHECKED_PLACES_MIN = 1_000
 """The minimum number of additions between two removals of disconnected producers."""
 
 MayEnd = Callable[[str, str], bool]
@@ -62,7 +62,7 @@ class Places:
 class Halves(Protocol):
     """The part of the broker that has half messages waiting for a producer."""
 
-    def unasked_topics(self) -> list[str]:
+    def topics_awaiting_producers(self) -> list[str]:
         """Topics (stored names) with half messages that wait for an available producer."""
 
     def send_check_backs(self, topic: str) -> None:
@@ -78,7 +78,7 @@ class Producers:
         self._of_client: dict[str, Places] = {}
         self._of_address: Counter[str] = Counter()
         self._places = 0
-        self._until_look = LOOK_EACH_MIN
+        self._until_look = CHECKED_PLACES_MIN
         self._halves: Halves | None = None
 
     def tell(self, halves: Halves) -> None:
@@ -87,13 +87,13 @@ class Producers:
 
     def can_be_asked(self, session: Session) -> None:
         """Notify the core that a client is available for check-backs."""
-        for topic in self._halves.unasked_topics() if self._halves else ():
+        for topic in self._halves.topics_awaiting_producers() if self._halves else ():
             if session.client_id in self._lines.get(topic, ()):
                 self._tell_of(topic, session.client_id)
 
     def all_can_be_asked(self) -> None:
         """Notify the core of all available producers after a change of rights."""
-        for topic in self._halves.unasked_topics() if self._halves else ():
+        for topic in self._halves.topics_awaiting_producers() if self._halves else ():
             for client_id in self._lines.get(topic, ()):
                 self._tell_of(topic, client_id)
 
@@ -118,7 +118,7 @@ class Producers:
             for client_id in line
         ]
 
-    def ask(self, question: CheckBack, read: Read) -> str:
+    def ask(self, question: CheckBackRequest, read: Read) -> str:
         """Send a check-back to the next available producer.
 
         Returns its client id, or an empty string if there is none.
@@ -140,7 +140,7 @@ class Producers:
             if self._sessions.find(client_id) is None:
                 for topic in list(places.topics):
                     self._leave_place(topic, client_id)
-        self._until_look = max(LOOK_EACH_MIN, self._places)
+        self._until_look = max(CHECKED_PLACES_MIN, self._places)
 
     def _take_place(self, topic: str, client_id: str) -> bool:
         """Add an entry for a topic. Returns False if the limit is reached."""
@@ -177,7 +177,7 @@ class Producers:
         if self._halves is not None and self._can_be_asked(topic, client_id):
             self._halves.send_check_backs(topic)
 
-    def _write(self, client_id: str, namespace: str, question: CheckBack, read: Read) -> bool:
+    def _write(self, client_id: str, namespace: str, question: CheckBackRequest, read: Read) -> bool:
         session = self._sessions.find(client_id)
         if session is None or not self._can_be_asked(question.topic, client_id):
             return False

@@ -36,7 +36,7 @@ ANSWER_SECONDS: Final = 10.0
 ANSWERS: Final = ("thread_stack_trace", "verify_message_result", "verify_message_command")
 
 
-class Questions:
+class ClientQueries:
     """Pending requests to clients, and their answers."""
 
     def __init__(self, sessions: Sessions, answer_seconds: float = ANSWER_SECONDS) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from commitlog import limits
 from commitlog.limits import LONG_POLL_MS
-from services.rpc.clients.handover import Lent
+from services.rpc.clients.handover import PendingLease
 from services.rpc.generated.definition_pb2 import ClientType, Settings
 from services.rpc.generated.service_pb2 import TelemetryCommand
 from services.rpc.wire.messages import span_ms
@@ -16,7 +16,7 @@ from services.rpc.wire.names import stored_name
 from tidewheel.errors import ClientMistake
 
 DESCRIBED_BYTES_MAX = 4 * 1024
-ROUTES_NOTED_MAX = 64
+ROUTES_MAX = 64
 """Maximum number of topics that are stored for a client that requested their routes before it sent its
 settings.
 """
@@ -58,7 +58,7 @@ class Stream:
     A stream accepts a command as long as it has room: it has fewer than `COMMANDS_WAITING_MAX` pending
     commands with less than `COMMANDS_WAITING_BYTES_MAX` bytes, and all streams together have less than
     `COMMANDS_WAITING_ALL_BYTES_MAX` bytes. The limits are exceeded by at most one command. If a command was
-    refused, the stream is reported when it has room again (`Sessions.room_with`).
+    refused, the stream is reported when it has room again (`Sessions.set_room`).
 
     `is_over` is set when input from the client is no longer read. `ended` is set when all commands have been
     written or the stream is closed.
@@ -156,7 +156,7 @@ class Session:
     group: str = ""
     poll_ms: int = LONG_POLL_MS
     streams: list[Stream] = field(default_factory=list)
-    lent: dict[tuple[str, str], Lent] = field(default_factory=dict)
+    lent: dict[tuple[str, str], PendingLease] = field(default_factory=dict)
     user: str = ""
     namespace: str = ""
     host: str = ""
@@ -171,7 +171,7 @@ class Session:
 
     def asks_for(self, topic: str, namespace: str) -> bool:
         """Record a route request for a topic (stored name). Returns whether the client is a producer."""
-        if self.client_type == ClientType.CLIENT_TYPE_UNSPECIFIED and len(self.asked_for) < ROUTES_NOTED_MAX:
+        if self.client_type == ClientType.CLIENT_TYPE_UNSPECIFIED and len(self.asked_for) < ROUTES_MAX:
             self.asked_for[topic] = namespace
         return self.is_producer
 

@@ -4,7 +4,8 @@ Sessions are not durable. After a restart, a client is unknown until its first c
 session, and settings are not required (reference/wire-protocol.md 4.7).
 
 - A client may temporarily have several streams. Commands are written to the newest stream.
-- Some libraries do not reopen a stream by themselves (`MUST_REDIAL`). Such a client is made to *redial*: the
+- Some libraries do not reopen a stream by themselves (`REDIALING_CLIENTS`). Such a client is made to
+*redial*: the
   next route answer contains another spelling of the broker's address, which makes the client open a stream
   (`services.rpc.wire.endpoints`). A client is not made to redial while it has a stream, for `REDIAL_AFTER_MS`
   after the last change of the spelling (so that all topics of one refresh get the same address), or after its
@@ -35,15 +36,15 @@ PRESENT_MS = 30_000
 REDIAL_AFTER_MS = 15_000
 FORGET_AFTER_MS = 120_000
 DEPARTED_MAX = 1_024
-MUST_REDIAL = frozenset(("PYTHON", "RUST", "DOTNET"))
+REDIALING_CLIENTS = frozenset(("PYTHON", "RUST", "DOTNET"))
 """Languages whose libraries reopen an ended Telemetry stream only after minutes, or never (.NET)."""
 
 
-def nobody_watches(session: Session) -> None:
+def ignore_new_session(session: Session) -> None:
     """Ignore a broken connection."""
 
 
-def nobody_misses(session: Session) -> None:
+def ignore_forgotten_session(session: Session) -> None:
     """Ignore the event."""
 
 
@@ -61,20 +62,20 @@ class Sessions:
         self._receive_count = 0
         self._forgot_ms = float("-inf")
         self.room = ClientRoom(self._displace)
-        self._watch: Callable[[Session], None] = nobody_watches
-        self._forget: Callable[[Session], None] = nobody_misses
-        self._room: Callable[[Session], None] = nobody_misses
+        self._watch: Callable[[Session], None] = ignore_new_session
+        self._forget: Callable[[Session], None] = ignore_forgotten_session
+        self._room: Callable[[Session], None] = ignore_forgotten_session
         self.backlog = Backlog(lambda session: self._room(session))
 
-    def room_with(self, room: Callable[[Session], None]) -> None:
+    def set_room(self, room: Callable[[Session], None]) -> None:
         """Set the function that is called for each client whose streams have room again."""
         self._room = room
 
-    def watch_with(self, watch: Callable[[Session], None]) -> None:
+    def set_watch_callback(self, watch: Callable[[Session], None]) -> None:
         """Set the function that is called for each client with a broken connection."""
         self._watch = watch
 
-    def forget_with(self, forget: Callable[[Session], None]) -> None:
+    def set_forget_callback(self, forget: Callable[[Session], None]) -> None:
         """Set the function that is called for each removed client."""
         self._forget = forget
 
@@ -120,7 +121,7 @@ class Sessions:
         because they belong to one refresh of several topics.
         """
         session = self.seen(caller)
-        if caller.language not in MUST_REDIAL:
+        if caller.language not in REDIALING_CLIENTS:
             return None
         if session.redialled_ms is None:
             session.redialled_ms = session.seen_ms
@@ -220,7 +221,7 @@ class Sessions:
 
     def _remember(self, session: Session) -> None:
         """Store the spelling sent to a removed client, which may request routes until its process ends."""
-        if session.language in MUST_REDIAL and session.redialled_ms is not None:
+        if session.language in REDIALING_CLIENTS and session.redialled_ms is not None:
             self._departed[session.client_id] = session.redials, session.redialled_ms
             if len(self._departed) > DEPARTED_MAX:
                 del self._departed[next(iter(self._departed))]

@@ -56,7 +56,7 @@ Each takes at least 16 us.
 """
 
 
-class LiteConsuming:
+class LiteHandlers:
     """Handles subscriptions to lite topics."""
 
     def __init__(self, live: LiveBroker, sessions: Sessions) -> None:
@@ -72,7 +72,7 @@ class LiteConsuming:
         live, lite = self._live, self._live.core.lite
         match request.action:
             case LiteSubscriptionAction.PARTIAL_ADD:
-                added = put_together(lite_topics) if caller.language == "PYTHON" else lite_topics
+                added = merge_lite_topics(lite_topics) if caller.language == "PYTHON" else lite_topics
                 await self._add(who, added, start(request))
             case LiteSubscriptionAction.PARTIAL_REMOVE:
                 await live.receivers.subscribe(lite.unsubscribe, who, lite_topics)
@@ -109,7 +109,7 @@ class LiteConsuming:
                 session.streams[-1].write(TelemetryCommand(notify_unsubscribe_lite_command=command))
 
 
-def put_together(lite_topics: list[str]) -> list[str]:
+def merge_lite_topics(lite_topics: list[str]) -> list[str]:
     """Join single characters to one lite topic. A list of longer names is returned unchanged."""
     is_spelled = bool(lite_topics) and all(len(one) == 1 for one in lite_topics)
     return ["".join(lite_topics)] if is_spelled else lite_topics
@@ -131,7 +131,7 @@ def start(request: SyncLiteSubscriptionRequest) -> LiteStart:
     return LiteStart(KINDS[kind], at)
 
 
-def refuse_strangers(session: Session, topic: str, live: LiveBroker) -> None:
+def refuse_unsubscribed_clients(session: Session, topic: str, live: LiveBroker) -> None:
     """Raise `MessageTypeConflict` for a consumer type that cannot subscribe to lite topics.
 
     A client whose type is unknown after a broker restart is accepted and waits until it has subscribed.

@@ -16,7 +16,7 @@ from commitlog import limits
 from commitlog.limits import AUTO_RENEW_LEASE_MS, LEASE_MS_DEFAULT, LONG_POLL_MS, RECEIVE_BATCH_MAX
 from services.broker.spine.values import Delivery
 from services.live.live_broker import LiveBroker
-from services.rpc.clients.handover import Lent, lent
+from services.rpc.clients.handover import PendingLease, lent
 from services.rpc.clients.session import Session
 from services.rpc.clients.sessions import Sessions
 from services.rpc.generated.definition_pb2 import Code
@@ -31,13 +31,13 @@ from services.rpc.generated.service_pb2 import (
     ReceiveMessageRequest,
     ReceiveMessageResponse,
 )
-from services.rpc.handlers.lite_receiving import refuse_strangers
+from services.rpc.handlers.lite_receiving import refuse_unsubscribed_clients
 from services.rpc.wire.caller import Asked, Caller
 from services.rpc.wire.delivered import DeliveryView
 from services.rpc.wire.filters import wanted
 from services.rpc.wire.messages import span_ms, timestamp
 from services.rpc.wire.names import stored_name
-from services.rpc.wire.replies import Decided, check_count, varint
+from services.rpc.wire.replies import DecidedReply, check_count, varint
 from services.rpc.wire.statuses import NO_MESSAGES, OK, overall, refusal
 from tidewheel.errors import ClientMistake, TidewheelError
 
@@ -53,7 +53,7 @@ they have received.
 """
 
 
-class Consuming:
+class ConsumerHandlers:
     """Delivers messages and processes their results."""
 
     def __init__(self, live: LiveBroker, sessions: Sessions) -> None:
@@ -66,8 +66,8 @@ class Consuming:
         """Yield the status, the messages, and the delivery time. Waits for the first message."""
         group, topic = stored_name(request.group), stored_name(request.message_queue.topic)
         session = self._sessions.seen(caller)
-        refuse_strangers(session, topic, self._live)
-        self._give_back_unheard(session, group, topic, request.attempt_id)
+        refuse_unsubscribed_clients(session, topic, self._live)
+        self._release_unanswered(session, group, topic, request.attempt_id)
         deliveries = await self._lease(request, session, poll_seconds(request, session, caller))
         if not deliveries:
             yield NOTHING
@@ -90,14 +90,14 @@ class Consuming:
             else:
                 self._live.receivers.release_all(answer.group, answer.topic, answer.handles)
 
-    def ack_messages(self, calls: Sequence[Asked]) -> list[Decided | TidewheelError]:
+    def ack_messages(self, calls: Sequence[Asked]) -> list[DecidedReply | TidewheelError]:
         """Acknowledge the deliveries of several calls.
 
         Consecutive calls for the same topic are processed together.
 
         Each delivery has a separate result.
         """
-        answers: list[Decided | TidewheelError] = []
+        answers: list[DecidedReply | TidewheelError] = []
         for name, run in groupby(map(self._acknowledging, calls), lambda one: one[0]):
             said = [entries for _, entries in run]
             handles = [entry.receipt_handle for entries in said for entry in entries]
@@ -105,7 +105,7 @@ class Consuming:
                 answers += [name] * len(said)
                 continue
             try:
-                told = iter(self._live.decide(self._live.core.receiving.ack_many, *name, handles))
+                told = iter(self._live.call_with_time(self._live.core.receiving.ack_many, *name, handles))
             except TidewheelError as error:
                 answers += [error] * len(said)
             else:
@@ -127,10 +127,12 @@ class Consuming:
         except TidewheelError as error:
             return error, ()
 
-    def change_invisible_duration(self, request: ChangeInvisibleDurationRequest, caller: Caller) -> Decided:
+    def change_invisible_duration(
+        self, request: ChangeInvisibleDurationRequest, caller: Caller
+    ) -> DecidedReply:
         """Change the lease of a delivery. The old receipt handle becomes invalid."""
         self._sessions.seen(caller)
-        handle, durable_at = self._live.decide(
+        handle, durable_at = self._live.call_with_time(
             self._live.core.receiving.change_invisible,
             stored_name(request.group),
             stored_name(request.topic),
@@ -139,22 +141,22 @@ class Consuming:
             request.suspend,
         )
         reply = ChangeInvisibleDurationResponse(status=OK, receipt_handle=handle)
-        return Decided(durable_at, reply.SerializeToString())
+        return DecidedReply(durable_at, reply.SerializeToString())
 
     def forward_message_to_dead_letter_queue(
         self, request: ForwardMessageToDeadLetterQueueRequest, caller: Caller
-    ) -> Decided:
+    ) -> DecidedReply:
         """Move a delivery to the group's dead-letter queue."""
         self._sessions.seen(caller)
-        durable_at = self._live.decide(
+        durable_at = self._live.call_with_time(
             partial(self._live.core.receiving.forward_to_dead_letter, attempt=attempts_of(request, caller)),
             stored_name(request.group),
             stored_name(request.topic),
             request.receipt_handle,
         )
-        return Decided(durable_at, FORWARDED)
+        return DecidedReply(durable_at, FORWARDED)
 
-    def _give_back_unheard(self, session: Session, group: str, topic: str, attempt_id: str) -> None:
+    def _release_unanswered(self, session: Session, group: str, topic: str, attempt_id: str) -> None:
         last = session.lent.pop((group, topic), None)
         if last is not None and attempt_id and last.attempt_id == attempt_id:
             self._live.receivers.release_all(last.group, last.topic, last.handles)
@@ -179,7 +181,7 @@ class Consuming:
 
 def acknowledged_reply(
     entries: Sequence[AckMessageEntry], answers: Sequence[int | TidewheelError]
-) -> Decided:
+) -> DecidedReply:
     """Return the reply to acknowledgements, and the log offset that must be durable before it is sent.
 
     If all succeeded, the reply consists of the request's entries with a status added to each.
@@ -187,7 +189,7 @@ def acknowledged_reply(
     told = [answer for answer in answers if isinstance(answer, int)]
     durable_at = max(told, default=0)
     if len(told) == len(answers):
-        return Decided(durable_at, ACKNOWLEDGED + b"".join(map(entry_reply, entries)))
+        return DecidedReply(durable_at, ACKNOWLEDGED + b"".join(map(entry_reply, entries)))
     results = [
         AckMessageResultEntry(
             message_id=entry.message_id,
@@ -198,7 +200,7 @@ def acknowledged_reply(
     ]
     status = overall([one.status for one in results])
     reply = AckMessageResponse(status=status, entries=results)
-    return Decided(durable_at, reply.SerializeToString(), Code.Name(status.code))
+    return DecidedReply(durable_at, reply.SerializeToString(), Code.Name(status.code))
 
 
 def entry_reply(entry: AckMessageEntry) -> bytes:
@@ -208,11 +210,11 @@ def entry_reply(entry: AckMessageEntry) -> bytes:
     return b"\x12%b%b%b" % (varint(len(said) + len(ENTRY_OK)), said, ENTRY_OK)
 
 
-def remember(session: Session, answer: Lent) -> None:
+def remember(session: Session, answer: PendingLease) -> None:
     """Store the last answer for a group and topic, in case the client repeats the request."""
     session.lent.pop((answer.group, answer.topic), None)
     session.lent[answer.group, answer.topic] = answer
-    if len(session.lent) > limits.LENT_PER_CLIENT_MAX:
+    if len(session.lent) > limits.LEASES_PER_CLIENT_MAX:
         del session.lent[next(iter(session.lent))]
 
 

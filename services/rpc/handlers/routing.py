@@ -25,7 +25,7 @@ APART = (MessageType.MIXED, MessageType.PRIORITY, MessageType.LITE)
 ACCEPTED = [kind.value for kind in MessageType if kind not in APART]
 
 
-class Routing:
+class RouteHandlers:
     """Answers route and assignment queries."""
 
     def __init__(

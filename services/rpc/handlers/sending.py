@@ -26,7 +26,7 @@ from services.rpc.generated.service_pb2 import (
 from services.rpc.wire.caller import Asked, Caller
 from services.rpc.wire.messages import from_wire
 from services.rpc.wire.names import stored_name
-from services.rpc.wire.replies import Decided, check_count, field, text_field, varint
+from services.rpc.wire.replies import DecidedReply, check_count, field, text_field, varint
 from services.rpc.wire.statuses import OK, overall, refusal
 from tidewheel.errors import NotFound, TidewheelError, TransactionEnded
 
@@ -45,22 +45,22 @@ RESOLUTIONS = {
 }
 
 
-class Producing:
+class ProducerHandlers:
     """Handles messages, ends of transactions, and recalls."""
 
     def __init__(self, live: LiveBroker, sessions: Sessions, producers: Producers) -> None:
         self._live, self._sessions, self._producers = live, sessions, producers
 
-    def send_messages(self, calls: Sequence[Asked]) -> list[Decided | TidewheelError]:
+    def send_messages(self, calls: Sequence[Asked]) -> list[DecidedReply | TidewheelError]:
         """Store the messages of several calls. Each call has a separate result.
 
         Without a core, all calls are refused.
         """
-        return self._live.decide(self._send_each, calls)
+        return self._live.call_with_time(self._send_each, calls)
 
-    def _send_each(self, calls: Sequence[Asked], now_ms: int) -> list[Decided | TidewheelError]:
+    def _send_each(self, calls: Sequence[Asked], now_ms: int) -> list[DecidedReply | TidewheelError]:
         sending, offset_ms = self._live.core.sending, self._live.clock.offset_ms
-        told: list[Decided | TidewheelError] = []
+        told: list[DecidedReply | TidewheelError] = []
         for request, caller in calls:
             sent = request.messages
             try:
@@ -72,7 +72,7 @@ class Producing:
                 answers = [self._send(one, caller, sending, offset_ms, now_ms) for one in sent]
                 only = answers[0]
                 if len(answers) == 1 and isinstance(only, SendReceipt):  # the most frequent case
-                    told.append(Decided(only.durable_at, ENTRY_OK + stored_entry(only)))
+                    told.append(DecidedReply(only.durable_at, ENTRY_OK + stored_entry(only)))
                 else:
                     told.append(sent_reply(request, answers))
         return told
@@ -87,14 +87,14 @@ class Producing:
         try:
             message = with_absolute_times(from_wire(sent, caller), now_ms - offset_ms)
             if offset_ms:
-                message = self._live.clock.inward(message)
+                message = self._live.clock.to_broker_time(message)
             receipt = sending.send(message, now_ms)
         except TidewheelError as error:
             return error
         self._producers.add(message.topic, caller.client_id, sent.topic.resource_namespace)
         return receipt
 
-    def end_transaction(self, request: EndTransactionRequest, caller: Caller) -> Decided:
+    def end_transaction(self, request: EndTransactionRequest, caller: Caller) -> DecidedReply:
         """Commit or roll back.
 
         An unspecified resolution means that the producer does not know the outcome yet.
@@ -105,7 +105,7 @@ class Producing:
         answer, durable_at = "UNKNOWN" if resolution is None else resolution.value, 0
         try:
             if resolution is not None:
-                ended = self._live.decide(
+                ended = self._live.call_with_time(
                     self._live.core.transactions.end,
                     topic,
                     request.transaction_id,
@@ -119,22 +119,24 @@ class Producing:
             raise
         self._producers.add(topic, caller.client_id, request.topic.resource_namespace)
         told = partial(self._live.record_answer, request.transaction_id, answer)
-        return Decided(durable_at, ENDED, then=told)
+        return DecidedReply(durable_at, ENDED, then=told)
 
-    def recall_message(self, request: RecallMessageRequest, caller: Caller) -> Decided:
+    def recall_message(self, request: RecallMessageRequest, caller: Caller) -> DecidedReply:
         """Cancel a delayed message. A repeated recall succeeds.
 
         A recall after the delivery is refused with the delivery time.
         """
         self._sessions.seen(caller)
         live, topic = self._live, stored_name(request.topic)
-        verdict = live.clock.outward(live.decide(live.core.timers.recall, topic, request.recall_handle))
+        verdict = live.clock.to_real_time(
+            live.call_with_time(live.core.timers.recall, topic, request.recall_handle)
+        )
         refuse_if_not_cancelled(verdict)
         reply = RecallMessageResponse(status=OK, message_id=verdict.message_id)
-        return Decided(verdict.durable_at, reply.SerializeToString())
+        return DecidedReply(verdict.durable_at, reply.SerializeToString())
 
 
-def sent_reply(request: SendMessageRequest, answers: list[Answer]) -> Decided:
+def sent_reply(request: SendMessageRequest, answers: list[Answer]) -> DecidedReply:
     """Return the reply for stored or refused messages, and the log offset that must be durable before it is
     sent.
     """
@@ -145,10 +147,10 @@ def sent_reply(request: SendMessageRequest, answers: list[Answer]) -> Decided:
         if answer.durable_at > durable_at:
             durable_at = answer.durable_at
         parts.append(stored_entry(answer))
-    return Decided(durable_at, b"".join(parts))
+    return DecidedReply(durable_at, b"".join(parts))
 
 
-def refused_reply(request: SendMessageRequest, answers: list[Answer]) -> Decided:
+def refused_reply(request: SendMessageRequest, answers: list[Answer]) -> DecidedReply:
     """Return the reply for messages of which at least one was refused."""
     results = [
         stored_result(answer)
@@ -159,7 +161,7 @@ def refused_reply(request: SendMessageRequest, answers: list[Answer]) -> Decided
     rests = [one.durable_at if isinstance(one, SendReceipt) else required_offset(one) for one in answers]
     status = overall([one.status for one in results])
     reply = SendMessageResponse(status=status, entries=results)
-    return Decided(max(rests), reply.SerializeToString(), wire.Code.Name(status.code))
+    return DecidedReply(max(rests), reply.SerializeToString(), wire.Code.Name(status.code))
 
 
 def stored_entry(receipt: SendReceipt) -> bytes:

@@ -21,7 +21,7 @@ NAME_CHARACTERS_MAX: Final = 255
 STATUSES: Final = ("", "success", "failure")
 
 
-class Exported(NamedTuple):
+class ExportedSeries(NamedTuple):
     """A time series as exported by a client. `began_ms` is 0 if it is not specified."""
 
     name: str
@@ -34,7 +34,7 @@ class Exported(NamedTuple):
     is_new: bool
 
 
-def of_otlp(request: Any) -> Iterator[Exported | None]:
+def of_otlp(request: Any) -> Iterator[ExportedSeries | None]:
     """Yield the series of an OTLP request, and None for each skipped series."""
     scopes = (scope for part in request.resource_metrics for scope in part.scope_metrics)
     for metric in (metric for scope in scopes for metric in scope.metrics):
@@ -53,7 +53,7 @@ def of_otlp(request: Any) -> Iterator[Exported | None]:
             yield None
 
 
-def of_opencensus(request: Any) -> Iterator[Exported | None]:
+def of_opencensus(request: Any) -> Iterator[ExportedSeries | None]:
     """Yield the series of an OpenCensus request, and None for each skipped series."""
     for metric in request.metrics:
         name = metric.metric_descriptor.name
@@ -85,7 +85,7 @@ def attributes(point: Any) -> dict[str, str]:
 
 def exported(
     name: str, named: Mapping[str, str], value: Value | None, began_ms: int = 0, *, is_new: bool = False
-) -> Exported | None:
+) -> ExportedSeries | None:
     """Return a series, or None if it is invalid."""
     client_id, topic, group, status = (
         named.get(key, "") for key in ("client_id", "topic", "consumer_group", "invocation_status")
@@ -95,4 +95,4 @@ def exported(
         return None
     if not isinstance(value, Histogram) and not 0 <= value <= NUMBER_MAX:
         return None
-    return Exported(name, client_id, topic, group, status, value, began_ms, is_new)
+    return ExportedSeries(name, client_id, topic, group, status, value, began_ms, is_new)

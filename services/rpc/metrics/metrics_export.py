@@ -30,7 +30,7 @@ from services.rpc.clients.settings import NO_METRICS
 from services.rpc.generated import metrics_service_pb2 as otlp
 from services.rpc.generated import opencensus_pb2 as opencensus
 from services.rpc.generated.definition_pb2 import Metric, Resource, Settings
-from services.rpc.metrics.export_formats import Exported, of_opencensus, of_otlp
+from services.rpc.metrics.export_formats import ExportedSeries, of_opencensus, of_otlp
 from services.rpc.serving.service import Rpc, Streaming, Unary
 from services.rpc.wire.caller import Caller
 from services.rpc.wire.endpoints import Advertised
@@ -46,7 +46,9 @@ LEFT_MAX: Final = 256
 """Maximum number of departed clients whose last export is accepted. They send it while they terminate."""
 CANNOT_SIGN: Final = "GO"
 CANNOT_ENCRYPT: Final = "PYTHON"
-LEFT_OUT: Final = "Taken is what official clients measure, if client, topic and group are known here."
+UNSUPPORTED_METRICS: Final = (
+    "Taken is what official clients measure, if client, topic and group are known here."
+)
 
 MayName = Callable[[str, Key], bool]
 """Returns whether a user has a right on the topic and the group of a series."""
@@ -57,7 +59,7 @@ def allow_all(user: str, key: Key) -> bool:
     return True
 
 
-class Exports:
+class MetricsExporter:
     """Accepts client metrics, and tells clients where to export them."""
 
     def __init__(
@@ -71,7 +73,7 @@ class Exports:
         self._live, self._sessions, self._metrics, self._advertised = live, sessions, metrics, advertised
         self._may_name = may_name
         self._left: dict[str, Session] = {}
-        sessions.forget_with(self._leaves)
+        sessions.set_forget_callback(self._leaves)
 
     def metric_for(self, described: Settings, session: Session) -> Metric:
         """Return the metrics setting for a client."""
@@ -105,7 +107,7 @@ class Exports:
         reply = otlp.ExportMetricsServiceResponse()
         if left_out:
             reply.partial_success.rejected_data_points = left_out
-            reply.partial_success.error_message = LEFT_OUT
+            reply.partial_success.error_message = UNSUPPORTED_METRICS
         return reply
 
     async def export_to_agent(
@@ -117,7 +119,9 @@ class Exports:
         return
         yield  # makes this function a generator
 
-    def _take(self, request: Any, read: Callable[[Any], Iterable[Exported | None]], caller: Caller) -> int:
+    def _take(
+        self, request: Any, read: Callable[[Any], Iterable[ExportedSeries | None]], caller: Caller
+    ) -> int:
         """Process one request. Returns the number of rejected series."""
         if request.ByteSize() > EXPORT_BYTES_MAX:
             raise ClientMistake(
@@ -137,7 +141,7 @@ class Exports:
         is_there = self._sessions.find(client_id) is not None
         return self._metrics.report(client_id, series, is_there=is_there)
 
-    def _session(self, one: Exported, caller: Caller) -> Session | None:
+    def _session(self, one: ExportedSeries, caller: Caller) -> Session | None:
         """Return the session of the exporting client, which must belong to the caller's user."""
         client_id = f"{caller.user}/{one.client_id}" if caller.user else one.client_id
         return self._sessions.find(client_id) or self._left.get(client_id)
@@ -151,7 +155,7 @@ class Exports:
             del self._left[next(iter(self._left))]
 
     @staticmethod
-    def _reported(one: Exported, session: Session) -> ReportedSeries:
+    def _reported(one: ExportedSeries, session: Session) -> ReportedSeries:
         topic, group = (
             stored_name(Resource(resource_namespace=session.namespace, name=name)) if name else ""
             for name in (one.topic, one.group)

@@ -26,21 +26,21 @@ from typing import Any, Final
 
 from commitlog.limits import CALLS_PER_TURN_BYTES_MAX, CALLS_PER_TURN_MAX, ENTRIES_PER_REQUEST_MAX
 from services.rpc.generated.definition_pb2 import Code
-from services.rpc.serving.turns import Call, Turns
+from services.rpc.serving.turns import Call, CallScheduler
 from services.rpc.wire.statuses import overall
 
 OK: Final = Code.Name(Code.OK)
 
 
-class Gathering:
+class CallGatherer:
     """The calls that arrived in this event loop iteration, which `turns` executes together.
 
     Calls beyond `CALLS_PER_TURN_MAX` messages or `CALLS_PER_TURN_BYTES_MAX` wait for the next iteration, so
     that timers and durable answers are processed in between. A call with several messages counts as that many
-    messages. A call that exceeds the limits is executed in parts (`Parts`), one per iteration.
+    messages. A call that exceeds the limits is executed in parts (`SplitReplies`), one per iteration.
     """
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: CallScheduler) -> None:
         self._turns, self._loop = turns, asyncio.get_running_loop()
         self._calls: list[Call] = []
         self._is_scheduled = False
@@ -59,8 +59,8 @@ class Gathering:
         self._is_scheduled = False
         count = self._count_of_turn()
         calls, self._calls = self._calls[:count], self._calls[count:]
-        if count == 1 and is_taken_in_parts(calls[0]):
-            self._calls = Parts(calls[0]).calls + self._calls
+        if count == 1 and is_split(calls[0]):
+            self._calls = SplitReplies(calls[0]).calls + self._calls
             calls = [self._calls.pop(0)]
         self._turns.take(calls)
         if self._calls:  # scheduled last, so that a part that waits for room does so before the next part
@@ -77,15 +77,15 @@ class Gathering:
         return len(self._calls)
 
 
-class Parts:
+class SplitReplies:
     """A call divided into smaller calls, whose replies are combined."""
 
     def __init__(self, call: Call) -> None:
         self._call, self._entries = call, call.rpc.entries
         assert self._entries is not None, "a call without messages has no parts"
         self._parts = [
-            Part(call.request, self._entries.name, messages, part_bytes)
-            for messages, part_bytes in divided(call)
+            CallPart(call.request, self._entries.name, messages, part_bytes)
+            for messages, part_bytes in split_call(call)
         ]
         self._replies: dict[int, tuple[bytes, str]] = {}
         """The reply of each part and the name of its status code."""
@@ -131,7 +131,7 @@ class Parts:
         return whole
 
 
-class Part:
+class CallPart:
     """A request with some of the messages. All other fields are those of the original request."""
 
     def __init__(self, request: Any, name: str, messages: Sequence[Any], part_bytes: int) -> None:
@@ -143,7 +143,7 @@ class Part:
         return getattr(self._request, name)
 
 
-def divided(call: Call) -> Iterator[tuple[list[Any], int]]:
+def split_call(call: Call) -> Iterator[tuple[list[Any], int]]:
     """Yield the messages of a call in parts within the limits, with the size of each part in bytes.
 
     Bytes outside bodies are distributed over the messages. A part with a single message may exceed the limit.
@@ -165,7 +165,7 @@ def divided(call: Call) -> Iterator[tuple[list[Any], int]]:
     yield part, part_bytes
 
 
-def is_taken_in_parts(call: Call) -> bool:
+def is_split(call: Call) -> bool:
     """Return whether a call has several messages and exceeds the limits."""
     is_large = call.request_bytes > CALLS_PER_TURN_BYTES_MAX
     return (2 if is_large else CALLS_PER_TURN_MAX + 1) <= messages_of(call) <= ENTRIES_PER_REQUEST_MAX

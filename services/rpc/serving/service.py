@@ -21,12 +21,12 @@ from services.live.errors import make_read_error
 from services.rpc.clients.clients import Clients
 from services.rpc.generated import service_pb2 as wire
 from services.rpc.generated.definition_pb2 import Code, Status
-from services.rpc.handlers.lite_receiving import LiteConsuming
-from services.rpc.handlers.receiving import Consuming
-from services.rpc.handlers.routing import Routing
-from services.rpc.handlers.sending import Producing
+from services.rpc.handlers.lite_receiving import LiteHandlers
+from services.rpc.handlers.receiving import ConsumerHandlers
+from services.rpc.handlers.routing import RouteHandlers
+from services.rpc.handlers.sending import ProducerHandlers
 from services.rpc.wire.caller import Asked, Caller
-from services.rpc.wire.replies import Decided
+from services.rpc.wire.replies import DecidedReply
 from services.rpc.wire.statuses import BUG, CLIENT_ID_REQUIRED, OK, refusal
 from tidewheel.errors import TidewheelError
 
@@ -67,7 +67,7 @@ def no_records(request: Any) -> int:
     return 0
 
 
-Decide = Callable[[Sequence[Asked]], Sequence[Decided | Exception]]
+Decide = Callable[[Sequence[Asked]], Sequence[DecidedReply | Exception]]
 """Executes calls of one RPC, in order.
 
 Each call gets the result that it would get alone, or the error that refuses it.
@@ -100,11 +100,11 @@ class Prompt:
     takes_new: bool = False
 
 
-def one_by_one(handler: Callable[[Any, Caller], Decided]) -> Decide:
+def per_call_handler(handler: Callable[[Any, Caller], DecidedReply]) -> Decide:
     """Return a `Decide` function that executes calls independently."""
 
-    def decide(calls: Sequence[Asked]) -> list[Decided | Exception]:
-        answers: list[Decided | Exception] = []
+    def decide(calls: Sequence[Asked]) -> list[DecidedReply | Exception]:
+        answers: list[DecidedReply | Exception] = []
         for request, caller in calls:
             try:
                 answers.append(handler(request, caller))
@@ -135,7 +135,11 @@ Rpc = Unary | Prompt | Streaming
 
 
 def table(
-    routing: Routing, producing: Producing, consuming: Consuming, lite: LiteConsuming, clients: Clients
+    routing: RouteHandlers,
+    producing: ProducerHandlers,
+    consuming: ConsumerHandlers,
+    lite: LiteHandlers,
+    clients: Clients,
 ) -> dict[str, Rpc]:
     """Return the RPCs that official clients call, by name."""
     return {
@@ -154,11 +158,11 @@ def table(
         "EndTransaction": Prompt(
             wire.EndTransactionRequest,
             wire.EndTransactionResponse,
-            one_by_one(producing.end_transaction),
+            per_call_handler(producing.end_transaction),
             a_copy,
         ),
         "RecallMessage": Prompt(
-            wire.RecallMessageRequest, wire.RecallMessageResponse, one_by_one(producing.recall_message)
+            wire.RecallMessageRequest, wire.RecallMessageResponse, per_call_handler(producing.recall_message)
         ),
         "ReceiveMessage": Streaming(
             wire.ReceiveMessageRequest, wire.ReceiveMessageResponse, consuming.receive_message
@@ -172,12 +176,12 @@ def table(
         "ChangeInvisibleDuration": Prompt(
             wire.ChangeInvisibleDurationRequest,
             wire.ChangeInvisibleDurationResponse,
-            one_by_one(consuming.change_invisible_duration),
+            per_call_handler(consuming.change_invisible_duration),
         ),
         "ForwardMessageToDeadLetterQueue": Prompt(
             wire.ForwardMessageToDeadLetterQueueRequest,
             wire.ForwardMessageToDeadLetterQueueResponse,
-            one_by_one(consuming.forward_message_to_dead_letter_queue),
+            per_call_handler(consuming.forward_message_to_dead_letter_queue),
             a_copy,
         ),
         "SyncLiteSubscription": Unary(

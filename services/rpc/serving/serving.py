@@ -25,7 +25,7 @@ from services.front.grpc_calls import CallReceived, CallStarted, Method
 from services.front.grpc_wire import Refused, Status, parse_timeout
 from services.front.header_fields import CompressionError, Head
 from services.rpc.generated.definition_pb2 import Code
-from services.rpc.serving.gathering import Gathering
+from services.rpc.serving.gathering import CallGatherer
 from services.rpc.serving.service import (
     NAME,
     CallRefused,
@@ -38,7 +38,7 @@ from services.rpc.serving.service import (
     reply_to,
     stream_to,
 )
-from services.rpc.serving.turns import Call, Turns
+from services.rpc.serving.turns import Call, CallScheduler
 from services.rpc.wire.caller import Caller, Origin
 from services.rpc.wire.request_shape import TOO_MANY, has_too_many_fields
 
@@ -74,10 +74,14 @@ class Serving:
     """Answers the calls of all connections."""
 
     def __init__(
-        self, rpcs: Mapping[str, Rpc], turns: Turns, observe: Observe, origin_of: OriginOf = not_forwarded
+        self,
+        rpcs: Mapping[str, Rpc],
+        turns: CallScheduler,
+        observe: Observe,
+        origin_of: OriginOf = not_forwarded,
     ) -> None:
         self._origin_of = origin_of
-        self._gathering, self._observe = Gathering(turns), observe
+        self._gathering, self._observe = CallGatherer(turns), observe
         self._methods: dict[str, Method] = {}
         for name, rpc in rpcs.items():
             takes_stream = isinstance(rpc, Streaming) and rpc.both_ways

@@ -33,7 +33,7 @@ from services.live.live_broker import LiveBroker
 from services.rpc.generated.definition_pb2 import Code, Status
 from services.rpc.serving.service import NoClientId, Observe, Prompt, no_records, status_of
 from services.rpc.wire.caller import Caller
-from services.rpc.wire.replies import Decided
+from services.rpc.wire.replies import DecidedReply
 from services.rpc.wire.statuses import BUG, name_of
 from tidewheel.errors import TidewheelError
 
@@ -93,7 +93,7 @@ class Call:
         self.answer(refused(self.rpc, status_of(error)))
 
 
-class Turns:
+class CallScheduler:
     """Executes calls on a live broker."""
 
     def __init__(self, live: LiveBroker) -> None:
@@ -123,7 +123,7 @@ class Turns:
                 self._keep(asyncio.ensure_future(self._wait(call, new_bytes)))
 
     def _decide(self, rpc: Prompt, calls: list[Call]) -> None:
-        answers: Sequence[Decided | Exception]
+        answers: Sequence[DecidedReply | Exception]
         try:
             answers = rpc.decide([(call.request, call.caller) for call in calls])
         except Exception as bug:
@@ -131,8 +131,8 @@ class Turns:
         for call, answer in zip(calls, answers, strict=True):
             self._give(call, answer)
 
-    def _give(self, call: Call, answer: Decided | Exception) -> None:
-        if isinstance(answer, Decided):
+    def _give(self, call: Call, answer: DecidedReply | Exception) -> None:
+        if isinstance(answer, DecidedReply):
             offset, reply, call.code, call.then = answer
         else:
             status, offset = self._status_of(call, answer), required_offset(answer)

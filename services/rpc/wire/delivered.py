@@ -96,7 +96,7 @@ class DeliveryView:
         system = SYSTEM % (
             texts,
             md5(body, usedforsecurity=False).hexdigest().upper().encode(),
-            few_fields(
+            encode_short_fields(
                 NORMAL if TYPING.isdisjoint(given) else TYPES[message_type(given)],
                 record.sys_flag & COMPRESSED,
                 record.queue_id,
@@ -186,7 +186,7 @@ def topic_field(stored: str | bytes, namespace: str) -> bytes:
 
 
 @lru_cache(REMEMBERED)
-def few_fields(message_type: wire.MessageType, is_gzip: int, queue_id: int, attempt: int) -> bytes:
+def encode_short_fields(message_type: wire.MessageType, is_gzip: int, queue_id: int, attempt: int) -> bytes:
     """Return the encoding of the fields with few values: encoding 5, type 6, queue 13, attempt 16."""
     encoding = wire.Encoding.GZIP if is_gzip else wire.Encoding.IDENTITY
     few = wire.SystemProperties(body_encoding=encoding, message_type=message_type)

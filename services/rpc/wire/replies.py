@@ -12,7 +12,7 @@ from commitlog.limits import ENTRIES_PER_REQUEST_MAX
 from tidewheel.errors import ClientMistake
 
 
-class Decided(NamedTuple):
+class DecidedReply(NamedTuple):
     """The result of a call: the encoded reply, and the log offset that must be durable before it is sent.
 
     `code` is the name of the reply's status code. `then` is called when the reply is sent.

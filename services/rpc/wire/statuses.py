@@ -32,7 +32,7 @@ from services.broker.spine.errors import (
     TooManyLiteTopics,
     TopicNotFound,
 )
-from services.live.errors import BrokerBroken, ResultUnknown, StoreUnwell
+from services.live.errors import BrokerBroken, ResultUnknown, StoreUnavailable
 from services.rpc.generated.definition_pb2 import Code, Status
 from tidewheel.errors import (
     AccessRefused,
@@ -88,7 +88,7 @@ CODES: Final[Mapping[type[TidewheelError], Code]] = {
     TooManyLiteTopics: Code.LITE_TOPIC_QUOTA_EXCEEDED,
     TooManyLiteSubscriptions: Code.LITE_SUBSCRIPTION_QUOTA_EXCEEDED,
     ResultUnknown: Code.INTERNAL_SERVER_ERROR,
-    StoreUnwell: Code.INTERNAL_SERVER_ERROR,  # Python's client gives up immediately on TOO_MANY_REQUESTS
+    StoreUnavailable: Code.INTERNAL_SERVER_ERROR,  # Python's client gives up immediately on TOO_MANY_REQUESTS
     BrokerBroken: Code.INTERNAL_SERVER_ERROR,
     Unauthorized: Code.UNAUTHORIZED,
     IllegalTopic: Code.ILLEGAL_TOPIC,

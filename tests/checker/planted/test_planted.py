@@ -205,7 +205,7 @@ class Files:
         """Return where the accepted history of the first so many records ends."""
         fold = Fold(decode(self.records[0][2], None).cluster)
         for at, _, stored in self.records[:count]:
-            fold.take(at, stored)
+            fold.apply_record(at, stored)
         return fold.end
 
     def restore(self, start: int) -> None:

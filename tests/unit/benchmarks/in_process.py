@@ -20,7 +20,7 @@ from services.live.live_broker import LiveBroker
 from services.rpc.clients.sessions import Sessions
 from services.rpc.rpcs import all_rpcs
 from services.rpc.serving.serving import Serving
-from services.rpc.serving.turns import Turns
+from services.rpc.serving.turns import CallScheduler
 from services.rpc.wire.endpoints import Advertised
 from tests.memory_disk import MemoryDisk
 
@@ -42,7 +42,7 @@ class InProcess:
         self.live = LiveBroker(MemoryDisk(), SETTINGS, now_ms, loop.call_later, writer)
         self.sessions = Sessions(now_ms)
         rpcs = all_rpcs(self.live, self.sessions, Advertised("127.0.0.1", 8081, boot=0))
-        shared = ServerState(Serving(rpcs, Turns(self.live), self._observe))
+        shared = ServerState(Serving(rpcs, CallScheduler(self.live), self._observe))
         contexts = make_grpc_context_source(ensure_own_files(certificates, ["127.0.0.1"]))
         self.port = Port(shared, Limits(), "http://h", lambda *_: None, contexts)
         self.listening = socket.create_server(("127.0.0.1", 0))

@@ -6,7 +6,7 @@ import pytest
 
 from commitlog import keep, record
 from commitlog.errors import StoreDamaged
-from commitlog.keep import Keep
+from commitlog.keep import KeepFiles
 from commitlog.record import Record
 from tests.memory_disk import MemoryDisk
 
@@ -26,7 +26,7 @@ def disk() -> MemoryDisk:
 
 
 def test_kept_records_are_read_by_their_place_in_the_log(disk: MemoryDisk) -> None:
-    kept = Keep(disk)
+    kept = KeepFiles(disk)
     assert [kept.read(offset) for offset in OFFSETS] == [stored(offset) for offset in OFFSETS]
     with pytest.raises(StoreDamaged, match="not kept"):
         kept.read(101)
@@ -37,12 +37,12 @@ def test_a_flipped_bit_costs_only_the_record_it_hit(disk: MemoryDisk) -> None:
     for bit in range(disk.size(keep.path_of(4096)) * 8):
         disk.flip_bit(keep.path_of(4096), bit)
         hit = OFFSETS[bit // first_bits]
-        assert [offset for offset in OFFSETS if offset in Keep(disk)] == [o for o in OFFSETS if o != hit]
+        assert [offset for offset in OFFSETS if offset in KeepFiles(disk)] == [o for o in OFFSETS if o != hit]
         disk.flip_bit(keep.path_of(4096), bit)
 
 
 def test_a_file_goes_with_the_last_record_that_was_needed(disk: MemoryDisk) -> None:
-    kept, needed = Keep(disk), set(OFFSETS)
+    kept, needed = KeepFiles(disk), set(OFFSETS)
     for offset in (900, 100):
         needed.discard(offset)
         assert kept.forget(needed.__contains__) == []
@@ -55,7 +55,7 @@ def test_a_file_goes_with_the_last_record_that_was_needed(disk: MemoryDisk) -> N
 
 def test_many_records_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch, disk: MemoryDisk) -> None:
     monkeypatch.setattr(keep, "_LOOKED_AT_ONCE", 2)
-    kept, looked = Keep(disk), []
+    kept, looked = KeepFiles(disk), []
 
     def is_needed(offset: int) -> bool:
         looked.append(offset)

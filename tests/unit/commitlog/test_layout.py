@@ -35,7 +35,7 @@ def test_a_start_publishes_anew_what_an_earlier_process_may_have_left_in_memory_
     disk.kill(lambda count: count)
     layout.republish_durable(disk, NEWEST)
     disk.crash(lambda count: count // 2)
-    assert layout.published(disk) == layout.Published(NEWEST, is_sound=True)
+    assert layout.published(disk) == layout.PublishedOffset(NEWEST, is_sound=True)
 
 
 def test_an_epoch_lies_behind_the_offset_and_survives_torn_lines_too() -> None:
@@ -51,7 +51,7 @@ def test_an_epoch_lies_behind_the_offset_and_survives_torn_lines_too() -> None:
         assert found.epoch in (3, 4, 9)
         assert layout.parse_durable(disk.read(layout.DURABLE, 0, 6 * LINE_BYTES)) == found.offset
         layout.republish_durable(disk, NEWER)
-        assert layout.published(disk) == layout.Published(NEWER, is_sound=True, epoch=found.epoch)
+        assert layout.published(disk) == layout.PublishedOffset(NEWER, is_sound=True, epoch=found.epoch)
 
 
 def test_a_file_without_epochs_is_of_epoch_0_and_gets_none_of_it() -> None:
@@ -60,7 +60,7 @@ def test_a_file_without_epochs_is_of_epoch_0_and_gets_none_of_it() -> None:
     assert (layout.published(disk).epoch, disk.size(layout.DURABLE)) == (0, 3 * LINE_BYTES)
     # The epoch is written to the second of three lines, and the first line is a hole.
     layout.publish_epoch(disk, 1, 1)
-    assert layout.published(disk) == layout.Published(OFFSET, is_sound=True, epoch=1)
+    assert layout.published(disk) == layout.PublishedOffset(OFFSET, is_sound=True, epoch=1)
 
 
 def test_what_a_node_has_taken_in_may_be_read_and_is_not_believed_at_a_start() -> None:
@@ -76,5 +76,5 @@ def test_what_a_node_has_taken_in_may_be_read_and_is_not_believed_at_a_start() -
         assert layout.published(disk).offset == OFFSET
         layout.republish_durable(disk, OFFSET)
         assert layout.parse_readable(disk.read(layout.DURABLE, 0, 9 * LINE_BYTES)) == OFFSET
-        assert layout.published(disk) == layout.Published(OFFSET, is_sound=True, epoch=3)
+        assert layout.published(disk) == layout.PublishedOffset(OFFSET, is_sound=True, epoch=3)
     assert layout.parse_readable(bytes(9 * LINE_BYTES)) is None

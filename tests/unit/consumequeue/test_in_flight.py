@@ -13,7 +13,9 @@ from consumequeue.in_flight import InFlight, Lease, MessageGroups
 from consumequeue.offsets import GroupOffsets
 
 QUEUE_END = 12
-steps = st.lists(st.tuples(st.sampled_from(["lease", "finish", "give_back"]), st.integers(0, QUEUE_END - 1)))
+steps = st.lists(
+    st.tuples(st.sampled_from(["lease", "finish", "return_message"]), st.integers(0, QUEUE_END - 1))
+)
 
 
 @given(steps)
@@ -40,7 +42,7 @@ def test_each_message_is_done_leased_or_comes_again_lowest_returned_first(
             done.add(offset)
             leased.discard(offset)
         elif offset in leased:
-            flight.give_back(offset)
+            flight.return_message(offset)
             leased.discard(offset)
             returned.add(offset)
         assert flight.leased_count == len(leased)
@@ -53,12 +55,12 @@ def test_an_attempt_under_way_counts_beside_those_that_ended() -> None:
     flight.lease(Lease(1, 5, 0))
     assert flight.attempts(5).made == 1
     flight.offsets.take(LeaseEntry(Kind.ENDED, 1, 1, 5, 0, 9, 0, "c", False, ""))
-    flight.give_back(5)
+    flight.return_message(5)
     assert flight.attempts(5).made == 1
-    assert flight.is_used_up(5, 1)
+    assert flight.is_exhausted(5, 1)
     flight.lease(Lease(2, 5, 0))
     assert flight.attempts(5).made == 2
-    assert not flight.is_used_up(5, 1)
+    assert not flight.is_exhausted(5, 1)
 
 
 def test_a_lease_that_is_a_record_stands_after_a_start_and_nothing_passes_over_it() -> None:
@@ -88,14 +90,14 @@ def test_a_range_is_passed_over_up_to_the_first_lease_of_before_a_restart(
         offsets.take(LeaseEntry(Kind.LEASED, 0, 1, offset, generation, 100, 0, "c", True, ""))
     flight = InFlight(offsets)
     for offset in restored & ended:
-        flight.give_back(offset)
+        flight.return_message(offset)
     first = data.draw(st.integers(0, QUEUE_END - 1))
     end = data.draw(st.integers(first + 1, QUEUE_END))
     leased = restored - ended
     assert flight.unleased_until(first, end) == min(leased & {*range(first, end)}, default=end)
 
 
-@given(st.lists(st.sampled_from(["lease", "give_back", "park", "set_aside"]), max_size=30))
+@given(st.lists(st.sampled_from(["lease", "return_message", "park", "set_aside"]), max_size=30))
 def test_nothing_fresh_is_given_out_while_too_much_is_leased_or_waits(script: list[str]) -> None:
     flight = InFlight(GroupOffsets())
     flight.lease(Lease(0, 0, 0, message_group="closed"))
@@ -109,8 +111,8 @@ def test_nothing_fresh_is_given_out_while_too_much_is_leased_or_waits(script: li
                 assert offset == min(ready)
             else:
                 assert (offset is None) == (is_crowded or flight.next_offset == QUEUE_END)
-            if action == "give_back" and (others := leased - {0}):
-                flight.give_back(max(others))
+            if action == "return_message" and (others := leased - {0}):
+                flight.return_message(max(others))
                 leased.discard(max(others))
                 ready.add(max(others))
             elif action == "lease" and offset is not None:

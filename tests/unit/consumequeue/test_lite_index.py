@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from commitlog.errors import StoreDamaged
 from consumequeue import lite_index
-from consumequeue.entry import ENTRY_BYTES, Entry, lite_code
+from consumequeue.entry import ENTRY_BYTES, Entry, hash_lite_topic
 from consumequeue.lite_index import LiteIndex
 from consumequeue.queue import ConsumeQueue
 from tests.memory_disk import MemoryDisk
@@ -19,9 +19,9 @@ FILE_ENTRIES = 4
 
 def retire(queue: ConsumeQueue, count: int) -> None:
     """Delete the first entries, as retention does."""
-    queue.rise(queue.first_from(RECORD_BYTES * count))
-    queue.write_what_goes()
-    queue.deleted(queue.unneeded())
+    queue.advance_first_offset(queue.first_from(RECORD_BYTES * count))
+    queue.write_tail_before_deletion()
+    queue.deleted(queue.deletable_files())
 
 
 names = st.sampled_from(["a", "b", "c"])
@@ -50,7 +50,7 @@ def follow(script: list[tuple[str, object]]) -> None:
     index, stored, floor = LiteIndex(queue), [], 0
     for action, argument in script:
         if action == "put":
-            queue.put(len(stored), Entry(RECORD_BYTES * len(stored), RECORD_BYTES, lite_code(argument)))
+            queue.put(len(stored), Entry(RECORD_BYTES * len(stored), RECORD_BYTES, hash_lite_topic(argument)))
             stored.append(argument)
         elif action == "retire":
             retire(queue, min(argument, len(stored)))
@@ -71,21 +71,21 @@ def agrees(index: LiteIndex, queue: ConsumeQueue, stored: list[str], floor: int)
         offsets = [at for at, one in enumerate(stored) if one == name]
         for offset in range(floor, len(stored) + 1):
             expected = next((at for at in offsets if at >= offset), None)
-            assert index.next(lite_code(name), offset) == expected
+            assert index.next(hash_lite_topic(name), offset) == expected
         kept = [at for at in offsets if at >= queue.min_offset]
-        assert not kept or lite_code(name) in index
+        assert not kept or hash_lite_topic(name) in index
 
 
 def test_what_lies_between_is_found_below_the_floor_too() -> None:
     queue = ConsumeQueue(MemoryDisk(), "t", 0)
     for at in range(10):
-        queue.put(at, Entry(RECORD_BYTES * at, RECORD_BYTES, lite_code("ab"[at % 2])))
+        queue.put(at, Entry(RECORD_BYTES * at, RECORD_BYTES, hash_lite_topic("ab"[at % 2])))
     index = LiteIndex(queue)
     index.read_on()
     index.trim(8)
-    assert list(index.between(lite_code("a"), 2, 7)) == [2, 4, 6]
+    assert list(index.between(hash_lite_topic("a"), 2, 7)) == [2, 4, 6]
     retire(queue, 5)
-    assert list(index.between(lite_code("a"), 0, 10)) == [6, 8]
+    assert list(index.between(hash_lite_topic("a"), 0, 10)) == [6, 8]
 
 
 def test_a_lite_topic_is_gone_with_its_last_message(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,12 +93,12 @@ def test_a_lite_topic_is_gone_with_its_last_message(monkeypatch: pytest.MonkeyPa
     queue = ConsumeQueue(MemoryDisk(), "t", 0)
     index = LiteIndex(queue)
     for at, name in enumerate(["a", "a", "b"]):
-        queue.put(at, Entry(RECORD_BYTES * at, RECORD_BYTES, lite_code(name)))
+        queue.put(at, Entry(RECORD_BYTES * at, RECORD_BYTES, hash_lite_topic(name)))
     assert (len(index), index.is_long) == (2, True)
     retire(queue, 2)
     index.trim(2)
     assert (len(index), index.is_long) == (1, False)
-    assert lite_code("a") not in index
+    assert hash_lite_topic("a") not in index
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
@@ -109,7 +109,7 @@ def test_an_index_comes_to_its_end_once_a_damaged_file_is_cut_off(
     disk, count = MemoryDisk(), 4 * FILE_ENTRIES
     queue = ConsumeQueue(disk, "t", 0)
     for at in range(count):
-        queue.put(at, Entry(RECORD_BYTES * at, RECORD_BYTES, lite_code("a")))
+        queue.put(at, Entry(RECORD_BYTES * at, RECORD_BYTES, hash_lite_topic("a")))
     queue.write()
     first = f"consumequeue/t/0/{0:020d}"
     disk.delete(first) if is_gone else disk.flip_bit(first, 8)
@@ -118,5 +118,5 @@ def test_an_index_comes_to_its_end_once_a_damaged_file_is_cut_off(
         index.read_on()
     retire(queue, FILE_ENTRIES + 1)
     assert queue.min_offset == FILE_ENTRIES + 1
-    assert index.next(lite_code("a"), 0) == FILE_ENTRIES + 1
-    assert [*index.between(lite_code("a"), 0, count)] == [*range(FILE_ENTRIES + 1, count)]
+    assert index.next(hash_lite_topic("a"), 0) == FILE_ENTRIES + 1
+    assert [*index.between(hash_lite_topic("a"), 0, count)] == [*range(FILE_ENTRIES + 1, count)]

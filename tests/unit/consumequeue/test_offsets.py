@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog.facts import acks, lease_records
-from commitlog.facts.acks import Finished
+from commitlog.facts.acks import MessagesFinished
 from commitlog.facts.lease_records import Kind, LeaseEntry
 from consumequeue import receipts
 from consumequeue.attempts import Attempts, Failure
@@ -79,7 +79,7 @@ def test_what_is_not_done_keeps_its_attempts_and_its_lease_until_that_ends(
                     leases[at] = said
         assert {at for at in range(QUEUE_END) if offsets.is_done(at)} == {at for at in done if at < QUEUE_END}
         assert offsets.committed_offset == min(set(range(2 * QUEUE_END)) - done)
-        assert {at: offsets.attempts(at) for at in range(QUEUE_END) if offsets.was_given(at)} == attempts
+        assert {at: offsets.attempts(at) for at in range(QUEUE_END) if offsets.has_attempt(at)} == attempts
         assert offsets.leases == leases
         assert offsets.is_untouched == (not done and not attempts)
     thawed = GroupOffsets.thaw(offsets.freeze())
@@ -100,7 +100,7 @@ def test_a_snapshot_says_apart_which_leases_a_takeover_has_lengthened() -> None:
 
 names = st.text("abcß%_-", min_size=1, max_size=30)
 finished = st.builds(
-    Finished,
+    MessagesFinished,
     names,
     names,
     st.integers(0, 65535),
@@ -110,7 +110,7 @@ finished = st.builds(
 
 
 @given(st.lists(finished))
-def test_what_is_finished_is_read_back(written: list[Finished]) -> None:
+def test_what_is_finished_is_read_back(written: list[MessagesFinished]) -> None:
     assert list(acks.decode(acks.encode(written))) == [one for one in written if one.ranges]
 
 

@@ -164,7 +164,7 @@ def test_a_file_that_is_missing_or_short_is_told_and_not_read(length: int | None
         again.get(3, 1)
     assert told == [disk_path(3)]
     assert again.first_from(350) == 0, "nothing is concluded from what cannot be read"
-    again.rise(6)
+    again.advance_first_offset(6)
     assert places(again) == [600]
     assert again.is_sound(), "nobody needs the file any more"
 
@@ -206,7 +206,7 @@ def test_damage_takes_the_mark_away_by_which_a_start_believes_files() -> None:
     assert again.adopt(frozen, 0)
     with pytest.raises(StoreDamaged):
         again.queue("t", 0).get(0, 1)
-    assert (told, again.wants_mark(), disk.size(QUEUES_WHOLE)) == ([disk_path(0)], False, -1)
+    assert (told, again.needs_mark(), disk.size(QUEUES_WHOLE)) == ([disk_path(0)], False, -1)
     assert not Dispatch(disk).adopt(frozen, 0)
 
 
@@ -226,7 +226,7 @@ def test_a_queue_knows_where_its_records_begin(monkeypatch: pytest.MonkeyPatch) 
     assert not ConsumeQueue(MemoryDisk(), "t", 0).holds(0)
 
 
-@given(st.lists(st.tuples(st.sampled_from(["rise", "rise_unrecorded", "restart"]), st.integers(0, 5))))
+@given(st.lists(st.tuples(st.sampled_from(["rise", "advance_unrecorded", "restart"]), st.integers(0, 5))))
 def test_a_queue_begins_later_than_records_say_until_one_says_so(script: list[tuple[str, int]]) -> None:
     disk, begins, recorded = MemoryDisk(), 0, 0
     made = Dispatch(disk)
@@ -240,10 +240,10 @@ def test_a_queue_begins_later_than_records_say_until_one_says_so(script: list[tu
             assert again.adopt(made.freeze(), 0, recorded=made.freeze_recorded())
             made = again
         elif action == "rise":  # The new first offset has been recorded.
-            made.rise([("t", 0, offset)])
+            made.advance_first_offsets([("t", 0, offset)])
             begins, recorded = max(begins, offset), max(recorded, offset)
         else:
-            made.rise_unrecorded([("t", 0, offset)], [100 * offset])
+            made.advance_unrecorded([("t", 0, offset)], [100 * offset])
             begins = max(begins, offset)
         assert made.queue("t", 0).min_offset == begins
         assert made.recorded_min("t", 0) == recorded
@@ -269,10 +269,10 @@ def test_files_go_with_their_last_entry_and_the_others_stay_readable(script: lis
                 end += number
                 made.write()
             elif action == "rise":
-                made.rise([("t", 0, begins + number)])
+                made.advance_first_offsets([("t", 0, begins + number)])
                 begins = min(begins + number, end)
-                made.deleted(delete_some(disk, made.take_unneeded()))
-                assert not made.queue("t", 0).has_unneeded
+                made.deleted(delete_some(disk, made.take_deletable_files()))
+                assert not made.queue("t", 0).has_deletable_files
                 left = {int(name) for name in disk.list("consumequeue/t/0")}
                 assert {at for at in left if at // 20 + 3 <= min(begins, end - 1)} == set()
             else:
@@ -293,7 +293,7 @@ def test_where_a_queue_begins_outlives_its_files() -> None:
     for offset in range(5):
         made.dispatch_runs([(("t", 0), offset, entry.encode(Entry(100 * offset, 90, 0)))])
     made.write()
-    made.rise([("t", 0, 3)])
+    made.advance_first_offsets([("t", 0, 3)])
     mark(disk, 0)
     frozen = made.freeze()
     again, anew = Dispatch(disk), Dispatch(MemoryDisk())
@@ -311,11 +311,11 @@ def test_what_was_taken_for_a_snapshot_stays_as_it_was() -> None:
         made.write,
         lambda: made.put(3, Entry(300, 100, 0)),
         made.write,
-        lambda: made.rise(3),
+        lambda: made.advance_first_offset(3),
         lambda: made.cut(3),
         lambda: made.put(3, Entry(350, 100, 0)),
-        made.write_what_goes,
-        lambda: made.deleted(made.unneeded()),
+        made.write_tail_before_deletion,
+        lambda: made.deleted(made.deletable_files()),
     )
     for step in steps:
         step()
@@ -387,7 +387,7 @@ def test_a_file_with_a_bad_sector_is_damage_where_it_is_cut() -> None:
 def test_a_file_that_is_doubted_stays_so_where_it_is_cut() -> None:
     disk = MemoryDisk()
     made = filled(disk, 7, 0)
-    made.doubt(disk_path(0))
+    made.mark_untrusted(disk_path(0))
     made.cut(4)
     assert made.get(3, 1) == [Entry(300, 100, 0)]
     with pytest.raises(StoreDamaged):
@@ -571,8 +571,8 @@ def test_a_queue_whose_entries_are_all_cut_goes_on_in_a_copy_of_the_files_that_a
     for place in range(4):
         sender.dispatch_runs([(("t", 0), place, entry.encode(Entry(100 + place, 9, 0)))])
     sender.write()
-    sender.rise(*sender.minimums(1_000, sender.keys()))
-    sender.deleted(delete_some(disk, sender.take_unneeded()))
+    sender.advance_first_offsets(*sender.minimums(1_000, sender.keys()))
+    sender.deleted(delete_some(disk, sender.take_deletable_files()))
     frozen = [*sender.freeze()]
     for path, length, _ in files_named(frozen):
         copy.write(path, 0, disk.read(path, 0, length))
@@ -626,11 +626,11 @@ def test_damage_on_the_way_of_a_search_makes_no_wrong_answer(
 def test_an_entry_that_is_cut_off_is_read_as_it_was_written_or_not_at_all() -> None:
     disk = MemoryDisk()
     made = filled(disk, 9, 0)
-    made.rise(5)
+    made.advance_first_offset(5)
     disk.flip_bit(disk_path(0), 8 * 4 * entry.ENTRY_BYTES)
     with pytest.raises(StoreDamaged):
         made.get(4, 1)
     gone = filled(MemoryDisk(), 9, 0)
     gone._crcs = {}
-    gone.rise(9)
+    gone.advance_first_offset(9)
     assert gone.get(4, 1) == []

@@ -28,7 +28,7 @@ ONE = entry.encode(Entry(1, 2, 3))
 
 def delete_unneeded(dispatch: Dispatch, disk: Disk) -> None:
     """Delete files in the same way as retention."""
-    dispatch.deleted(delete_some(disk, dispatch.take_unneeded()))
+    dispatch.deleted(delete_some(disk, dispatch.take_deletable_files()))
 
 
 def grown(some: Tails, queue: ConsumeQueue, count: int) -> None:
@@ -36,7 +36,7 @@ def grown(some: Tails, queue: ConsumeQueue, count: int) -> None:
     for _ in range(count):
         queue.put_many(queue.end_offset, ONE)
         if queue.tail_bytes >= 2 * queue.noted_bytes:
-            some.look(queue)
+            some.update_size(queue)
 
 
 def queues(count: int) -> list[ConsumeQueue]:
@@ -49,7 +49,7 @@ def test_a_queue_is_written_once_it_is_full() -> None:
     grown(some, many, 8)
     assert some.to_write() == [many]
     many.write()
-    some.look(many)
+    some.update_size(many)
     assert some.to_write() == []
     grown(some, few, 1)
     assert some.to_write() == [few]
@@ -87,7 +87,7 @@ def test_queues_that_are_forgotten_take_no_bytes() -> None:
     some.refuse(refused)
     assert (some.bytes, some.refused_bytes) == (8 * ENTRY_BYTES, 8 * ENTRY_BYTES)
     some.clear()
-    assert (some.bytes, some.refused_bytes, some.to_write(), some.to_let_go()) == (0, 0, [], [])
+    assert (some.bytes, some.refused_bytes, some.to_write(), some.droppable_tails()) == (0, 0, [], [])
 
 
 def test_so_many_queues_are_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +125,7 @@ def test_all_tails_together_stay_within_the_bound_after_each_write(seed: int, en
         while chosen := some.to_write():
             for queue in chosen:
                 queue.write()
-                some.look(queue)
+                some.update_size(queue)
         sizes = [queue.tail_bytes for queue in all_queues if queue.tail_bytes >= some.least_bytes]
         assert sum(sizes) <= bytes_max
         assert all(queue.tail_bytes < 2 * entries_max * ENTRY_BYTES for queue in all_queues)
@@ -147,7 +147,7 @@ class Counting(MemoryDisk):
 
 
 def cut(disk: Disk, dispatch: Dispatch, log_offset: int) -> None:
-    dispatch.rise(*dispatch.minimums(log_offset, dispatch.keys()))
+    dispatch.advance_first_offsets(*dispatch.minimums(log_offset, dispatch.keys()))
     delete_unneeded(dispatch, disk)
 
 
@@ -278,9 +278,9 @@ def test_a_mark_that_cannot_be_taken_away_is_tried_once_however_many_files_fail(
     dispatch.dispatch_runs([((topic, number), 0, 256 * ONE) for topic in "ts" for number in range(2_000)])
     dispatch.write()
     paths = [f"consumequeue/s/{number}/{0:020}" for number in range(2_000)]
-    dispatch.doubt({path: SyncFailed(EIO, "Input/output error", path) for path in paths})
-    while dispatch.has_doubts:
-        dispatch.doubt_on()
+    dispatch.mark_untrusted({path: SyncFailed(EIO, "Input/output error", path) for path in paths})
+    while dispatch.has_untrusted:
+        dispatch.process_untrusted()
     assert disk.deleted == [QUEUES_WHOLE]
     tried = list[int]()
     for call in range(1, 200):
@@ -301,7 +301,7 @@ def test_a_mark_that_is_taken_away_is_so_once() -> None:
     for queue_id in range(100):
         dispatch.dispatch_runs([(("t", queue_id), 0, 256 * ONE)])
     dispatch.write()
-    dispatch.doubt({path: SyncFailed(EIO, "Input/output error", path) for path in told})
+    dispatch.mark_untrusted({path: SyncFailed(EIO, "Input/output error", path) for path in told})
     dispatch.unmark_again()
     assert disk.deleted == [QUEUES_WHOLE]
     assert disk.size(QUEUES_WHOLE) < 0
@@ -333,7 +333,7 @@ def test_a_refused_queue_has_a_bounded_tail_and_what_it_let_go_of_is_not_passed_
         with pytest.raises(StoreDamaged):
             queue.get(offset, 1)
     assert {*told} == {f"consumequeue/r/0/{0:020}"}
-    assert not dispatch.wants_mark()
+    assert not dispatch.needs_mark()
 
 
 def test_what_was_let_go_of_a_file_that_was_compared_before_is_not_read_from_it() -> None:
@@ -504,7 +504,7 @@ def test_a_deletion_tells_of_a_failed_sync_of_the_stores_folder(
 ) -> None:
     monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
     dispatch, disk, _ = failing()
-    dispatch.rise([("t", 0, 7)])
+    dispatch.advance_first_offsets([("t", 0, 7)])
     disk.error = SyncFailed(EIO, "Input/output error", ".")
     with pytest.raises(SyncFailed):
         delete_unneeded(dispatch, disk)
@@ -525,7 +525,7 @@ def test_what_a_deletion_has_written_before_a_failure_is_synced_by_the_next_chec
     monkeypatch.setattr("consumequeue.queue._FILE_BYTES", 4 * ENTRY_BYTES)
     dispatch, disk, _ = failing()
     dispatch.take_unsynced()
-    dispatch.rise([("t", 0, 7)])
+    dispatch.advance_first_offsets([("t", 0, 7)])
     disk.error, disk.failing = error, f"consumequeue/t/0/{4 * ENTRY_BYTES:020}"
     delete_unneeded(dispatch, disk)
     assert dispatch.queue("t", 0).tail_bytes == 4 * ENTRY_BYTES
@@ -538,7 +538,7 @@ def test_a_file_that_a_worker_writes_is_deleted_only_later(monkeypatch: pytest.M
     dispatch, disk, _ = failing()
     taken = dispatch.take()
     assert taken is not None
-    dispatch.rise([("t", 0, 7)])
+    dispatch.advance_first_offsets([("t", 0, 7)])
     delete_unneeded(dispatch, disk)
     taken.write(disk)
     dispatch.written()
@@ -560,8 +560,8 @@ def test_a_cut_back_while_a_worker_deletes_leaves_a_queue_that_goes_on(
     places = [(("t", 0), place, entry.encode(Entry(100 + place, 9, 0))) for place in range(9)]
     dispatch.dispatch_runs(places)
     dispatch.write()
-    dispatch.rise([("t", 0, 8)])
-    paths = dispatch.take_unneeded()
+    dispatch.advance_first_offsets([("t", 0, 8)])
+    paths = dispatch.take_deletable_files()
     assert len(paths) == 2
     dispatch.queue("t", 0).cut(8)
     dispatch.deleted(delete_some(disk, paths))
@@ -583,7 +583,7 @@ def test_a_write_may_fail_of_a_queue_that_is_written_meanwhile(monkeypatch: pyte
     disk.error = OSError(EIO, "Input/output error")
     taken.write(disk)
     disk.error = None
-    dispatch.rise([("t", 0, 7)])
+    dispatch.advance_first_offsets([("t", 0, 7)])
     delete_unneeded(dispatch, disk)
     assert not dispatch.written()
     assert told == []
@@ -635,7 +635,7 @@ def test_a_file_for_which_there_is_no_inode_keeps_no_other_queue_in_memory_and_i
         assert dispatch.queue("t0", 0).tail_bytes == 0
     assert [one.partition(":")[0] for one in told] == [f"consumequeue/{topic}/0/{0:020}" for topic in new]
     assert all("df -i" in one for one in told)
-    assert dispatch.wants_mark()
+    assert dispatch.needs_mark()
     assert dispatch.queue("n0", 0).get(511, 1) == [numbered("n0", 511)]
     disk.error = None
     dispatch.write()
@@ -672,13 +672,13 @@ def test_many_files_whose_sync_fails_in_one_checkpoint_are_doubted_in_slices_of_
     failed = {path: SyncFailed(EIO, "Input/output error", path) for path in dispatch.take_unsynced()}
     before = {queue.key: queue.taken() for _, _, queue in dispatch.queues()}
     slices = list[int]()
-    dispatch.doubt(failed)
-    assert not dispatch.wants_mark()
+    dispatch.mark_untrusted(failed)
+    assert not dispatch.needs_mark()
     while True:
         slices.append(len(told) - sum(slices))
-        if not dispatch.has_doubts:
+        if not dispatch.has_untrusted:
             break
-        dispatch.doubt_on()
+        dispatch.process_untrusted()
     assert max(slices) <= 1_000
     assert told == [*failed]
     for key, one in before.items():
@@ -694,10 +694,10 @@ def test_a_snapshot_is_of_files_that_were_doubted_before_it_whichever_were_looke
     dispatch.write()
     sound = {row[1]: row[3] for row in dispatch.freeze()}
     paths = dispatch.take_unsynced()
-    dispatch.doubt({path: SyncFailed(EIO, "Input/output error", path) for path in paths})
-    assert dispatch.has_doubts
+    dispatch.mark_untrusted({path: SyncFailed(EIO, "Input/output error", path) for path in paths})
+    assert dispatch.has_untrusted
     doubted = {row[1]: row[3] for row in dispatch.freeze()}
-    assert not dispatch.has_doubts
+    assert not dispatch.has_untrusted
     assert all(doubted[number] != sound[number] for number in range(count))
 
 
@@ -719,10 +719,12 @@ def test_every_file_goes_that_no_queue_needs(script: list[tuple[str, int, int]])
                 case "write":
                     dispatch.write()
                 case "rise":
-                    dispatch.rise([(f"t{number}", 0, dispatch.queue(f"t{number}", 0).min_offset + count)])
+                    dispatch.advance_first_offsets(
+                        [(f"t{number}", 0, dispatch.queue(f"t{number}", 0).min_offset + count)]
+                    )
                 case "delete":
                     delete_unneeded(dispatch, disk)
-                    assert not [one for _, _, one in dispatch.queues() if one.has_unneeded]
+                    assert not [one for _, _, one in dispatch.queues() if one.has_deletable_files]
                 case _:
                     rows, again = [*dispatch.freeze()], Dispatch(disk, tail_entries_max=1)
                     mark(disk, 0)
@@ -737,16 +739,16 @@ def test_a_deletion_looks_at_queues_only_that_have_risen_past_a_file(monkeypatch
     dispatch = Dispatch(disk, tail_entries_max=1)
     dispatch.dispatch_runs([(("t", number), 0, 9 * ONE) for number in range(100)])
     dispatch.write()
-    dispatch.rise([("t", number, 3) for number in range(100)])
-    dispatch.rise([("t", 7, 4), ("t", 8, 9)])
-    has_unneeded = ConsumeQueue.has_unneeded.fget
-    assert has_unneeded is not None
+    dispatch.advance_first_offsets([("t", number, 3) for number in range(100)])
+    dispatch.advance_first_offsets([("t", 7, 4), ("t", 8, 9)])
+    has_deletable_files = ConsumeQueue.has_deletable_files.fget
+    assert has_deletable_files is not None
 
     def look(queue: ConsumeQueue) -> bool:
         looked_at.append(queue.key)
-        return bool(has_unneeded(queue))
+        return bool(has_deletable_files(queue))
 
-    monkeypatch.setattr(ConsumeQueue, "has_unneeded", property(look))
+    monkeypatch.setattr(ConsumeQueue, "has_deletable_files", property(look))
     delete_unneeded(dispatch, disk)
     assert looked_at == [("t", 7), ("t", 8)]
     looked_at.clear()

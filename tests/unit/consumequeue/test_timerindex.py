@@ -137,7 +137,7 @@ class Oracle:
         newest = {fact[:2]: fact for fact in self.facts}
         pairs = [*PAIRS, (3, 3)]
         columns = np.array(pairs, np.uint64)
-        is_known = self.index.knows_each(columns[:, 0].copy(), columns[:, 1].copy())
+        is_known = self.index.contains_each(columns[:, 0].copy(), columns[:, 1].copy())
         for pair, known in zip(pairs, is_known.tolist(), strict=True):
             expected = newest.get(pair)
             said = self.index.newest(*pair)
@@ -188,7 +188,7 @@ def test_facts_may_come_in_any_order() -> None:
         checkpoint(index, disk)
     index.put(1, 2, 60, 60, 0)
     assert index.newest(1, 2) == (90, 90, 0)
-    assert index.knows_each(np.array([1, 1], np.uint64), np.array([2, 3], np.uint64)).tolist() == [
+    assert index.contains_each(np.array([1, 1], np.uint64), np.array([2, 3], np.uint64)).tolist() == [
         True,
         False,
     ]
@@ -200,7 +200,7 @@ def test_while_a_checkpoint_is_written_the_newest_counts_nevertheless() -> None:
     index.to_write(0)
     index.put_many(facts_of([(1, 0, 11, 4, 4), (2, 0, 19, 5, 5), (4, 0, 40, 6, 6)]))
     expected = [(1, 0, 11, 4, 4), (2, 0, 20, 2, 2), (3, 0, 30, 3, 3), (4, 0, 40, 6, 6)]
-    is_known = index.knows_each(np.arange(1, 6, dtype=np.uint64), np.zeros(5, np.uint64))
+    is_known = index.contains_each(np.arange(1, 6, dtype=np.uint64), np.zeros(5, np.uint64))
     assert is_known.tolist() == [True] * 4 + [False]
     assert [index.newest(fact[0], 0) for fact in expected] == [fact[2:] for fact in expected]
 

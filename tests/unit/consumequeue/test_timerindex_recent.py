@@ -50,7 +50,7 @@ def test_looking_for_many_finds_each() -> None:
     recent = Recent()
     recent.put_many(facts_of([((number * SLOTS, 0), number) for number in range(1000)]))
     keys = np.arange(1001, dtype=np.uint64) * np.uint64(SLOTS)
-    is_known = recent.knows_each(keys, np.zeros(1001, np.uint64))
+    is_known = recent.contains_each(keys, np.zeros(1001, np.uint64))
     assert is_known.tolist() == [True] * 1000 + [False]
 
 

@@ -204,7 +204,7 @@ def test_what_can_be_read_of_a_damaged_run_is_taken_over_and_counted(blocks: lis
     index.adopt([run.freeze()])
     index.check([run.number], 0)
     [damaged] = index.damaged_runs
-    count = index.take_out(damaged)
+    count = index.remove_run(damaged)
     assert not index.damaged_runs
     answers = {index.newest(key, check) == FactContent(*said) for key, check, *said in facts.tolist()}
     known = [fact for fact in facts.tolist() if index.newest(*fact[:2]) == FactContent(*fact[2:])]

@@ -1,7 +1,7 @@
 """What a client can make grow has a bound, and what is above it is refused, cut or forgotten: one row each.
 
 Bounds by bytes of answers and queues: `rpc/test_receive_bytes.py`, `rpc/test_check_backs.py`,
-`live/test_room.py`, `ops/test_looks_bounded.py`; of clients' metrics: `rpc/test_exports_bounded.py`.
+`live/test_append_quota.py`, `ops/test_looks_bounded.py`; of clients' metrics: `rpc/test_exports_bounded.py`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import pytest
 
 from commitlog import limits
 from commitlog.message import MessageType
-from services.broker.groups.group_values import GroupPolicy, Start
+from services.broker.groups.group_values import GroupPolicy, GroupStart
 from services.broker.spine.errors import TooManyGroups, TooManyHalves, TooManyTopics
 from services.broker.spine.values import Resolution, SendReceipt
-from services.live.check_log import CheckLog
-from services.rpc.clients.handover import Lent
+from services.live.check_back_log import CheckBackLog
+from services.rpc.clients.handover import PendingLease
 from services.rpc.clients.sessions import Sessions
 from services.rpc.handlers.receiving import remember
 from services.rpc.wire.caller import Caller
@@ -40,7 +40,7 @@ def receive(bench: Bench, number: int) -> None:
 
 
 def make_group(bench: Bench, number: int) -> None:
-    bench.broker.group_views.create(f"g{number}", "", Start(), NOW_MS)
+    bench.broker.group_views.create(f"g{number}", "", GroupStart(), NOW_MS)
 
 
 def set_group(bench: Bench, number: int) -> None:
@@ -116,18 +116,18 @@ def test_the_receipts_of_so_many_halves_are_remembered(monkeypatch: pytest.Monke
 
 def test_of_a_client_so_many_streams_and_last_answers_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "STREAMS_PER_CLIENT_MAX", 3)
-    monkeypatch.setattr(limits, "LENT_PER_CLIENT_MAX", 3)
+    monkeypatch.setattr(limits, "LEASES_PER_CLIENT_MAX", 3)
     sessions = Sessions(lambda: NOW_MS)
     streams = [sessions.open_stream(Caller("c")) for _ in range(5)]
     assert [one.is_over for one in streams] == [True, True, False, False, False]
     session = sessions.seen(Caller("c"))
     for number in range(5):
-        remember(session, Lent("g", f"t{number}", "a", ["handle"]))
+        remember(session, PendingLease("g", f"t{number}", "a", ["handle"]))
     assert [topic for _, topic in session.lent] == ["t2", "t3", "t4"]
 
 
 def test_so_many_questions_to_producers_are_remembered() -> None:
-    log = CheckLog(3)
+    log = CheckBackLog(3)
     for number in range(10):
         log.record_check_back(f"T{number}", "t", "producer", NOW_MS)
     assert [one.transaction_id for one in log.newest_check_backs("", 100)] == ["T9", "T8", "T7"]
@@ -136,7 +136,7 @@ def test_so_many_questions_to_producers_are_remembered() -> None:
 def test_who_looks_makes_nothing() -> None:
     bench = Bench()
     bench.broker.topics.create("wide", MessageType.MIXED, 100, NOW_MS)
-    bench.broker.group_views.create("g", "wide", Start(), NOW_MS)
+    bench.broker.group_views.create("g", "wide", GroupStart(), NOW_MS)
     bench.broker.group_views.view_group("g")
     bench.broker.group_views.view_all()
     for queue_id in range(100):

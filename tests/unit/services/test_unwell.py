@@ -18,7 +18,7 @@ from commitlog.message import Message
 from commitlog.room import choose_segment_bytes, segment_bytes_for
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Warn
+from services.broker.spine.values import LogWarning
 from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
@@ -69,7 +69,7 @@ class Stage:
 
     async def recover(self) -> None:
         self.disk.heal()
-        while self.live.unwell is not None:
+        while self.live.disk_failure is not None:
             self.pauses.pass_by()
             await asyncio.sleep(0.001)
 
@@ -227,11 +227,11 @@ def test_on_a_small_volume_messages_are_taken_until_it_is_nearly_full_and_both_e
         flush.write()
         broker.complete_flush(flush, now_ms)
         count, now_ms = count + 1, now_ms + 1_000
-        warnings += [one.text for one in broker.tick(now_ms) if isinstance(one, Warn)]
+        warnings += [one.text for one in broker.tick(now_ms) if isinstance(one, LogWarning)]
     assert count >= 4, "a small volume takes something"
     assert warnings[0].startswith("TW-172 New messages are refused because the disk is almost full")
     disk.total_bytes = 1 << 30
-    warnings = [one.text for one in broker.tick(now_ms + 1_000) if isinstance(one, Warn)]
+    warnings = [one.text for one in broker.tick(now_ms + 1_000) if isinstance(one, LogWarning)]
     assert warnings == ["there is room on the disk again: new messages are taken"]
 
 

@@ -72,7 +72,7 @@ def test_a_cluster_begins_once_and_each_log_of_a_database_is_its_own() -> None:
             create(one, {})
         holding = Holding(7, 4096, "http://a:8088", "s", {"segment_bytes": 8 << 20})
         facts = encode_facts(holding.facts("a"))
-        one.note(encode(SharedRecord(cluster, Kind.CHECKPOINT, 0, NOBODY, 4096, 1, facts)))
+        one.append_unchecked(encode(SharedRecord(cluster, Kind.CHECKPOINT, 0, NOBODY, 4096, 1, facts)))
         with psycopg.connect(url) as connection:
             connection.execute("DELETE FROM tidewheel_record WHERE record = 0")
         assert one.bounds() == (1, 2)
@@ -93,10 +93,12 @@ def test_what_another_cluster_wrote_before_the_genesis_tells_nothing() -> None:
     engine = MemoryEngine(Random(1))
     copy = Holding(7, 4096, "http://a:8088", "s", {"segment_bytes": 8 << 20}).facts("a")
     for kind, facts in ((Kind.BEAT, {}), (Kind.CHECKPOINT, copy)):
-        engine.found(encode(SharedRecord(before, kind, 3, NOBODY, 4096, 1, encode_facts(facts))))
+        engine.create_log(encode(SharedRecord(before, kind, 3, NOBODY, 4096, 1, encode_facts(facts))))
     with pytest.raises(NoCluster, match="No record there tells"):
         beginning_of(engine)
-    engine.found(encode(SharedRecord(cluster, Kind.GENESIS, 0, NOBODY, 0, 1, encode_facts({"its": "own"}))))
+    engine.create_log(
+        encode(SharedRecord(cluster, Kind.GENESIS, 0, NOBODY, 0, 1, encode_facts({"its": "own"})))
+    )
     assert beginning_of(engine) == (cluster, {"its": "own"})
 
 
@@ -152,7 +154,7 @@ def test_a_log_whose_beginning_was_deleted_says_so() -> None:
     engine.is_well = True
     cluster = create(engine, {})  # type: ignore[arg-type]
     for _ in range(3):
-        engine.note(
+        engine.append_unchecked(
             encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts(Holding(0).facts("a"))))
         )
     engine.trim(2)

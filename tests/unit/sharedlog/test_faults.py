@@ -20,7 +20,7 @@ from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
-NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+EMPTY_HEAD = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 LOST = {
     "the first part of a flush": 3,
     "a middle part of a flush": 4,
@@ -64,23 +64,23 @@ class Play:
         first = Leader(self.fold)
         self.flush(first, 1)
         self.flush(first, 3)
-        self.note()
+        self.append_unchecked()
         late = first.make_flush([Zeros(7)])
         self.add(Candidate(self.fold, b"who leads epoch2", {"node": "b"}).epoch)
         second = Leader(self.fold)
         self.flush(second, 1)
         for one in late:
             self.add(one)
-        self.note()
+        self.append_unchecked()
         self.flush(second, 1)
         self.add(second.make_beat({}))
         self.sink = SharedSink(Nowhere(), self.engine, self.fold, lambda: 0)
 
     def add(self, record: SharedRecord) -> None:
         stored = encode(record)
-        self.fold.take(self.engine._land(stored), stored)
+        self.fold.apply_record(self.engine._land(stored), stored)
 
-    def note(self) -> None:
+    def append_unchecked(self) -> None:
         self.add(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, b'{"next_record":0,"node":"c"}'))
 
     def flush(self, leader: Leader, count: int) -> None:

@@ -23,18 +23,18 @@ class Log:
     def __init__(self) -> None:
         self.fold, self.records = Fold(CLUSTER), list[bytes]()
 
-    def take(self, one: SharedRecord) -> Step:
+    def apply_record(self, one: SharedRecord) -> Step:
         self.records.append(encode(one))
-        return self.fold.take(len(self.records) - 1, self.records[-1])
+        return self.fold.apply_record(len(self.records) - 1, self.records[-1])
 
     def outcome(self, one: SharedRecord) -> Outcome:
-        return self.take(one).outcome
+        return self.apply_record(one).outcome
 
     def halts(self, one: SharedRecord, why: str) -> None:
         with pytest.raises(Halted, match=why):
-            self.take(one)
+            self.apply_record(one)
         with pytest.raises(Halted, match=why):  # A fold that has halted does not accept further records.
-            self.take(self.beat())
+            self.apply_record(self.beat())
 
     def epoch(self, epoch: int = 1, holder: bytes = ME) -> SharedRecord:
         return SharedRecord(CLUSTER, Kind.EPOCH, epoch, holder, self.fold.end, self.fold.chain)
@@ -68,12 +68,12 @@ def test_a_flush_is_accepted_as_a_whole(log: Log) -> None:
     assert log.fold.end == 8
     assert log.fold.gathered == Position(13, first.chain)
     second = log.bytes(b"second", zeros=100)
-    assert log.take(second) == Step(Outcome.ACCEPTED, second, (first, second), (3, 4))
+    assert log.apply_record(second) == Step(Outcome.ACCEPTED, second, (first, second), (3, 4))
     assert (log.fold.end, log.fold.chain) == (119, second.chain)
 
 
 def test_an_unfinished_flush_is_dropped_by_the_next_epoch(log: Log) -> None:
-    log.take(log.bytes(b"first", is_last=False))
+    log.apply_record(log.bytes(b"first", is_last=False))
     late = log.bytes(b"second")
     assert log.outcome(log.epoch(2, OTHER)) is Outcome.NEW_EPOCH
     assert log.fold.gathered == Position(8, log.fold.chain)
@@ -91,7 +91,7 @@ def test_an_epoch_is_dead_where_another_began_it(log: Log) -> None:
 
 def test_what_a_deposed_leader_writes_is_dead(log: Log) -> None:
     zombie, beat = log.bytes(b"too late"), log.beat()
-    log.take(log.epoch(2, OTHER))
+    log.apply_record(log.epoch(2, OTHER))
     assert log.outcome(zombie) is Outcome.DEAD
     assert log.outcome(beat) is Outcome.DEAD
     assert log.fold.end == 8
@@ -99,7 +99,7 @@ def test_what_a_deposed_leader_writes_is_dead(log: Log) -> None:
 
 def test_what_was_accepted_before_the_epoch_stays(log: Log) -> None:
     candidate = log.epoch(2, OTHER)
-    log.take(log.bytes(b"accepted meanwhile"))
+    log.apply_record(log.bytes(b"accepted meanwhile"))
     assert log.outcome(candidate) is Outcome.NEW_EPOCH
     assert log.fold.end == 26
 
@@ -118,7 +118,7 @@ def test_a_doubled_record_counts_once(log: Log) -> None:
 def test_a_second_copy_at_one_offset_is_stepped_over(log: Log) -> None:
     offset = len(log.records) - 1
     for _ in range(2):
-        step = log.fold.take(offset, log.records[offset])
+        step = log.fold.apply_record(offset, log.records[offset])
         assert step == Step(Outcome.ALREADY_HAD)
     assert (log.fold.repeated_count, log.fold.next_offset) == (2, offset + 1)
     assert log.outcome(log.bytes(b"next")) is Outcome.ACCEPTED
@@ -128,27 +128,27 @@ def test_a_second_copy_at_one_offset_is_stepped_over(log: Log) -> None:
 def test_two_records_at_one_offset_halt_where_they_differ(log: Log, other: bytes) -> None:
     offset = len(log.records) - 1
     with pytest.raises(LogDamaged, match=rf"Record {offset} .* two that differ, CRC-32 [0-9a-f]{{8}} and"):
-        log.fold.take(offset, other)
+        log.fold.apply_record(offset, other)
     with pytest.raises(Halted, match="two that differ"):
-        log.take(log.beat())
+        log.apply_record(log.beat())
 
 
 def test_a_record_that_comes_after_a_later_one_halts(log: Log) -> None:
     with pytest.raises(LogDamaged, match=r"Record 1 .* after record 2: its answer is out of order"):
-        log.fold.take(1, log.records[1])
+        log.fold.apply_record(1, log.records[1])
 
 
 def test_a_fold_of_a_checkpoint_halts_at_a_record_from_before(log: Log) -> None:
     fold = Fold.thaw(json.loads(json.dumps(log.fold.freeze())))
     with pytest.raises(LogDamaged, match="after record 2: its answer is out of order"):
-        fold.take(2, log.records[2])
+        fold.apply_record(2, log.records[2])
 
 
 def test_a_sign_of_life_that_was_doubled_and_came_late_is_stepped_over(log: Log) -> None:
     forgets = replace(log.beat(), body=b'{"forget":"b"}')
     assert log.outcome(forgets) is Outcome.ALIVE
     log.fold.holdings.apply_record({"node": "b", "next_record": 0})
-    log.take(log.bytes(b"more"))
+    log.apply_record(log.bytes(b"more"))
     assert log.outcome(forgets) is Outcome.ALREADY_HAD
     assert log.fold.repeated_count == 1
     assert log.fold.holdings.of("b") is not None, "what it tells counts once"
@@ -158,7 +158,7 @@ def test_a_sign_of_life_that_was_doubled_and_came_late_is_stepped_over(log: Log)
 @pytest.mark.parametrize("is_thawed", [False, True])
 def test_a_leader_that_is_at_an_earlier_end_halts_who_has_read_on(log: Log, is_thawed: bool) -> None:
     lost = log.fold.end, log.fold.chain
-    log.take(log.bytes(b"lost by the engine"))
+    log.apply_record(log.bytes(b"lost by the engine"))
     other = replace(log.epoch(2, OTHER), start=lost[0], chain=lost[1])
     assert log.outcome(other) is Outcome.NEW_EPOCH, "as an end may be accepted since a candidate has read"
     if is_thawed:
@@ -170,16 +170,16 @@ def test_a_leader_that_is_at_an_earlier_end_halts_who_has_read_on(log: Log, is_t
 
 def test_a_sign_of_life_names_the_end(log: Log) -> None:
     assert log.outcome(log.beat()) is Outcome.ALIVE
-    log.take(log.bytes(b"first", is_last=False))
+    log.apply_record(log.bytes(b"first", is_last=False))
     assert log.outcome(log.beat()) is Outcome.ALIVE
-    log.take(log.bytes(b"second"))
+    log.apply_record(log.bytes(b"second"))
     log.halts(replace(log.beat(), start=8), "the leader is at 8, and the history ends at 19")
 
 
 def test_a_sign_of_life_from_behind_the_end_tells_that_bytes_are_missing(log: Log) -> None:
-    log.take(log.bytes(b"first", is_last=False))
+    log.apply_record(log.bytes(b"first", is_last=False))
     with pytest.raises(LogDamaged, match=r"Record 4 .* bytes 13 to 20 of the history are missing"):
-        log.take(replace(log.beat(), start=20))
+        log.apply_record(replace(log.beat(), start=20))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_candidate_with_another_history_halts(log: Log, change: dict[str, obje
 
 def test_a_candidate_stands_on_accepted_bytes_alone(log: Log) -> None:
     half = log.bytes(b"half", is_last=False)
-    log.take(half)
+    log.apply_record(half)
     log.halts(replace(log.epoch(2, OTHER), start=12, chain=half.chain), "has another history")
 
 
@@ -240,9 +240,9 @@ def test_what_a_newer_version_wrote_halts(log: Log, change: dict[str, int]) -> N
 
 
 def test_a_stray_line_is_stepped_over(log: Log) -> None:
-    assert log.fold.take(3, b"hello from a console producer").outcome is Outcome.FOREIGN
+    assert log.fold.apply_record(3, b"hello from a console producer").outcome is Outcome.FOREIGN
     stranger = encode(replace(GENESIS, cluster=b"x" * 16))
-    assert log.fold.take(4, stranger).outcome is Outcome.FOREIGN
+    assert log.fold.apply_record(4, stranger).outcome is Outcome.FOREIGN
     assert log.fold.foreign_count == 2
     assert log.fold.next_offset == 5
 
@@ -251,28 +251,28 @@ def test_a_garbled_record_is_read_four_times(log: Log) -> None:
     stored = encode(log.bytes(b"right"))
     garbled = stored[:-1] + b"X"
     for _ in range(3):
-        assert log.fold.take(3, garbled).outcome is Outcome.READ_AGAIN
-    assert log.fold.take(3, stored).outcome is Outcome.ACCEPTED
+        assert log.fold.apply_record(3, garbled).outcome is Outcome.READ_AGAIN
+    assert log.fold.apply_record(3, stored).outcome is Outcome.ACCEPTED
     for _ in range(3):
-        log.fold.take(4, garbled)
+        log.fold.apply_record(4, garbled)
     with pytest.raises(Halted, match="4 times it did not match its CRC"):
-        log.fold.take(4, garbled)
+        log.fold.apply_record(4, garbled)
 
 
 def test_a_flush_without_an_end_halts(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folding, "FLUSH_BYTES_MAX", 10)
-    log.take(log.bytes(b"0123456789", is_last=False))
+    log.apply_record(log.bytes(b"0123456789", is_last=False))
     log.halts(log.bytes(b"x", is_last=False), "a flush of more than 10 bytes")
 
 
 def test_a_checkpoint_goes_on_before_an_unfinished_flush(log: Log) -> None:
-    log.take(log.bytes(b"first", is_last=False))
+    log.apply_record(log.bytes(b"first", is_last=False))
     frozen = json.loads(json.dumps(log.fold.freeze()))
-    log.take(log.bytes(b"second"))
+    log.apply_record(log.bytes(b"second"))
     fold = Fold.thaw(frozen)
     assert fold.next_offset == 3
     for offset in range(3, len(log.records)):
-        step = fold.take(offset, log.records[offset])
+        step = fold.apply_record(offset, log.records[offset])
     assert step.outcome is Outcome.ACCEPTED
     assert fold.freeze() == log.fold.freeze()
 

@@ -15,20 +15,20 @@ HOLDER = b"who leads epoch1"
 
 def test_the_log_is_trimmed_below_what_every_node_has_and_only_while_two_have_a_copy() -> None:
     holdings = Holdings()
-    assert holdings.trims_below == 0
+    assert holdings.first_needed_record == 0
     holdings.apply_record(Holding(50, 4096).facts("a"))
-    assert holdings.trims_below == 0, "one machine alone"
+    assert holdings.first_needed_record == 0, "one machine alone"
     holdings.apply_record(Holding(40).facts("b"))
-    assert holdings.trims_below == 0, "a node that is about to copy has none"
+    assert holdings.first_needed_record == 0, "a node that is about to copy has none"
     holdings.apply_record(Holding(45, 2048).facts("b"))
-    assert holdings.trims_below == 45
+    assert holdings.first_needed_record == 45
     holdings.apply_record(Holding(10).facts("c"))
-    assert holdings.trims_below == 10, "one that copies holds the rest"
+    assert holdings.first_needed_record == 10, "one that copies holds the rest"
     holdings.remove_node("c")
     holdings.remove_node("nobody")
-    assert holdings.trims_below == 45
+    assert holdings.first_needed_record == 45
     holdings.apply_record(Holding(7, 100).facts("b"))
-    assert holdings.trims_below == 7, "what a node said last counts"
+    assert holdings.first_needed_record == 7, "what a node said last counts"
     assert Holdings.thaw(json.loads(json.dumps(holdings.freeze()))).all() == holdings.all()
 
 
@@ -47,7 +47,7 @@ def test_more_nodes_than_are_known_are_not_waited_for() -> None:
         holdings.apply_record(Holding(100 + number, 1).facts(f"n{number}"))
     assert len(holdings.all()) == NODES_MAX
     holdings.apply_record(Holding(7, 1).facts("n0"))
-    assert holdings.trims_below == 7
+    assert holdings.first_needed_record == 7
 
 
 def test_a_fold_knows_what_nodes_have_told_and_a_checkpoint_keeps_it() -> None:
@@ -55,9 +55,9 @@ def test_a_fold_knows_what_nodes_have_told_and_a_checkpoint_keeps_it() -> None:
 
     def take(kind: Kind, epoch: int, holder: bytes, facts: dict[str, object]) -> Outcome:
         record = SharedRecord(CLUSTER, kind, epoch, holder, 0, CHAIN_AT_GENESIS, encode_facts(facts))
-        return fold.take(fold.next_offset, encode(record)).outcome
+        return fold.apply_record(fold.next_offset, encode(record)).outcome
 
-    fold.take(0, encode(genesis_of(CLUSTER)))
+    fold.apply_record(0, encode(genesis_of(CLUSTER)))
     take(Kind.EPOCH, 1, HOLDER, {"node": "a"})
     assert take(Kind.CHECKPOINT, 0, NOBODY, Holding(1, 0, "u", "s").facts("a")) is Outcome.NOTED
     assert take(Kind.HOLD, 0, NOBODY, Holding(0).facts("b")) is Outcome.NOTED

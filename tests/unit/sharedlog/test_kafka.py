@@ -13,7 +13,7 @@ import pytest
 from sharedlog import kafka
 from sharedlog.engine import Head, Stored
 from sharedlog.engines import engine_of
-from sharedlog.errors import ClusterExists, Halted, LogDamaged, NoCluster, Refused, Unknown
+from sharedlog.errors import ClusterExists, EngineRefused, EngineUnavailable, Halted, LogDamaged, NoCluster
 from sharedlog.fold import Fold, Position
 from sharedlog.kafka import KafkaLog
 from sharedlog.leading import Candidate, Leader
@@ -40,7 +40,7 @@ def cluster() -> Iterator[KafkaCluster]:
 @pytest.fixture
 def log(cluster: KafkaCluster) -> Iterator[KafkaLog]:
     log = KafkaLog(cluster.bootstrap, next(NAMES))
-    log.found(BEGIN)
+    log.create_log(BEGIN)
     yield log
     log.close()
 
@@ -72,7 +72,7 @@ def append_at_last(log: KafkaLog, stored: bytes) -> int | None:
     An earlier attempt that received no response may also have appended the record.
     """
     while True:
-        with suppress(Unknown):
+        with suppress(EngineUnavailable):
             return append(log, stored)
 
 
@@ -84,7 +84,7 @@ def read_at_last(log: KafkaLog, offset: int, but: str = "") -> list[Stored]:
     while True:
         try:
             found = log.read(offset, ALL)
-        except Unknown as error:
+        except EngineUnavailable as error:
             if but and but in str(error):
                 raise
         else:
@@ -179,15 +179,15 @@ def test_a_reader_whose_next_records_are_trimmed_reads_what_is_left(
 def test_a_log_is_founded_once(log: KafkaLog, cluster: KafkaCluster) -> None:
     again = KafkaLog(cluster.bootstrap, log._topic)
     with pytest.raises(ClusterExists, match="already"):
-        again.found(BEGIN)
+        again.create_log(BEGIN)
     again.close()
 
 
 def test_a_record_that_kafka_never_takes_is_refused(log: KafkaLog) -> None:
-    with pytest.raises(Refused, match="too large"):
+    with pytest.raises(EngineRefused, match="too large"):
         append(log, bytes(kafka.MESSAGE_BYTES_MAX + 1), b"two")
     assert log.bounds() == (0, 0)
-    with pytest.raises(Unknown, match="a part"):
+    with pytest.raises(EngineUnavailable, match="a part"):
         append(log, b"one", bytes(kafka.MESSAGE_BYTES_MAX + 1), b"three")
     assert stored_in(log) == [(0, b"one")], "no hole"
     assert append(log, bytes(5 << 20)) == 1
@@ -197,10 +197,10 @@ def test_a_record_that_kafka_never_takes_is_refused(log: KafkaLog) -> None:
 def test_a_server_that_is_not_there_proves_nothing() -> None:
     log = KafkaLog("127.0.0.1:9", "none")
     for call in (log.bounds, log.check_settings, lambda: log.read(0, 1), lambda: append(log, b"one")):
-        with pytest.raises(Unknown, match="did not answer"):
+        with pytest.raises(EngineUnavailable, match="did not answer"):
             call()
-    with pytest.raises(Unknown, match=r"did not answer: .*refused"):
-        log.found(BEGIN)
+    with pytest.raises(EngineUnavailable, match=r"did not answer: .*refused"):
+        log.create_log(BEGIN)
     log.close()
 
 
@@ -217,9 +217,9 @@ def test_a_server_that_is_killed_loses_nothing_and_comes_back(log: KafkaLog, clu
     assert stored_in(log) == [(0, b"one")]
     (node,) = cluster.nodes
     node.kill()
-    with pytest.raises(Unknown, match="did not answer"):
+    with pytest.raises(EngineUnavailable, match="did not answer"):
         append(log, b"two")
-    with pytest.raises(Unknown, match="did not answer"):
+    with pytest.raises(EngineUnavailable, match="did not answer"):
         log.read(1, ALL)
     node.start()
     node.wait()
@@ -235,7 +235,7 @@ def test_what_a_paused_server_has_not_answered_lands_before_later_appends_or_nev
     (node,) = cluster.nodes
     node.pause()
     try:
-        with pytest.raises(Unknown, match="did not answer"):
+        with pytest.raises(EngineUnavailable, match="did not answer"):
             append(log, b"two", b"behind two")
     finally:
         node.go_on()
@@ -253,17 +253,19 @@ def test_settings_under_which_records_are_lost_are_told_with_what_mends_them(
     from confluent_kafka.admin import NewPartitions
 
     assert log.check_settings() == []
-    (note,) = log.notes()
+    (note,) = log.list_risky_settings()
     assert "has 1 of 3 servers: what is acknowledged is on one machine" in note
     assert "kafka-reassign-partitions.sh" in note
     admin = log._make_admin()
     (done,) = admin.create_partitions([NewPartitions(log._topic, 2)]).values()
     done.result(60)
-    while len(notes := log.notes()) < 2:  # The loop ends when the Kafka broker has received the new metadata.
+    while (
+        len(notes := log.list_risky_settings()) < 2
+    ):  # The loop ends when the Kafka broker has received the new metadata.
         pass
     assert "has 2 partitions, and only the first is the shared log" in notes[0]
     assert log.check_settings() == [], "what cannot be taken back and loses nothing stops nobody"
-    log.try_append()
+    log.check_append()
     assert log.bounds() == (0, 0)
     bad = {
         "unclean.leader.election.enable": "true",
@@ -306,18 +308,18 @@ def test_a_topic_that_is_deleted_is_gone_once_every_answer_was_that_for_long(
     append(log, b"one", b"two")
     assert len(stored_in(log)) == 2
     deleted(log)
-    with pytest.raises(Unknown, match="Unknown"):
+    with pytest.raises(EngineUnavailable, match="Unknown"):
         read_at_last(log, 2, but="Unknown")
-    with pytest.raises(Unknown, match="Unknown"):
+    with pytest.raises(EngineUnavailable, match="Unknown"):
         log.read(2, ALL)
     unknown = log._is_topic_unknown
     monkeypatch.setattr(kafka, "LOST_SECONDS", 0.0)
     monkeypatch.setattr(log, "_is_topic_unknown", lambda error: False)
-    with pytest.raises(Unknown):
+    with pytest.raises(EngineUnavailable):
         log.read(2, ALL)
     monkeypatch.setattr(log, "_is_topic_unknown", unknown)
     monkeypatch.setattr(kafka, "LOST_SECONDS", 0.5)
-    with pytest.raises(Unknown, match="Unknown"):
+    with pytest.raises(EngineUnavailable, match="Unknown"):
         log.read(2, ALL)  # Any other response restarts the waiting period.
     with pytest.raises(NoCluster, match=r"has no topic log\d+, and had it before, up to record 1"):
         log.read(2, ALL)
@@ -327,7 +329,7 @@ def made_anew(log: KafkaLog) -> None:
     """Delete the topic that contains a log, and create an empty topic with the same name."""
     deleted(log)
     other = KafkaLog(log._servers, log._topic)
-    other.found(BEGIN)
+    other.create_log(BEGIN)
     other.close()
 
 
@@ -338,7 +340,7 @@ def test_a_log_that_was_made_anew_halts_who_read_it_before(
     assert len(stored_in(log)) == 2
     assert log.check_settings() == []
     made_anew(log)
-    with pytest.raises(Unknown, match=r"ends at 0, and reached to 2 before"):
+    with pytest.raises(EngineUnavailable, match=r"ends at 0, and reached to 2 before"):
         read_at_last(log, 2, but="ends at")
     assert "deleted and made anew" in log.check_settings()[0]
     assert "tidewheel store verify --store STORE" in log.check_settings()[0]
@@ -389,7 +391,7 @@ def test_records_that_a_retry_has_doubled_count_once(log: KafkaLog) -> None:
     fold, written = Fold(CLUSTER), list[bytes]()
 
     def write(one: SharedRecord) -> bytes:
-        fold.take(len(written), encode(one))
+        fold.apply_record(len(written), encode(one))
         written.append(encode(one))
         return written[-1]
 

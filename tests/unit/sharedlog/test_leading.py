@@ -29,9 +29,9 @@ def stored(body_bytes: int) -> bytes:
 def led() -> tuple[Fold, Leader]:
     """Return a leader, and a fold in which this leader is the current holder."""
     fold = Fold(CLUSTER)
-    fold.take(0, encode_shared(GENESIS))
+    fold.apply_record(0, encode_shared(GENESIS))
     candidate = Candidate(fold, ME, {"node": "a"})
-    fold.take(1, encode_shared(candidate.epoch))
+    fold.apply_record(1, encode_shared(candidate.epoch))
     assert candidate.has_won(fold, None)
     return fold, Leader(fold)
 
@@ -59,7 +59,7 @@ def test_a_flush_is_cut_between_records(sizes: list[list[int]], bytes_max: int, 
     assert b"".join(one.body for one in written) == b"".join(
         bytes(part) for part in parts if not isinstance(part, Zeros)
     )
-    outcomes = [fold.take(2 + place, encode_shared(one)).outcome for place, one in enumerate(written)]
+    outcomes = [fold.apply_record(2 + place, encode_shared(one)).outcome for place, one in enumerate(written)]
     assert outcomes[-1] is Outcome.ACCEPTED
     assert leader.position == fold.gathered
 
@@ -80,8 +80,8 @@ def test_any_other_success_proves_nothing_until_it_is_read(offset: int | None) -
     assert leader.record_answer(offset) is Proof.NOTHING
     # The next response does not prove the append either.
     assert leader.record_answer(offset and offset + 1) is Proof.NOTHING
-    fold.take(offset or 5, encode_shared(written))
-    fold.take((offset or 5) + 1, encode_shared(leader.make_beat({})))
+    fold.apply_record(offset or 5, encode_shared(written))
+    fold.apply_record((offset or 5) + 1, encode_shared(leader.make_beat({})))
     assert leader.check_proof(fold)
     leader.make_flush([stored(1)])
     assert leader.record_answer((offset or 5) + 2) is Proof.ACCEPTED
@@ -99,8 +99,8 @@ def test_what_the_fold_has_not_proves_nothing() -> None:
 def test_who_was_second_does_not_lead() -> None:
     fold, _ = led()
     first, second = (Candidate(fold, holder, {}) for holder in (b"1" * 16, b"2" * 16))
-    fold.take(2, encode_shared(first.epoch))
-    fold.take(3, encode_shared(second.epoch))
+    fold.apply_record(2, encode_shared(first.epoch))
+    fold.apply_record(3, encode_shared(second.epoch))
     assert first.has_won(fold, None)
     assert not second.has_won(fold, None)
 
@@ -109,7 +109,7 @@ def test_a_candidate_finds_that_the_log_was_made_anew() -> None:
     fold, _ = led()
     candidate = Candidate(fold, ME, {})
     assert candidate.record_to_verify == 1
-    fold.take(2, encode_shared(candidate.epoch))
+    fold.apply_record(2, encode_shared(candidate.epoch))
     with pytest.raises(Halted, match="Record 1 of the shared log is not what was read there before"):
         candidate.has_won(fold, 12345)
 

@@ -16,12 +16,12 @@ from sharedlog import postgres
 from sharedlog.engine import Head
 from sharedlog.errors import (
     ClusterExists,
+    EngineRefused,
+    EngineUnavailable,
     Halted,
     NoCluster,
-    Refused,
     RightMissing,
     SessionRefused,
-    Unknown,
 )
 from sharedlog.fold import Position
 from sharedlog.password_file import PasswordFile
@@ -52,7 +52,7 @@ def conninfo() -> Iterator[str]:
 @pytest.fixture
 def log(conninfo: str) -> Iterator[PostgresLog]:
     log = PostgresLog(conninfo, next(NAMES))
-    log.found(BEGIN)
+    log.create_log(BEGIN)
     yield log
     log.close()
 
@@ -77,7 +77,7 @@ def test_records_are_read_as_they_were_appended(log: PostgresLog) -> None:
 )
 def test_nothing_is_added_behind_another_head(log: PostgresLog, other: Head) -> None:
     log.append_if(BEGIN, [b"one"], at(7))
-    with pytest.raises(Refused):
+    with pytest.raises(EngineRefused):
         log.append_if(other, [b"a zombie's"], at(9))
     assert log.bounds() == (0, 1)
     assert log.append_if(at(7), [b"two"], at(9)) == 1
@@ -92,7 +92,7 @@ def test_of_two_writers_one_appends(log: PostgresLog, conninfo: str) -> None:
         for end in range(1, 41):
             try:
                 own.append_if(at(end - 1), [b"%d" % writer], at(end))
-            except Refused:
+            except EngineRefused:
                 while log.head().position.end < end:
                     pass
             else:
@@ -117,8 +117,8 @@ def test_a_read_has_a_bound_and_at_least_one(log: PostgresLog) -> None:
 
 def test_a_note_lands_whoever_leads_and_changes_no_head(log: PostgresLog) -> None:
     head = log.head()
-    log.note(b"a node's")
-    log.note(b"another's")
+    log.append_unchecked(b"a node's")
+    log.append_unchecked(b"another's")
     assert log.head() == head
     assert [one.stored for one in log.read(0, 100)] == [b"a node's", b"another's"]
     assert log.append_if(head, [b"the leader's"], head) == 2, "and tells by its offset what came between"
@@ -128,7 +128,7 @@ def test_what_is_trimmed_goes_by_whole_partitions(conninfo: str, monkeypatch: py
     log = PostgresLog(conninfo, "small")
     with monkeypatch.context() as while_it_is_founded:
         while_it_is_founded.setattr(postgres, "PARTITION_RECORDS", 10)
-        log.found(BEGIN)
+        log.create_log(BEGIN)
     for number in range(4):
         log.append_if(BEGIN if number == 0 else at(number), [b"x"] * 8, at(number + 1))
     log.trim(25)
@@ -148,13 +148,13 @@ def test_a_dump_of_the_database_holds_up_no_append_and_trimming_waits_for_it(
 ) -> None:
     log = PostgresLog(conninfo, "dumped")
     monkeypatch.setattr(postgres, "PARTITION_RECORDS", 10)
-    log.found(BEGIN)
+    log.create_log(BEGIN)
     log.append_if(BEGIN, [b"x"] * 25, at(1))
     with psycopg.connect(conninfo) as dump:
         dump.execute("LOCK TABLE dumped_record, dumped_record_0, dumped_record_1 IN ACCESS SHARE MODE")
         for number in range(1, 5):  # The appends cross partition boundaries, so new partitions are created.
             log.append_if(at(number), [b"x"] * 10, at(number + 1))
-        with pytest.raises(Unknown, match="trimmed later"):
+        with pytest.raises(EngineUnavailable, match="trimmed later"):
             log.trim(20)
         assert log.bounds() == (0, 65)
     log.trim(20)
@@ -167,7 +167,7 @@ def test_nodes_that_make_the_same_partition_at_once_both_go_on(
 ) -> None:
     monkeypatch.setattr(postgres, "PARTITION_RECORDS", 8)
     logs = [PostgresLog(conninfo, "crowded") for _ in range(4)]
-    logs[0].found(BEGIN)
+    logs[0].create_log(BEGIN)
     failed: list[BaseException] = []
     # The nodes append at the same time, so that a waiting node has a list of only those partitions that
     # existed before.
@@ -177,7 +177,7 @@ def test_nodes_that_make_the_same_partition_at_once_both_go_on(
         try:
             for _ in range(25):
                 together.wait()
-                log.note(b"a node's")
+                log.append_unchecked(b"a node's")
         except BaseException as error:
             failed.append(error)
 
@@ -197,7 +197,7 @@ def test_an_append_is_one_statement_but_near_the_end_of_the_partitions(
 ) -> None:
     monkeypatch.setattr(postgres, "PARTITION_RECORDS", 10)
     log, other = PostgresLog(conninfo, "asked"), PostgresLog(conninfo, "asked")
-    log.found(BEGIN)
+    log.create_log(BEGIN)
     asked, only_row = list[str](), PostgresLog._fetch_row
 
     def noted(log: PostgresLog, connection: Any, statement: str, *values: Any) -> Any:
@@ -210,7 +210,7 @@ def test_an_append_is_one_statement_but_near_the_end_of_the_partitions(
         log.append_if(BEGIN if number == 0 else at(number), [b"x"], at(number + 1))
     assert len(asked) <= 5
     for _ in range(9):  # The records appended by the other node fit in an existing partition.
-        other.note(b"a node's")
+        other.append_unchecked(b"a node's")
     assert log.append_if(at(40), [b"x"] * 30, at(41)) == 78
     log._close_connection()
     asked.clear()
@@ -223,7 +223,7 @@ def test_an_append_is_one_statement_but_near_the_end_of_the_partitions(
 def test_a_log_is_founded_once(log: PostgresLog, conninfo: str) -> None:
     again = PostgresLog(conninfo, log._log)
     with pytest.raises(ClusterExists, match="already"):
-        again.found(BEGIN)
+        again.create_log(BEGIN)
     again.close()
 
 
@@ -235,7 +235,7 @@ def test_a_connection_that_breaks_is_opened_anew(log: PostgresLog, conninfo: str
             "WHERE pid <> pg_backend_pid() AND query LIKE %s",
             [f"%{log._log}%"],
         )
-    with pytest.raises(Unknown, match="PostgreSQL did not answer"):
+    with pytest.raises(EngineUnavailable, match="PostgreSQL did not answer"):
         log.append_if(at(0), [b"two"], at(1))
     assert log.append_if(log.head(), [b"three"], at(2)) == 1
 
@@ -258,26 +258,26 @@ def test_a_node_that_stands_still_amid_a_transaction_holds_up_no_other(
 def test_a_process_that_ends_waits_for_no_answer_of_a_server_that_stands_still() -> None:
     with running_servers(options=UNSYNCED) as servers:
         log, said = PostgresLog(servers.url), list[str]()
-        log.found(BEGIN)
+        log.create_log(BEGIN)
         servers.primary.pause()
 
         def asks(call: Callable[[], object]) -> None:
-            with pytest.raises(Unknown) as raised:
+            with pytest.raises(EngineUnavailable) as raised:
                 call()
             said.append(str(raised.value))
 
-        calls = (lambda: log.append_if(BEGIN, [b"one"], at(0)), log.bounds, log.try_session)
+        calls = (lambda: log.append_if(BEGIN, [b"one"], at(0)), log.bounds, log.check_session)
         asked = [Thread(target=asks, args=(call,), daemon=True) for call in calls]
         try:
             for one in asked:
                 one.start()
             asked[0].join(0.2)
             assert asked[0].is_alive(), "an append without an answer"
-            log.give_up()
+            log.abort_calls()
             for one in asked:
                 one.join(WAIT_SECONDS)
             assert len(said) == len(calls), said
-            with pytest.raises(Unknown, match="waits for PostgreSQL no longer"):
+            with pytest.raises(EngineUnavailable, match="waits for PostgreSQL no longer"):
                 log.bounds()
             log.close()
         finally:
@@ -285,7 +285,7 @@ def test_a_process_that_ends_waits_for_no_answer_of_a_server_that_stands_still()
 
 
 def test_a_server_that_is_not_there_proves_nothing() -> None:
-    with pytest.raises(Unknown, match="did not answer"):
+    with pytest.raises(EngineUnavailable, match="did not answer"):
         PostgresLog("host=127.0.0.1 port=9 user=nobody dbname=none").bounds()
 
 
@@ -306,7 +306,7 @@ def test_a_commit_that_does_not_wait_for_its_standbys_is_no_acknowledgement(
             try:
                 for end in range(1, 100_000):  # The loop runs until the server has reloaded its settings.
                     log.append_if(at(end - 1), [b"two"], at(end))
-            except Unknown as error:
+            except EngineUnavailable as error:
                 raised.append(error)
 
         waiting = Thread(target=append)
@@ -340,12 +340,12 @@ def test_tables_that_are_gone_are_said_so(log: PostgresLog, conninfo: str) -> No
 
 def test_an_append_that_is_taken_back_leaves_nothing(log: PostgresLog, conninfo: str) -> None:
     log.append_if(BEGIN, [b"one"], at(0))
-    log.try_append()
+    log.check_append()
     assert (log.head(), log.bounds()) == (at(0), (0, 1))
     with psycopg.connect(conninfo) as other:
         other.execute(f"UPDATE {log._log}_head SET epoch = epoch")
-        with pytest.raises(Unknown, match="Another append is under way"):
-            log.try_append()
+        with pytest.raises(EngineUnavailable, match="Another append is under way"):
+            log.check_append()
         other.rollback()
     assert log.append_if(at(0), [b"two"], at(1)) == 1
 
@@ -435,18 +435,18 @@ def test_standbys_out_of_step_are_told_while_an_append_waits_for_them(
     log: PostgresLog, conninfo: str, admin: Callable[[str], object]
 ) -> None:
     assert log.check_settings() == []
-    (note,) = log.notes()
+    (note,) = log.list_risky_settings()
     assert "on one machine of PostgreSQL's: synchronous_standby_names is empty. With" in note
     with running_standby(conninfo, "s1") as standby:
-        until(log.notes, lambda said: "(1 follow, and nobody waits for them)" in said[0])
+        until(log.list_risky_settings, lambda said: "(1 follow, and nobody waits for them)" in said[0])
         admin(note.partition("s2: ")[2])
-        until(log.notes, lambda said: not said)
+        until(log.list_risky_settings, lambda said: not said)
         until(log.check_settings, lambda said: not said)
         assert log.append_if(BEGIN, [b"one"], at(0)) == 0
         there = PostgresLog(standby, log._log)
         (said,) = there.check_settings()
         assert "is a standby, so it takes no record. Name the primary" in said
-        assert there.notes() == []
+        assert there.list_risky_settings() == []
         there.close()
     waiting = Thread(target=lambda: log.append_if(at(0), [b"two"], at(1)))
     waiting.start()
@@ -464,11 +464,11 @@ def test_who_may_not_see_standbys_is_told_so(
     plain = PostgresLog(conninfo.replace("shop@", "plain@"), log._log)
     with running_standby(conninfo, "s1"):
         admin("ALTER SYSTEM SET synchronous_standby_names = 's1'; SELECT pg_reload_conf()")
-        until(log.notes, lambda said: not said)
-        (note,) = plain.notes()
+        until(log.list_risky_settings, lambda said: not said)
+        (note,) = plain.list_risky_settings()
         assert plain.check_settings() == []
         admin(note.partition("Let it: ")[2])
-        assert plain.notes() == []
+        assert plain.list_risky_settings() == []
         assert plain.check_settings() == []
         admin("ALTER SYSTEM RESET synchronous_standby_names; SELECT pg_reload_conf()")
 
@@ -478,11 +478,13 @@ def test_who_may_not_append_is_told_so(
 ) -> None:
     admin(f"CREATE ROLE plain LOGIN; GRANT SELECT ON {log._log}_head, {log._log}_record TO plain")
     plain = PostgresLog(conninfo.replace("shop@", "plain@"), log._log)
-    with pytest.raises(Unknown, match=r"PostgreSQL refuses: permission denied .* GRANT OWNER TO USER"):
-        plain.try_append()
+    with pytest.raises(
+        EngineUnavailable, match=r"PostgreSQL refuses: permission denied .* GRANT OWNER TO USER"
+    ):
+        plain.check_append()
     admin("GRANT shop TO plain; ALTER ROLE plain SET role = shop")
     plain.close()
-    plain.try_append()
+    plain.check_append()
     plain.close()
 
 
@@ -514,7 +516,7 @@ def failing_over() -> Iterator[tuple[PostgresServer, PostgresServer, PostgresLog
         standby.start()
         folders = f"{primary.folder},{standby.folder}"
         log = PostgresLog(f"host={folders} user={USER} dbname=postgres target_session_attrs=read-write")
-        log.found(BEGIN)
+        log.create_log(BEGIN)
         try:
             yield primary, standby, log
         finally:
@@ -540,7 +542,7 @@ def promote_without_the_last(
     primary.kill()
     standby.start()
     with pytest.raises(
-        Unknown, match="ends at record 1, and reached to 2 before: it is a standby, and behind"
+        EngineUnavailable, match="ends at record 1, and reached to 2 before: it is a standby, and behind"
     ):
         answered(lambda: behind.read(2, ALL))
     standby.promote()
@@ -559,7 +561,7 @@ def answered(ask: Callable[[], object]) -> object:
     while True:
         try:
             return ask()
-        except Unknown as error:
+        except EngineUnavailable as error:
             if "did not answer" not in str(error):
                 raise
 
@@ -572,7 +574,7 @@ def test_a_standby_that_was_promoted_without_a_record_halts_who_has_seen_it(
     promote_without_the_last(primary, standby, [writer, reader])
     asks = (lambda: reader.read(0, ALL), lambda: writer.append_if(at(1), [b"three"], at(2)))
     for ask in asks:
-        with pytest.raises(Unknown, match="ends at record 1, and reached to 2 before: asked anew"):
+        with pytest.raises(EngineUnavailable, match="ends at record 1, and reached to 2 before: asked anew"):
             answered(ask)
     monkeypatch.setattr(postgres, "LOST_SECONDS", 0.0)
     for ask in asks:
@@ -594,7 +596,7 @@ def test_a_node_that_reads_on_behind_the_logs_end_halts(
     log.append_if(BEGIN, [b"one"], at(0))
     assert log.read(1, ALL) == []
     log.close()
-    with pytest.raises(Unknown, match="ends at record 1, and reached to 5 before: asked anew"):
+    with pytest.raises(EngineUnavailable, match="ends at record 1, and reached to 5 before: asked anew"):
         log.read(5, ALL)
     monkeypatch.setattr(postgres, "LOST_SECONDS", 0.0)
     with pytest.raises(Halted, match="lost the log's end"):
@@ -605,7 +607,7 @@ def test_a_node_that_reads_on_behind_the_logs_end_halts(
 def test_what_is_trimmed_meanwhile_halts_nobody(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres, "PARTITION_RECORDS", 2)
     first = PostgresLog(conninfo, next(NAMES))
-    first.found(BEGIN)
+    first.create_log(BEGIN)
     first.append_if(BEGIN, [b"0", b"1", b"2"], at(0))
     other = PostgresLog(conninfo, first._log)
     assert len(other.read(0, ALL)) == 3
@@ -627,7 +629,7 @@ def test_a_record_whose_commit_was_not_acknowledged_may_be_lost(log: PostgresLog
         f"CREATE TRIGGER warns BEFORE INSERT ON {log._log}_record "
         "FOR EACH ROW EXECUTE FUNCTION pg_temp.warns()"
     )
-    with pytest.raises(Unknown, match="PostgreSQL warned: no standby"):
+    with pytest.raises(EngineUnavailable, match="PostgreSQL warned: no standby"):
         log.append_if(at(0), [b"two"], at(1))
     assert log._last is not None
     assert log._last[0] == 0
@@ -649,7 +651,7 @@ def test_a_server_that_lets_nobody_in_is_asked_again(
     log = PostgresLog(conninfo.replace(f"//{USER}@", f"//{user}@"), user)
     try:
         admin(limits.format(user=user))
-        with pytest.raises(Unknown, match=said):
+        with pytest.raises(EngineUnavailable, match=said):
             log.bounds()
     finally:
         admin("ALTER DATABASE postgres CONNECTION LIMIT -1")
@@ -683,35 +685,35 @@ def test_a_password_is_read_again_for_each_session(
     without = PostgresLog(url)
     until(lambda: refusal(without), lambda said: "no password supplied" in said)
     log = PostgresLog(url, password_file=PasswordFile(str(file)))
-    log.found(BEGIN)
+    log.create_log(BEGIN)
     change("ALTER ROLE app PASSWORD 'second'")
     assert log.append_if(BEGIN, [b"one"], at(1)) == 0, "the session that stands goes on"
     with pytest.raises(SessionRefused, match=r"password authentication failed .* is read from .* for each"):
-        log.try_session()
+        log.check_session()
     file.write_text("second\n")
-    assert log.try_session() > 0
+    assert log.check_session() > 0
     change("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app'")
-    with pytest.raises(Unknown):
+    with pytest.raises(EngineUnavailable):
         log.bounds()
     assert log.bounds() == (0, 1)
     file.unlink()
     with pytest.raises(SessionRefused, match=r"password_file .* cannot be read: No such file"):
-        log.try_session()
+        log.check_session()
     log.close()
 
 
 def refusal(log: PostgresLog) -> str:
     """Return the error message for a session that the server rejects."""
     try:
-        log.try_session()
+        log.check_session()
     except SessionRefused as error:
         return str(error)
     return ""
 
 
 def test_who_is_not_there_refuses_no_session() -> None:
-    with pytest.raises(Unknown) as raised:
-        PostgresLog("postgresql://app@127.0.0.1:9/orders").try_session()
+    with pytest.raises(EngineUnavailable) as raised:
+        PostgresLog("postgresql://app@127.0.0.1:9/orders").check_session()
     assert not isinstance(raised.value, SessionRefused)
 
 
@@ -722,7 +724,7 @@ def test_options_of_the_url_hold_and_what_commits_need_goes_before_them(
     admin(f"CREATE SCHEMA {schema}")
     options = f"-csearch_path%3D{schema}%20-csynchronous_commit%3Doff"
     log = PostgresLog(f"{conninfo}&options={options}", schema)
-    log.found(BEGIN)
+    log.create_log(BEGIN)
     assert log.append_if(BEGIN, [b"one"], at(1)) == 0
     assert log.count_rows(0).faults == []
     assert log.check_settings() == []
@@ -737,8 +739,8 @@ def test_who_may_make_no_tables_is_told_the_right(conninfo: str, admin: Callable
     admin(f"CREATE ROLE {name} LOGIN; REVOKE CREATE ON SCHEMA public FROM PUBLIC")
     plain = PostgresLog(conninfo.replace("shop@", f"{name}@"), name)
     with pytest.raises(RightMissing, match=r"for schema public.*GRANT CREATE ON SCHEMA") as raised:
-        plain.found(BEGIN)
+        plain.create_log(BEGIN)
     admin(f"GRANT CREATE ON SCHEMA public TO {name}")
-    plain.found(BEGIN)
+    plain.create_log(BEGIN)
     plain.close()
     assert raised.value.code == "TW-271"

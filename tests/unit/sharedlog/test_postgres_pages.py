@@ -17,7 +17,7 @@ from sharedlog.scrub import Scrub
 from tests.postgresql import PostgresServer, running_servers
 
 CLUSTER = b"one cluster's id"
-NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+EMPTY_HEAD = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 RECORDS = 80
 ALL = 1 << 24
 
@@ -53,9 +53,9 @@ def read_on(log: PostgresLog, offset: int) -> list[int]:
 
 def test_the_records_of_a_bad_page_are_named_and_all_others_are_read(server: PostgresServer) -> None:
     with closing(PostgresLog(server.url)) as before, closing(PostgresLog(server.url)) as log:
-        before.found(NOWHERE)
+        before.create_log(EMPTY_HEAD)
         for number in range(RECORDS):
-            before.note(stored(number))
+            before.append_unchecked(stored(number))
         bad = server.spoil_page_of("tidewheel_record", 40)
         assert 0 < bad[0] <= 40 <= bad[-1] < RECORDS - 1
         before._close_connection()
@@ -79,9 +79,9 @@ def test_a_bad_page_is_in_the_way_of_its_own_records_alone(
     server: PostgresServer, record: int, is_vacuumed: bool
 ) -> None:
     with closing(PostgresLog(server.url)) as before:
-        before.found(NOWHERE)
+        before.create_log(EMPTY_HEAD)
         for number in range(RECORDS):
-            before.note(stored(number))
+            before.append_unchecked(stored(number))
         if is_vacuumed:
             with psycopg.connect(server.url, autocommit=True) as connection:
                 # VACUUM updates the free space map.
@@ -90,7 +90,7 @@ def test_a_bad_page_is_in_the_way_of_its_own_records_alone(
     small = encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts({"node": "a"})))
     for _ in range(20):  # Each session selects a page separately.
         with closing(PostgresLog(server.url)) as log:
-            log.note(small)
+            log.append_unchecked(small)
     with closing(PostgresLog(server.url)) as log:
         assert read_on(log, bad[-1] + 1) == list(range(bad[-1] + 1, RECORDS + 20))
         assert log.read(RECORDS + 20, ALL) == []

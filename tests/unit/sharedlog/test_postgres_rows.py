@@ -12,7 +12,7 @@ from psycopg.errors import UniqueViolation
 
 from sharedlog import postgres, postgres_rows
 from sharedlog.engine import Head
-from sharedlog.errors import LogDamaged, Unknown
+from sharedlog.errors import EngineUnavailable, LogDamaged
 from sharedlog.fold import Fold, Position
 from sharedlog.postgres import PostgresLog
 from sharedlog.reading import read_steps
@@ -47,7 +47,7 @@ def log(conninfo: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[PostgresLog]
     """Return the log of a new cluster, which has 25 records in partitions of 10 records each."""
     monkeypatch.setattr(postgres, "PARTITION_RECORDS", SIZE)
     log = PostgresLog(conninfo, next(NAMES))
-    log.found(BEGIN)
+    log.create_log(BEGIN)
     for number in range(25):
         log.append_if(BEGIN, [stored(number)], BEGIN)
     yield log
@@ -175,12 +175,12 @@ def test_a_trimmed_log_and_an_empty_one_have_no_fault(log: PostgresLog, conninfo
     log.trim(20)
     assert log.count_rows(0) == ([], 0, True)
     for _ in range(5):
-        log.note(b"more")
+        log.append_unchecked(b"more")
     log.trim(30)
     assert log.bounds() == (30, 30)
     assert log.count_rows(0) == ([], 0, True)
     empty = PostgresLog(conninfo, next(NAMES))
-    empty.found(BEGIN)
+    empty.create_log(BEGIN)
     assert empty.count_rows(0) == ([], 0, True)
     empty.close()
 
@@ -231,7 +231,7 @@ def test_a_head_that_is_behind_its_records_adds_none_twice(
     run(admin, f"UPDATE {log._log}_head SET last_record = 20")
     adding: list[Callable[[], object]] = [
         lambda: log.append_if(BEGIN, [b"more"], BEGIN),
-        lambda: log.note(b"more"),
+        lambda: log.append_unchecked(b"more"),
     ]
     for add in adding:
         with pytest.raises(
@@ -244,5 +244,7 @@ def test_a_head_that_is_behind_its_records_adds_none_twice(
 def test_a_lost_end_is_named_while_nobody_appends(log: PostgresLog, admin: psycopg.Connection[Any]) -> None:
     run(admin, f"DELETE FROM {log._log}_record WHERE record > 22")
     assert len(log.read(0, ALL)) == 23
-    with pytest.raises(Unknown, match=r"Record 23 of .*_record is missing: .*_head has 24 as the last one"):
+    with pytest.raises(
+        EngineUnavailable, match=r"Record 23 of .*_record is missing: .*_head has 24 as the last one"
+    ):
         log.read(23, ALL)

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from sharedlog.engine import Head, Stored
-from sharedlog.errors import Halted, LogDamaged, Trimmed
+from sharedlog.errors import Halted, LogDamaged, LogTrimmed
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.leading import Candidate, Leader
 from sharedlog.reading import read_steps, read_until, records
@@ -17,20 +17,20 @@ from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
-NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+EMPTY_HEAD = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 GENESIS, EPOCH, FIRST, BEAT, SECOND, LAST, END = range(7)
 """The offsets of the records that `written` writes."""
 
 
 def written(*, is_dense: bool = True) -> MemoryEngine:
     """Return an engine that contains these records: GENESIS, EPOCH, BYTES, BEAT, BYTES, BEAT."""
-    engine = MemoryEngine(Random(1), NOWHERE if is_dense else None)
+    engine = MemoryEngine(Random(1), EMPTY_HEAD if is_dense else None)
     engine.is_well = True
     fold = Fold(CLUSTER)
 
     def land(record: SharedRecord) -> None:
-        engine.found(encode(record))
-        fold.take(engine.end_offset - 1, engine.records[-1])
+        engine.create_log(encode(record))
+        fold.apply_record(engine.end_offset - 1, engine.records[-1])
 
     land(genesis_of(CLUSTER))
     land(Candidate(fold, b"who leads epoch1", {"node": "a"}).epoch)
@@ -122,7 +122,7 @@ def test_a_gap_before_the_logs_first_record_is_a_trim() -> None:
     engine, fold = written(), Fold(CLUSTER)
     read_until(engine, fold, FIRST)
     engine.trim(SECOND)
-    with pytest.raises(Trimmed, match="begins at record 4, and this node has read up to 2"):
+    with pytest.raises(LogTrimmed, match="begins at record 4, and this node has read up to 2"):
         read_until(engine, fold, END)
 
 

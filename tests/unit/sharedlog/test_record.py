@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from sharedlog.record import (
     HEAD_BYTES,
     ID_BYTES,
-    Foreign,
-    Garbled,
+    CorruptRecord,
+    ForeignRecord,
     Kind,
     SharedRecord,
     decode,
@@ -46,7 +46,7 @@ def test_any_other_bit_is_found(one: SharedRecord, data: st.DataObject) -> None:
     stored = bytearray(encode(one))
     bit = data.draw(st.integers(0, 8 * len(stored) - 1))
     stored[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(Foreign if bit < 20 * 8 else Garbled):
+    with pytest.raises(ForeignRecord if bit < 20 * 8 else CorruptRecord):
         decode(bytes(stored), CLUSTER)
 
 
@@ -62,13 +62,13 @@ def test_the_bytes_are_these() -> None:
 
 @pytest.mark.parametrize("stored", [b"", b"a line from a console producer", b"TWSL" + bytes(90)])
 def test_what_nobody_of_the_cluster_wrote_is_foreign(stored: bytes) -> None:
-    with pytest.raises(Foreign):
+    with pytest.raises(ForeignRecord):
         decode(stored, CLUSTER)
 
 
 def test_a_record_cut_short_is_garbled() -> None:
     stored = encode(SharedRecord(CLUSTER, Kind.BEAT, 1, b"h" * 16, 0, 0, encode_facts({"clock_ms": 5})))
-    with pytest.raises(Garbled):
+    with pytest.raises(CorruptRecord):
         decode(stored[:-1], CLUSTER)
 
 

@@ -7,14 +7,14 @@ from random import Random
 import pytest
 
 from sharedlog.engine import Head, Stored
-from sharedlog.errors import LogDamaged, Unknown
+from sharedlog.errors import EngineUnavailable, LogDamaged
 from sharedlog.fold import Position
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode
 from sharedlog.scrub import CheckResult, Scrub, read_range
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
-NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+EMPTY_HEAD = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 COUNT = 30
 
 
@@ -29,11 +29,11 @@ class CountedEngine(MemoryEngine):
 
 @pytest.fixture
 def engine() -> CountedEngine:
-    engine = CountedEngine(Random(1), NOWHERE)
+    engine = CountedEngine(Random(1), EMPTY_HEAD)
     engine.is_well = True
     for number in range(COUNT):
         hold = b'{"next_record":0,"node":"n%d"}' % number
-        engine.found(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, hold)))
+        engine.create_log(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, hold)))
     return engine
 
 
@@ -111,7 +111,7 @@ def test_ages_grow_while_the_engine_is_away(engine: CountedEngine) -> None:
     scrub = Scrub(engine, CLUSTER, now_ms.__next__)
     before = scrub.ages()
     engine.is_away = True
-    with pytest.raises(Unknown):
+    with pytest.raises(EngineUnavailable):
         scrub.check_next_ranges()
     assert scrub.ages()["read_ms_ago"] > before["read_ms_ago"]
     assert scrub.ages()["reads"] == 0

@@ -17,7 +17,7 @@ from tests.genesis import genesis_of
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
-NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+EMPTY_HEAD = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 
 
 class Nowhere:
@@ -32,24 +32,24 @@ class Nowhere:
 def leading(engine: MemoryEngine, clock: Callable[[], int] = lambda: 0) -> SharedSink:
     fold = Fold(CLUSTER)
     genesis = encode(genesis_of(CLUSTER))
-    engine.found(genesis)
-    fold.take(0, genesis)
+    engine.create_log(genesis)
+    fold.apply_record(0, genesis)
     candidate = Candidate(fold, b"who leads epoch1", {"node": "a"})
-    following = Head(1, candidate.epoch.holder, NOWHERE.position)
-    assert engine.append_if(NOWHERE, [encode(candidate.epoch)], following) == 1
-    fold.take(1, engine.records[1])
+    following = Head(1, candidate.epoch.holder, EMPTY_HEAD.position)
+    assert engine.append_if(EMPTY_HEAD, [encode(candidate.epoch)], following) == 1
+    fold.apply_record(1, engine.records[1])
     return SharedSink(Nowhere(), engine, fold, clock)
 
 
 @pytest.mark.parametrize("notes", [0, 1, 2])
 def test_the_word_that_a_leader_leaves_is_its_last_whoever_writes_in_between(notes: int) -> None:
-    engine = MemoryEngine(Random(1), NOWHERE)
+    engine = MemoryEngine(Random(1), EMPTY_HEAD)
     engine.is_well = True
     sink = leading(engine)
     sink.beat({"clock_ms": 1})
     for number in range(notes):
         hold = SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, b'{"next_record":0,"node":"n%d"}' % number)
-        engine.note(encode(hold))
+        engine.append_unchecked(encode(hold))
     sink.leave("b")
     beats = [one for one in (decode(stored, CLUSTER) for stored in engine.records) if one.kind == Kind.BEAT]
     assert beats[-1].facts == {"leaves": True, "to": "b"}, "also where it had to be proven by another BEAT"
@@ -65,7 +65,7 @@ def test_the_word_that_a_leader_leaves_is_its_last_whoever_writes_in_between(not
 def test_a_new_record_at_an_offset_that_was_read_is_no_acknowledgement(
     is_proving: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = MemoryEngine(Random(1), NOWHERE)
+    engine = MemoryEngine(Random(1), EMPTY_HEAD)
     engine.is_well = True
     sink = leading(engine)
     for number in range(3):
@@ -81,7 +81,7 @@ def folded(engine: MemoryEngine) -> Fold:
     """Return the fold of a reader that has read the whole log."""
     fold = Fold(CLUSTER)
     for offset, stored in enumerate(engine.records):
-        fold.take(offset, stored)
+        fold.apply_record(offset, stored)
     return fold
 
 
@@ -90,13 +90,15 @@ def nothing(_: MemoryEngine) -> None:
 
 
 def note(engine: MemoryEngine) -> None:
-    engine.note(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, b'{"next_record":0,"node":"n"}')))
+    engine.append_unchecked(
+        encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, b'{"next_record":0,"node":"n"}'))
+    )
 
 
 def lead(engine: MemoryEngine) -> None:
     """Make another node the leader in an engine that does not compare heads."""
     epoch = Candidate(folded(engine), b"who leads epoch2", {"node": "b"}).epoch
-    engine.found(encode(epoch))
+    engine.create_log(encode(epoch))
 
 
 WRITES: list[Callable[[SharedSink], None]] = [

@@ -17,7 +17,7 @@ from services.cluster.replica import Replica
 from sharedlog import versions
 from sharedlog.engine import Head
 from sharedlog.engines import Beginning
-from sharedlog.errors import Halted, TooOld
+from sharedlog.errors import Halted, VersionUnsupported
 from sharedlog.fold import Fold, Outcome, Position
 from sharedlog.holdings import Holding
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, VERSION, Kind, SharedRecord, encode, encode_facts
@@ -40,7 +40,7 @@ def folded(*records: SharedRecord) -> Fold:
     """Return a fold that has applied the given records."""
     fold = Fold(CLUSTER)
     for offset, one in enumerate(records):
-        assert fold.take(offset, encode(one)).outcome is not Outcome.DEAD
+        assert fold.apply_record(offset, encode(one)).outcome is not Outcome.DEAD
     return fold
 
 
@@ -53,8 +53,8 @@ def test_a_beat_raises_the_version_of_the_genesis_for_good(monkeypatch: pytest.M
     monkeypatch.setattr(versions, "SUPPORTED", NEWER)
     raised = folded(GENESIS, EPOCH, record(Kind.BEAT, {"finalize": NEWER}))
     assert raised.finalized == NEWER
-    raised.take(3, encode(record(Kind.BEAT, {"finalize": NEWER - 1})))
-    raised.take(4, encode(record(Kind.BEAT, {"of a newer program": 7, "clock_ms": 1})))
+    raised.apply_record(3, encode(record(Kind.BEAT, {"finalize": NEWER - 1})))
+    raised.apply_record(4, encode(record(Kind.BEAT, {"of a newer program": 7, "clock_ms": 1})))
     assert raised.finalized == NEWER
     assert Fold.thaw(json.loads(json.dumps(raised.freeze()))).finalized == NEWER
 
@@ -62,15 +62,15 @@ def test_a_beat_raises_the_version_of_the_genesis_for_good(monkeypatch: pytest.M
 @pytest.mark.parametrize("said", [{}, {"finalized": 1}, {"finalized": versions.OLDEST - 1}])
 def test_a_cluster_from_before_the_first_release_is_refused_with_the_way(said: dict[str, object]) -> None:
     why = r"from before the first release .*store export FOLDER .*store import FOLDER --store NEW"
-    with pytest.raises(TooOld, match=why):
+    with pytest.raises(VersionUnsupported, match=why):
         folded(record(Kind.GENESIS, said))
-    with pytest.raises(TooOld, match=why):
+    with pytest.raises(VersionUnsupported, match=why):
         Fold.thaw(folded(GENESIS, EPOCH).freeze() | {"finalized": said.get("finalized", 0)})
     engine = MemoryEngine(Random(1), Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS)))
     engine.is_well = True
-    engine.found(encode(record(Kind.GENESIS, said)))
+    engine.create_log(encode(record(Kind.GENESIS, said)))
     held = {name: told for name, told in Holding(1, 8).facts("b").items() if name != "finalized"} | said
-    engine.note(encode(record(Kind.CHECKPOINT, held)))
+    engine.append_unchecked(encode(record(Kind.CHECKPOINT, held)))
     assert re.search(why, versions.describe_unsupported(find_copies(engine, CLUSTER, "a").finalized))
 
 
@@ -81,7 +81,7 @@ def test_a_program_that_does_not_support_the_clusters_version_halts_where_it_rea
     fold = folded(GENESIS, EPOCH)
     for _ in range(2):  # A fold that has halted does not accept further records.
         with pytest.raises(Halted, match=why):
-            fold.take(2, encode(record(Kind.BEAT, {"finalize": NEWER})))
+            fold.apply_record(2, encode(record(Kind.BEAT, {"finalize": NEWER})))
     frozen = folded(GENESIS, EPOCH).freeze()
     with pytest.raises(Halted, match=why):
         Fold.thaw(frozen | {"finalized": NEWER})
@@ -90,7 +90,7 @@ def test_a_program_that_does_not_support_the_clusters_version_halts_where_it_rea
 def test_what_a_zombie_finalizes_counts_for_nothing() -> None:
     next_epoch = replace(record(Kind.EPOCH, {"node": "b"}), epoch=2, holder=b"n" * 16)
     fold = folded(GENESIS, EPOCH, next_epoch)
-    assert fold.take(3, encode(record(Kind.BEAT, {"finalize": NEWER}))).outcome is Outcome.DEAD
+    assert fold.apply_record(3, encode(record(Kind.BEAT, {"finalize": NEWER}))).outcome is Outcome.DEAD
     assert fold.finalized == versions.SUPPORTED
 
 
@@ -112,11 +112,11 @@ def test_the_nodes_that_cannot_read_a_version_are_named() -> None:
 def test_a_node_tells_what_it_supports_also_where_another_program_of_it_has_told_before() -> None:
     engine = MemoryEngine(Random(1), Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS)))
     engine.is_well = True
-    engine.found(encode(GENESIS))
+    engine.create_log(encode(GENESIS))
     older = Holding(0).facts("a")
     for name in ("supports", "finalized"):
         del older[name]
-    engine.note(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts(older))))
+    engine.append_unchecked(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts(older))))
     disk = MemoryDisk()
     replica = Replica.open(disk, BrokerSettings(segment_bytes=1 << 16), 0, CLUSTER)
     copy = OwnCopy("a", "http://a", Beginning(CLUSTER, {}), disk, str)
@@ -129,14 +129,14 @@ def test_a_node_tells_what_it_supports_also_where_another_program_of_it_has_told
     assert replica.fold.holdings.all()["a"].supports == versions.UNSAID
     told = copy.checkpoint_announcement(replica, 0)
     assert told is not None
-    engine.note(told)
+    engine.append_unchecked(told)
     read_on()
     assert replica.fold.holdings.all()["a"].supports == versions.SUPPORTED
     assert copy.checkpoint_announcement(replica, 1) is None
     replica.checkpoint(0)
     told = copy.checkpoint_announcement(replica, 2)
     assert told is not None
-    engine.note(told)
+    engine.append_unchecked(told)
     found = find_copies(engine, CLUSTER, "b")
     assert (found.finalized, found.copies[0][1].supports) == (versions.SUPPORTED, versions.SUPPORTED)
     assert layout.read_durable(disk) == 0

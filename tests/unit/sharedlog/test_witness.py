@@ -7,7 +7,7 @@ from random import Random
 import pytest
 
 from sharedlog.engine import Head, Stored
-from sharedlog.errors import Halted, LogDamaged, Unknown
+from sharedlog.errors import EngineUnavailable, Halted, LogDamaged
 from sharedlog.fold import Fold, Position
 from sharedlog.holdings import Holding
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode, encode_facts
@@ -17,7 +17,7 @@ from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
 HOLDER = b"holder's 16 bytes"[:16]
-NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+EMPTY_HEAD = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 
 
 class Play:
@@ -28,28 +28,28 @@ class Play:
 
     def __init__(self) -> None:
         self.now_ms = 0
-        self.engine = MemoryEngine(Random(1), NOWHERE)
+        self.engine = MemoryEngine(Random(1), EMPTY_HEAD)
         self.engine.is_well = True
-        self.engine.found(encode(genesis_of(CLUSTER)))
+        self.engine.create_log(encode(genesis_of(CLUSTER)))
         for number in range(5):
-            self.note(number)
-        head = Head(1, HOLDER, NOWHERE.position)
+            self.append_unchecked(number)
+        head = Head(1, HOLDER, EMPTY_HEAD.position)
         epoch = SharedRecord(CLUSTER, Kind.EPOCH, 1, HOLDER, 0, CHAIN_AT_GENESIS, b"{}")
-        self.engine.append_if(NOWHERE, [encode(epoch)], head)
+        self.engine.append_if(EMPTY_HEAD, [encode(epoch)], head)
         self.fold, self.begun_again = Fold(CLUSTER), Fold(CLUSTER)
         for offset, stored in enumerate(self.engine.records):
-            self.fold.take(offset, stored)
-        self.begun_again.take(0, self.engine.records[0])
+            self.fold.apply_record(offset, stored)
+        self.begun_again.apply_record(0, self.engine.records[0])
         self.witness = Witness(lambda: self.now_ms)
         self.witness.record_progress(self.fold)
 
-    def note(self, number: int) -> None:
+    def append_unchecked(self, number: int) -> None:
         body = encode_facts(Holding(number).facts("a"))
-        self.engine.note(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, body)))
+        self.engine.append_unchecked(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, body)))
 
     def require_records(self, fold: Fold) -> None:
-        """Verify that the first check raises `Unknown`, and repeat the check after `LOST_MS`."""
-        with pytest.raises(Unknown, match="asked anew"):
+        """Verify that the first check raises `EngineUnavailable`, and repeat the check after `LOST_MS`."""
+        with pytest.raises(EngineUnavailable, match="asked anew"):
             self.witness.require_records(self.engine, fold)
         self.now_ms += LOST_MS
         self.witness.require_records(self.engine, fold)
@@ -70,7 +70,7 @@ def test_a_record_that_is_gone_before_others_is_a_hole_for_a_fold_that_has_yet_t
     *, is_there: bool, is_dense: bool
 ) -> None:
     play = Play()
-    play.note(9)
+    play.append_unchecked(9)
     play.engine.is_dense = is_dense
     if is_there:
         play.engine.__class__ = BadPage
@@ -118,7 +118,7 @@ def test_a_log_that_has_grown_again_is_another_one() -> None:
     play = Play()
     play.engine.lose_end()
     while play.engine.end_offset < 9:
-        play.note(77)
+        play.append_unchecked(77)
     with pytest.raises(Halted, match="is another one now"):
         play.require_records(play.begun_again)
 
@@ -136,10 +136,10 @@ def test_what_is_there_again_in_time_was_an_answer_of_the_past() -> None:
     play = Play()
     records = list(play.engine.records)
     play.engine.lose_end()
-    with pytest.raises(Unknown):
+    with pytest.raises(EngineUnavailable):
         play.witness.require_records(play.engine, play.begun_again)
     for one in records[play.engine.end_offset :]:
-        play.engine.note(one)
+        play.engine.append_unchecked(one)
     play.now_ms += LOST_MS
     play.witness.require_records(play.engine, play.begun_again)
 
@@ -151,7 +151,7 @@ def test_a_leader_that_looks_behind_itself_finds_a_log_that_has_lost_its_end_and
     # Either the record is lost, or the server returns an outdated response.
     play.witness.verify_last_record(play.engine, play.fold)
     while play.engine.end_offset < 9:
-        play.note(77)
+        play.append_unchecked(77)
     with pytest.raises(Halted, match="is another one now"):
         play.witness.verify_last_record(play.engine, play.fold)
 
@@ -161,7 +161,7 @@ class Standby(MemoryEngine):
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
         if offset > self.end_offset:
-            raise Unknown("It is a standby, and behind.")
+            raise EngineUnavailable("It is a standby, and behind.")
         return super().read(offset, bytes_max)
 
 
@@ -170,15 +170,15 @@ def test_a_standby_that_is_behind_for_long_has_lost_nothing() -> None:
     standby = Standby(Random(1))
     standby.is_well = True
     for one in play.engine.records[:3]:
-        standby.note(one)
+        standby.append_unchecked(one)
     restarted = Witness(lambda: play.now_ms)
     play.fold.last_led = None  # A fold restored from a checkpoint has no such record.
     for _ in range(3):
-        with pytest.raises(Unknown, match="standby"):
+        with pytest.raises(EngineUnavailable, match="standby"):
             restarted.require_records(standby, play.fold)
         play.now_ms += LOST_MS
     for one in play.engine.records[3:]:
-        standby.note(one)
+        standby.append_unchecked(one)
     restarted.require_records(standby, play.fold)
 
 

@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from commitlog.limits import TIMER_BATCH_BYTES_MAX
 from tests.memory_disk import MemoryDisk
 from timingwheel import partition
-from timingwheel.partition import BARE, HEAD, IN_LOG, PAIR, ROW, TOMBSTONE, WITH_RECORDS, Gap, Window
+from timingwheel.partition import (
+    HEAD,
+    IN_LOG,
+    PAIR,
+    ROW,
+    TOMBSTONE,
+    WITH_RECORDS,
+    WITHOUT_RECORDS,
+    Gap,
+    Window,
+)
 
 PATH = "timers/0-00000000000000000000"
 
@@ -31,7 +41,7 @@ def stored() -> tuple[MemoryDisk, int, list[int]]:
     first = partition.encode_rows(0, rows_of(1, 2), [b"one", b"twice"])
     for encode in (
         lambda position: first,
-        lambda position: partition.encode_pairs(position, BARE, pairs_of(3, 4)),
+        lambda position: partition.encode_pairs(position, WITHOUT_RECORDS, pairs_of(3, 4)),
         lambda position: partition.encode_pairs(position, TOMBSTONE, pairs_of(1)),
     ):
         starts.append(length)
@@ -50,7 +60,7 @@ def read(disk: MemoryDisk, length: int) -> tuple[list[tuple[int, list[int]]], li
 
 def test_what_was_written_is_read() -> None:
     disk, length, _ = stored()
-    assert read(disk, length) == ([(WITH_RECORDS, [1, 2]), (BARE, [3, 4]), (TOMBSTONE, [1])], [])
+    assert read(disk, length) == ([(WITH_RECORDS, [1, 2]), (WITHOUT_RECORDS, [3, 4]), (TOMBSTONE, [1])], [])
     batch = next(partition.batches(Window(disk, PATH, length), []))
     at, size = batch.rows["record_at"].tolist(), batch.rows["record_bytes"].tolist()
     assert [disk.read(PATH, *where) for where in zip(at, size, strict=True)] == [b"one", b"twice"]
@@ -84,7 +94,7 @@ def test_a_file_that_is_too_short_is_told_of(length_left: int) -> None:
 
 
 def test_a_batch_copied_into_a_record_is_not_taken_for_one() -> None:
-    inner = next(partition.encode_pairs(0, BARE, pairs_of(9)))
+    inner = next(partition.encode_pairs(0, WITHOUT_RECORDS, pairs_of(9)))
     disk, length = MemoryDisk(), 0
     for rows, record in ((rows_of(1), inner), (rows_of(2), b"x")):
         for batch in partition.encode_rows(length, rows, [record]):

@@ -35,7 +35,7 @@ def test_agrees_with_a_sorted_list_while_it_is_swept_all_the_time(
     steps: list[tuple[str, int, int]], swept_each: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wheel, "_LEFT_BEHIND_MIN", 0)
+        patch.setattr(wheel, "_STALE_MIN", 0)
         patch.setattr(wheel, "_SWEPT_EACH", swept_each)
         patch.setattr(wheel, "_SWEPT_AT_ONCE", 1)
         agree(steps)

@@ -18,12 +18,14 @@ def filled() -> Outcomes:
     """
     outcomes = Outcomes()
     for number in range(COUNT):
-        outcomes.stored(number * 100, OpenHalf(1_000 + number, 7_000 + number, 0, f"topic-{number}", number))
+        outcomes.open_half(
+            number * 100, OpenHalf(1_000 + number, 7_000 + number, 0, f"topic-{number}", number)
+        )
     for number in range(0, COUNT, 3):
         outcomes.end(number * 100, State.EXPIRED, 9_000, 500_000 + number)
         outcomes.end(number * 100 + 100, State.COMMITTED, 9_000, 600_000 + number)
     outcomes.record_late_request(0, "COMMIT", 9_500)
-    outcomes.asked(200, 1, 20_000)
+    outcomes.record_check_back(200, 1, 20_000)
     return outcomes
 
 
@@ -71,12 +73,12 @@ def test_the_first_late_ends_of_what_expired_are_noted_and_no_others() -> None:
     # The half messages are expired, committed, open, and unknown, in this order.
     for half_offset in (0, 100, 200, 7):
         for number in range(LATE_ENDS_MAX + 2):
-            if outcomes.takes_late(half_offset):
+            if outcomes.accepts_late_request(half_offset):
                 outcomes.record_late_request(half_offset, "ROLLBACK", number)
     expired = outcomes.expiry(0)
     assert expired is not None
     assert expired.late == (("COMMIT", 9_500), *(("ROLLBACK", n) for n in range(LATE_ENDS_MAX - 1)))
-    assert [outcomes.takes_late(half_offset) for half_offset in (0, 300, 100, 200, 7)] == [
+    assert [outcomes.accepts_late_request(half_offset) for half_offset in (0, 300, 100, 200, 7)] == [
         False, True, False, False, False
     ]  # fmt: skip
     assert [outcomes.expiry(half_offset) for half_offset in (100, 200, 7)] == [None] * 3
@@ -86,8 +88,10 @@ def test_a_question_counts_and_brings_the_next_one_no_nearer() -> None:
     outcomes = filled()
     before = OpenHalf(1_005, 7_005, 0, "topic-5", 5)
     assert outcomes.waiting(500) == before
-    assert outcomes.asked(500, 1, 7_004) == before._replace(check_count=1), "by hand, before its time"
-    assert outcomes.asked(500, 2, 7_006) == before._replace(check_count=2, next_check_ms=7_006)
+    assert outcomes.record_check_back(500, 1, 7_004) == before._replace(check_count=1), (
+        "by hand, before its time"
+    )
+    assert outcomes.record_check_back(500, 2, 7_006) == before._replace(check_count=2, next_check_ms=7_006)
     assert outcomes.waiting(500) == before._replace(check_count=2, next_check_ms=7_006)
-    assert [outcomes.asked(half_offset, 1, 9_999) for half_offset in (0, 100, 7)] == [None] * 3
+    assert [outcomes.record_check_back(half_offset, 1, 9_999) for half_offset in (0, 100, 7)] == [None] * 3
     assert [outcomes.waiting(half_offset) for half_offset in (0, 100, 7)] == [None] * 3

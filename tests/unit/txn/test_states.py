@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog import limits, properties
-from commitlog.facts.facts import HalfAsked, HalfEnded, HalfStored, facts_of
+from commitlog.facts.facts import CheckBackSent, HalfEnded, HalfStored, facts_of
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 from tidewheel import property_names
@@ -80,7 +80,7 @@ def test_check_backs_pause_longer_each_time_up_to_a_limit() -> None:
 def test_an_end_is_known_from_the_moment_it_is_appended() -> None:
     halves = Outcomes()
     assert halves.state(5) is None
-    halves.stored(5, OpenHalf(1_000, 7_000))
+    halves.open_half(5, OpenHalf(1_000, 7_000))
     assert halves.state(5) is State.OPEN
     halves.end(5, State.ROLLED_BACK, 2_000, 899)
     assert halves.state(5) is State.ROLLED_BACK
@@ -108,7 +108,7 @@ def test_a_half_that_has_ended_does_not_end_again(ended: State, again: State) ->
 
 def check_ms_of(record: Record) -> int:
     (fact,) = facts_of(record)
-    assert isinstance(fact, HalfStored | HalfAsked)
+    assert isinstance(fact, HalfStored | CheckBackSent)
     return half.check_ms_of(fact, record.store_ms)
 
 

@@ -16,31 +16,31 @@ from commitlog.applied_limits import OLDEST
 from commitlog.facts import acks, lease_records
 from commitlog.facts.facts import (
     TOPICS,
+    CheckBackSent,
     EpochBegun,
     Fact,
-    FiltersForgotten,
-    Finished,
+    FiltersRemoved,
     GroupJoined,
     GroupLeft,
-    HalfAsked,
     HalfEnded,
-    HalfEndedLate,
     HalfStored,
+    LateEndRequested,
     LeaseChanged,
     LogCut,
+    MessagesFinished,
     PolicySet,
     RulesRemoved,
     RulesSet,
     ScheduleDeleted,
-    SchedulePassed,
     SchedulePaused,
     ScheduleRan,
     ScheduleResumed,
+    ScheduleRunsDropped,
     ScheduleSet,
     Skipped,
     TimerEnded,
     TimerSet,
-    TokenMade,
+    TokenCreated,
     TokenRevoked,
     TopicDeleted,
     TopicHeld,
@@ -57,7 +57,7 @@ from commitlog.kinds import End
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 from services.broker.broker import Broker
-from services.broker.spine.copies import TimersDelivered
+from services.broker.spine.encoded_batch import TimersDelivered
 from services.broker.spine.settings import BrokerSettings
 from tests.memory_disk import MemoryDisk
 from tidewheel import property_names
@@ -71,7 +71,7 @@ policies = st.dictionaries(names, numbers, max_size=3)
 TOLD_BY_JSON: dict[type, st.SearchStrategy[Any]] = {
     PolicySet: st.builds(PolicySet, names, policies),
     GroupLeft: st.builds(GroupLeft, names, st.text(max_size=8)),
-    FiltersForgotten: st.builds(FiltersForgotten, names, names, pairs),
+    FiltersRemoved: st.builds(FiltersRemoved, names, names, pairs),
     GroupJoined: st.builds(
         GroupJoined,
         names,
@@ -89,7 +89,7 @@ TOLD_BY_JSON: dict[type, st.SearchStrategy[Any]] = {
     ScheduleDeleted: st.builds(ScheduleDeleted, names),
     SchedulePaused: st.builds(SchedulePaused, names),
     ScheduleResumed: st.builds(ScheduleResumed, names, times),
-    SchedulePassed: st.builds(SchedulePassed, names, times, st.none() | st.text()),
+    ScheduleRunsDropped: st.builds(ScheduleRunsDropped, names, times, st.none() | st.text()),
     LogCut: st.one_of(
         st.tuples(times, st.booleans()).map(lambda one: LogCut(*one)),
         st.builds(
@@ -104,7 +104,7 @@ TOLD_BY_JSON: dict[type, st.SearchStrategy[Any]] = {
     EpochBegun: st.builds(EpochBegun, times, st.text(max_size=8), st.integers(OLDEST, 9)),
     UserSet: st.builds(UserSet, names, names, times),
     UserRemoved: st.builds(UserRemoved, names),
-    TokenMade: st.builds(TokenMade, names, names, names, times, st.none() | times),
+    TokenCreated: st.builds(TokenCreated, names, names, names, times, st.none() | times),
     TokenRevoked: st.builds(TokenRevoked, names),
     RulesSet: st.builds(RulesSet, pairs),
     RulesRemoved: st.builds(RulesRemoved, pairs),
@@ -148,7 +148,7 @@ def test_the_record_of_a_deletion_empties_the_queues_and_removes_the_groups() ->
 
 
 def test_acknowledgements_and_leases_are_facts() -> None:
-    done = [Finished("g", "t", 1, [(4, 2)]), Finished("g", "t", 2, [(0, 9)], is_passed=True)]
+    done = [MessagesFinished("g", "t", 1, [(4, 2)]), MessagesFinished("g", "t", 2, [(0, 9)], is_passed=True)]
     assert facts_of(Record(topic=kinds.ACK_TOPIC, body=acks.encode(done), sys_flag=TYPE_SYSTEM)) == tuple(
         done
     )
@@ -162,9 +162,9 @@ def test_a_half_is_stored_asked_about_ended_and_ended_late() -> None:
     one = half.half_record(MESSAGE, 0, 7_000)
     assert facts_of(stored(one)) == (HalfStored("t", "M1", 9_000, 7_000, 2),)
     one.physical_offset = 77
-    assert facts_of(half.check_record(77, 3, 8_000)) == (HalfAsked(77, 3, 8_000),)
-    assert facts_of(half.check_record(77, 3)) == (HalfAsked(77, 3, None),)
-    assert facts_of(half.late_record(77, "COMMIT")) == (HalfEndedLate(77, "COMMIT"),)
+    assert facts_of(half.check_record(77, 3, 8_000)) == (CheckBackSent(77, 3, 8_000),)
+    assert facts_of(half.check_record(77, 3)) == (CheckBackSent(77, 3, None),)
+    assert facts_of(half.late_record(77, "COMMIT")) == (LateEndRequested(77, "COMMIT"),)
     assert facts_of(half.outcome_record(one, half.State.EXPIRED)) == (HalfEnded(77, "EXPIRED"),)
     assert facts_of(half.committed_record(one)) == (HalfEnded(77, "COMMIT"),)
 

@@ -12,7 +12,7 @@ from commitlog import limits
 from commitlog.message import Message, MessageType
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
-from services.broker.groups.group_values import Start
+from services.broker.groups.group_values import GroupStart
 from services.broker.groups.lite_subscribing import LiteStart, LiteStartPosition
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Resolution, SendReceipt, StartPosition, Subscriber, TimerName
@@ -76,7 +76,7 @@ class Bench:
             self.broker.complete_flush(flush, NOW_MS)
 
 
-EARLIEST, LAST = Start(StartPosition.EARLIEST), LiteStart(LiteStartPosition.LAST)
+EARLIEST, LAST = GroupStart(StartPosition.EARLIEST), LiteStart(LiteStartPosition.LAST)
 REFUSALS: Final[dict[str, list[Callable[[Bench], object]]]] = {
     "send": [
         lambda bench: bench.broker.sending.send(URGENT, NOW_MS),
@@ -107,7 +107,7 @@ REFUSALS: Final[dict[str, list[Callable[[Bench], object]]]] = {
             bench.committed.transaction_id, Resolution.ROLLBACK, "why", NOW_MS
         )
     ],
-    "check_now": [lambda bench: bench.broker.transactions.check_now(bench.expired.transaction_id)],
+    "check_now": [lambda bench: bench.broker.transactions.create_check_back(bench.expired.transaction_id)],
     "create_topic": [lambda bench: bench.broker.topics.create("t", MessageType.FIFO, 1, NOW_MS)],
     "set_check_back": [
         lambda bench: bench.broker.transactions.set_check_back(

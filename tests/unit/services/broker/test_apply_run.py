@@ -16,7 +16,7 @@ from commitlog.record import Record
 from consumequeue.entry import tags_code
 from services.broker.broker import Broker
 from services.broker.spine.appended import appended_of
-from services.broker.spine.copies import EncodedBatch, TimersDelivered
+from services.broker.spine.encoded_batch import EncodedBatch, TimersDelivered
 from services.broker.spine.settings import BrokerSettings
 from services.broker.timers.timer_records import ReplacedTimer, due_ms_of, timer_record
 from services.broker.timers.timer_source import name_hashes, ready_record

@@ -26,14 +26,14 @@ from services.broker.spine.errors import (
 )
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import (
-    CheckBack,
+    CheckBackRequest,
     Delivery,
-    Notify,
     PendingTimer,
     Resolution,
     SendReceipt,
     TimerName,
     Verdict,
+    WakeReceivers,
 )
 from tests.flushed_broker import NOW_MS, FlushedBroker
 from tidewheel import property_names
@@ -88,7 +88,7 @@ def test_a_message_is_invisible_until_it_is_durable(bench: Bench) -> None:
     receipt = bench.broker.sending.send(bench.message(), NOW_MS)
     assert receipt.durable_at > bench.broker.durable_offset
     assert bench.receive() == []
-    assert bench.flush() == [Notify(("t",))]
+    assert bench.flush() == [WakeReceivers(("t",))]
     assert bench.broker.durable_offset >= receipt.durable_at
     assert [one.message.message_id for one in bench.receive()] == ["M1"]
 
@@ -128,7 +128,7 @@ def test_a_delayed_message_comes_at_its_millisecond(bench: Bench) -> None:
     bench.send(delivery_ms=NOW_MS + 1_234)
     assert bench.advance(1_233) == []
     assert bench.receive() == []
-    assert bench.advance(1) == [Notify(("t",))]
+    assert bench.advance(1) == [WakeReceivers(("t",))]
     (got,) = bench.receive()
     assert got.store_ms == NOW_MS + 1_234
 
@@ -223,7 +223,7 @@ def test_a_silent_producer_is_asked_until_the_half_expires(bench: Bench) -> None
     half = bench.send(transactional=True, keys=("order-1",))
     assert bench.advance(5_999) == []
     (check,) = bench.advance(1)
-    assert isinstance(check, CheckBack)
+    assert isinstance(check, CheckBackRequest)
     assert (check.transaction_id, check.topic) == (half.transaction_id, "t")
     assert bench.broker.transactions.message(check.half_offset).keys == ("order-1",)
     bench.broker.transactions.complete_check_back(check.transaction_id, False, bench.now_ms)
@@ -272,7 +272,7 @@ def test_an_unacknowledged_message_comes_again_then_goes_to_the_dead_letters(ben
     bench.send()
     assert [one.attempt for one in bench.receive()] == [1]
     assert bench.receive() == []
-    assert bench.advance(20_000) == [Notify(("t",))]
+    assert bench.advance(20_000) == [WakeReceivers(("t",))]
     assert [one.attempt for one in bench.receive()] == [2]
     bench.advance(20_000)
     assert bench.receive() == []
@@ -333,7 +333,7 @@ def test_change_invisible_gives_a_new_handle_and_voids_the_old(bench: Bench) -> 
     with pytest.raises(InvalidReceiptHandle):
         bench.broker.receiving.ack("g", "t", got.receipt_handle, NOW_MS)
     assert bench.advance(999) == []
-    assert bench.advance(1) == [Notify(("t",))]
+    assert bench.advance(1) == [WakeReceivers(("t",))]
     with pytest.raises(InvalidReceiptHandle):
         bench.broker.receiving.ack("g", "t", handle, bench.now_ms)
 
@@ -345,7 +345,7 @@ def test_a_push_lease_lasts_while_its_client_is_heard_from(bench: Bench) -> None
         assert bench.advance(20_000) == []
         bench.broker.receiving.renew_client("c", bench.now_ms)
     bench.broker.receiving.expire_client("c", bench.now_ms)
-    assert bench.advance(0) == [Notify(("t",))]
+    assert bench.advance(0) == [WakeReceivers(("t",))]
     (again,) = bench.receive()
     assert (again.message.message_id, again.attempt) == (got.message.message_id, 2)
 

@@ -697,7 +697,7 @@ def test_files_of_queues_that_fail_together_are_told_in_the_ticks_that_follow() 
     store.checkpoint()
     assert disk.size(layout.QUEUES_WHOLE) < 0
     turns = 0
-    while store.broker.store.dispatch.has_doubts:
+    while store.broker.store.dispatch.has_untrusted:
         assert store.broker.next_due_ms() == store.now_ms
         store.broker.tick(store.now_ms)
         turns += 1

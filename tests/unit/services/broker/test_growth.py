@@ -22,7 +22,7 @@ from consumequeue import keyindex
 from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import ReadTimers, Resolution, SendReceipt
+from services.broker.spine.values import Resolution, RunTimersJob, SendReceipt
 
 NOW_MS: Final = 1_763_700_000_000
 TOPIC, GROUP = "t", "g"
@@ -98,7 +98,7 @@ class Passing:
         while (due_ms := self.broker.next_due_ms()) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
             for effect in self.broker.tick(self.now_ms):
-                if isinstance(effect, ReadTimers):
+                if isinstance(effect, RunTimersJob):
                     effect.job.run(self._disk)
                     self.broker.complete_timers_job(effect.job)
             self._flush()

@@ -6,14 +6,14 @@ import pytest
 
 from commitlog.kinds import JOURNAL_TOPIC
 from services.broker.broker import Broker
-from services.broker.journal import LOOKED_AT_MAX, Entry
+from services.broker.journal import EXAMINED_MAX, JournalEntry
 from services.broker.spine.settings import BrokerSettings
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import IllegalTopic
 
 NOW_MS = 1_763_700_000_000
 SETTINGS = BrokerSettings(segment_bytes=1 << 20)
-ACT = Entry("ann", "127.0.0.1", "tidewheel-cli", "topics purge", "topic=t", "wrong", "done", "")
+ACT = JournalEntry("ann", "127.0.0.1", "tidewheel-cli", "topics purge", "topic=t", "wrong", "done", "")
 
 
 def flush(broker: Broker) -> None:
@@ -59,7 +59,7 @@ def test_a_text_is_looked_for_in_the_fields_and_not_in_their_encoding(disk: Memo
 def test_a_page_looks_at_a_bounded_number_of_entries(disk: MemoryDisk) -> None:
     broker = Broker.open(disk, SETTINGS, NOW_MS)
     broker.journal.add_entry(ACT._replace(about="rare"), NOW_MS)
-    for _ in range(LOOKED_AT_MAX):
+    for _ in range(EXAMINED_MAX):
         broker.journal.add_entry(ACT, NOW_MS)
     flush(broker)
     page = broker.journal.page(None, 10, "rare")

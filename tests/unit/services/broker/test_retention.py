@@ -25,20 +25,20 @@ from consumequeue.filter import EVERYTHING
 from consumequeue.receipts import decode
 from services.broker.broker import Broker
 from services.broker.derived import QUEUES
-from services.broker.groups.group_values import Start
+from services.broker.groups.group_values import GroupStart
 from services.broker.spine.errors import DiskFull
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import (
     Delivery,
     Effect,
     HalfFilter,
-    ReadTimers,
+    LogWarning,
     Resolution,
-    Retire,
+    RetireSegments,
+    RunTimersJob,
     SendReceipt,
     StartPosition,
     Verdict,
-    Warn,
 )
 from services.store import repair
 from tests.memory_disk import Fault, MemoryDisk
@@ -89,9 +89,9 @@ class Bench:
 
     def carry_out(self, effects: list[Effect]) -> None:
         for effect in effects:
-            if isinstance(effect, Retire):
+            if isinstance(effect, RetireSegments):
                 self.retire(effect.retirement)
-            if isinstance(effect, ReadTimers):
+            if isinstance(effect, RunTimersJob):
                 effect.job.run(self.disk)
                 self.broker.complete_timers_job(effect.job)
 
@@ -252,7 +252,7 @@ def retirement_of(bench: Bench) -> Retirement:
         effects = bench.broker.tick(bench.now_ms)
         bench.flush()
         for one in effects:
-            if isinstance(one, Retire):
+            if isinstance(one, RetireSegments):
                 return one.retirement
     pytest.fail("no segment is to go")
 
@@ -267,7 +267,7 @@ def test_a_cut_that_was_not_durable_has_deleted_nothing() -> None:
     bench.retire(retirement_of(bench))
     assert bench.disk.list("keep")
     assert bench.broker.gauges().log_first_offset > 0
-    assert not [one for one in bench.broker.tick(bench.now_ms + 9_000) if isinstance(one, Retire)]
+    assert not [one for one in bench.broker.tick(bench.now_ms + 9_000) if isinstance(one, RetireSegments)]
     bench.reopen(KEEP_ALL)  # the record of the cut is lost
     assert bench.broker.gauges().log_first_offset == 0
     assert bench.segments()[: len(before)] == before
@@ -306,11 +306,11 @@ def test_nothing_is_decided_or_deleted_while_a_cut_is_not_durable() -> None:
     for number in range(20):
         message = Message(topic="t", body=b"x" * 500, message_id=f"later {number}")
         bench.broker.sending.send(message, bench.now_ms)
-    assert not [one for one in bench.broker.tick(bench.now_ms + 9_000) if isinstance(one, Retire)]
+    assert not [one for one in bench.broker.tick(bench.now_ms + 9_000) if isinstance(one, RetireSegments)]
     assert bench.segments() == before
     bench.flush()
     effects = bench.broker.tick(bench.now_ms + 9_000)
-    assert [type(one.retirement) for one in effects if isinstance(one, Retire)] == [Deletion]
+    assert [type(one.retirement) for one in effects if isinstance(one, RetireSegments)] == [Deletion]
 
 
 def cuts(bench: Bench) -> list[Any]:
@@ -573,7 +573,7 @@ def test_a_group_that_joined_after_a_cut_missed_nothing_of_a_damaged_queue(joins
     if joins == "receive":
         bench.receive("late")
     elif joins == "create":
-        bench.broker.group_views.create("late", "t", Start(StartPosition.EARLIEST, 0), bench.now_ms)
+        bench.broker.group_views.create("late", "t", GroupStart(StartPosition.EARLIEST, 0), bench.now_ms)
     else:
         bench.broker.groups.join("late", "t", {}, bench.now_ms)
     bench.flush()
@@ -673,7 +673,7 @@ def test_one_turn_of_a_look_compares_few_files_of_lagging_groups(monkeypatch: py
         bench.send(topic=f"t{number % 10}")
     bench.broker.store.dispatch.write()
     for number in range(10):
-        bench.broker.group_views.create("g", f"t{number}", Start(StartPosition.OFFSET, 70), bench.now_ms)
+        bench.broker.group_views.create("g", f"t{number}", GroupStart(StartPosition.OFFSET, 70), bench.now_ms)
     bench.flush()
     kept_on_disk(bench)
     six = RetentionPolicy(log_bytes_max=6 * SEGMENT_BYTES, group_pin_ms=3_600_000)
@@ -768,7 +768,7 @@ def test_halves_whose_keep_file_is_gone_are_rolled_back_in_steps(monkeypatch: py
     for name in bench.disk.list("keep"):
         bench.disk.delete(f"keep/{name}")
     bench.reopen(KEEP_ONE)
-    monkeypatch.setattr(limits, "HALVES_KEPT_LOOKED_AT_ONCE", 3)
+    monkeypatch.setattr(limits, "HALVES_KEPT_EXAMINED_AT_ONCE", 3)
     left = [bench.broker.gauges().open_halves]
     for _ in range(3):
         bench.broker.tick(bench.now_ms)  # a look at the house is due with each
@@ -801,7 +801,7 @@ def cut_and_told(bench: Bench) -> list[str]:
     carry_out = bench.carry_out
 
     def noting(effects: list[Effect]) -> None:
-        told.extend(one.text for one in effects if isinstance(one, Warn))
+        told.extend(one.text for one in effects if isinstance(one, LogWarning))
         carry_out(effects)
 
     with patch.object(bench, "carry_out", noting):
@@ -976,7 +976,7 @@ def test_nothing_is_deleted_while_a_checkpoint_is_under_way() -> None:
     count = len(bench.segments())
     for second in range(1, 4):
         effects = bench.broker.tick(bench.now_ms + second * 1_000)
-        assert not [one for one in effects if isinstance(one, Retire)]
+        assert not [one for one in effects if isinstance(one, RetireSegments)]
     bench.broker.complete_checkpoint(checkpoint)
     bench.advance(10_000)
     assert len(bench.segments()) < count
@@ -1228,7 +1228,7 @@ def test_files_of_queues_are_deleted_with_the_segments_by_a_worker() -> None:
     deleted = [*disk.deleted]
     assert bench.broker.continue_retirement(deletion, bench.now_ms)
     assert disk.deleted == deleted
-    assert not bench.broker.store.dispatch.has_unneeded
+    assert not bench.broker.store.dispatch.has_deletable_files
     ranges = [bench.broker.finding.queue_range("t", queue_id) for queue_id in range(4)]
     bench.reopen(bench.settings)
     assert [bench.broker.finding.queue_range("t", queue_id) for queue_id in range(4)] == ranges
@@ -1273,5 +1273,5 @@ def test_files_of_queues_that_could_not_be_deleted_go_with_a_later_deletion(fail
         bench.send()
     bench.advance(20_000)
     assert not wanted & {*queue_files(disk)}
-    assert not bench.broker.store.dispatch.has_unneeded
+    assert not bench.broker.store.dispatch.has_deletable_files
     assert [*bench.broker.damage] == []

@@ -8,7 +8,7 @@ from commitlog import layout
 from commitlog.kinds import TASK_TOPIC
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.task_items import LOOKED_AT_MAX, TaskItem
+from services.broker.task_items import EXAMINED_MAX, TaskItem
 from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
@@ -68,7 +68,7 @@ def test_a_page_looks_at_a_bounded_number_of_records(disk: MemoryDisk) -> None:
     broker = Broker.open(disk, SETTINGS, NOW_MS)
     first = broker.task_items.add_items("a", "timers", None, items("1"), NOW_MS).first
     other = broker.task_items.add_items("b", "timers", None, items("x"), NOW_MS).first
-    for _ in range(LOOKED_AT_MAX):
+    for _ in range(EXAMINED_MAX):
         broker.task_items.add_items("b", "timers", other, items("y"), NOW_MS)
     broker.task_items.add_items("a", "timers", first, items("2"), NOW_MS)
     flush(broker)
@@ -81,6 +81,6 @@ def test_a_damaged_record_is_left_out(disk: MemoryDisk) -> None:
     for name in ("2", "3"):
         broker.task_items.add_items("a", "timers", first, items(name), NOW_MS)
     flush(broker)
-    entry = broker.store.dispatch.look(TASK_TOPIC, 0).entry(1)
+    entry = broker.store.dispatch.find_queue(TASK_TOPIC, 0).entry(1)
     disk.flip_bit(layout.segment_path(0), 8 * (entry.physical_offset + 90))
     assert listed(broker, "a", 9) == [["1", "3"]]

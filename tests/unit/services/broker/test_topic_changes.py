@@ -95,18 +95,18 @@ def test_the_use_of_a_topic_counts_what_a_change_concerns(bench: Bench) -> None:
     bench.send("other", delivery_ms=NOW_MS + 60_000)
     bench.flush()
 
-    use = bench.broker.topic_changes.use("t")
+    use = bench.broker.topic_changes.describe_use("t")
 
     assert (use.messages, use.timers, use.halves, use.schedules) == (5, 1, 1, ["nightly"])
     assert (use.groups, use.unfinished) == ([GroupUse("g", 3, 0)], 3)
     with pytest.raises(TopicNotFound):
-        bench.broker.topic_changes.use("u")
+        bench.broker.topic_changes.describe_use("u")
 
 
 def test_without_groups_every_message_is_unfinished(bench: Bench) -> None:
     bench.broker.group_views.delete("g", "", bench.now_ms)
     bench.send()
-    assert bench.broker.topic_changes.use("t").unfinished == 1
+    assert bench.broker.topic_changes.describe_use("t").unfinished == 1
     with pytest.raises(TopicInUse, match="no group receives it"):
         bench.change("purge")
 
@@ -159,7 +159,7 @@ def test_a_purge_discards_what_is_durable_and_no_more(bench: Bench) -> None:
     kept = bench.send()
 
     for _ in range(2):
-        assert bench.broker.topic_changes.use("t").messages == 1
+        assert bench.broker.topic_changes.describe_use("t").messages == 1
         bench.reopen()
     assert [one.message.message_id for one in bench.receive("g")] == [kept]
     assert bench.broker.group_views.view_group("g").missed == (), (
@@ -227,7 +227,7 @@ def test_a_deletion_takes_place_entirely_or_not_at_all(
     bench.disk.write(f"commitlog/{segment}", place, bytes(SETTINGS.segment_bytes - place))
     bench.reopen()
     assert bench.is_there
-    use = bench.broker.topic_changes.use("t")
+    use = bench.broker.topic_changes.describe_use("t")
     assert use.messages == 4
     assert len(use.groups) == min(2, groups_max)
     bench.disk.write(f"commitlog/{segment}", 0, whole)

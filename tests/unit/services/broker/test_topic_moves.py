@@ -186,7 +186,7 @@ def test_a_crash_between_copy_and_end_leaves_no_second_copy(bench: Mover) -> Non
     bench.send()
     [(queue_id, offset, _)] = bench.unfinished()
     record = bench.broker.store.read_entry(
-        queue := bench.broker.store.dispatch.look("t", queue_id), offset, queue.entry(offset)
+        queue := bench.broker.store.dispatch.find_queue("t", queue_id), offset, queue.entry(offset)
     )
     topic = bench.broker.topics.get("u")
     bench.broker.topic_moves._copy(record, topic, f"t:{queue_id}:{offset}", offset, bench.now_ms)

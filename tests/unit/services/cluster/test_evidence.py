@@ -14,15 +14,15 @@ from services.cluster.evidence import (
     CopyProof,
     DiskComparison,
     Evidence,
+    EvidenceVerdict,
     FoldProgress,
+    ProofState,
     RecordLookup,
-    State,
-    Verdict,
 )
 from sharedlog.errors import Halted
 
 CLUSTER = b"one cluster's id"
-NOWHERE = FoldProgress(0, 0, 0, None)
+EMPTY_HEAD = FoldProgress(0, 0, 0, None)
 
 
 def history(values: list[int]) -> list[FoldProgress]:
@@ -57,7 +57,7 @@ def test_a_copy_agrees_with_a_log_that_has_all_that_it_had_read_and_with_no_othe
     at = data.draw(st.integers(0, len(before) - 1))
     begins = data.draw(st.integers(0, min(at, kept)))
     claimed = claim_of(had[at])
-    proof = CopyProof(CLUSTER, claimed, had[begins - 1] if begins else NOWHERE, ChainComparison.NOT_READ)
+    proof = CopyProof(CLUSTER, claimed, had[begins - 1] if begins else EMPTY_HEAD, ChainComparison.NOT_READ)
     # A log is the same up to a record if that is, and the bytes are: BEATs before it may lie elsewhere.
     is_kept = now[at : at + 1] == before[at : at + 1] and written(now, at) == written(before, at)
     said = ""
@@ -67,7 +67,7 @@ def test_a_copy_agrees_with_a_log_that_has_all_that_it_had_read_and_with_no_othe
     except Halted as error:
         said = str(error)
     has_reached = len(now) > at
-    assert proof.may_lead is (is_kept and has_reached), "a copy may lead that the log does not agree with"
+    assert proof.can_lead is (is_kept and has_reached), "a copy may lead that the log does not agree with"
     assert bool(said) is (has_reached and not is_kept), "another history in silence"
     assert not said or f"byte {claimed.end} of the log accepted" in said
 
@@ -80,7 +80,7 @@ def test_evidence_only_grows_and_is_not_written_before_the_log_agrees(
     at = min(at, len(reads) - 1)
     begins = min(begins, len(reads))
     claimed = claim_of(reads[at])
-    checkpoint = reads[begins - 1] if begins else NOWHERE
+    checkpoint = reads[begins - 1] if begins else EMPTY_HEAD
     proof = CopyProof(
         CLUSTER, claimed, checkpoint, ChainComparison.SAME if begins > at else ChainComparison.NOT_READ
     )
@@ -99,15 +99,15 @@ def test_evidence_only_grows_and_is_not_written_before_the_log_agrees(
 
 @given(st.integers(0, 100), st.integers(0, 100), st.sampled_from(DiskComparison))
 def test_bytes_below_the_accepted_end_are_never_cut(end: int, offset: int, in_place: DiskComparison) -> None:
-    proof = CopyProof(CLUSTER, Evidence(CLUSTER, end, 7, 1, 9, 1), NOWHERE, ChainComparison.NOT_READ)
+    proof = CopyProof(CLUSTER, Evidence(CLUSTER, end, 7, 1, 9, 1), EMPTY_HEAD, ChainComparison.NOT_READ)
     if (in_place, offset < end) == (DiskComparison.OTHER, True):
         with pytest.raises(Halted, match=rf"at byte {offset} .* byte {end} this node has read it accepted\."):
             proof.verdict_at(in_place, offset)
         return
     verdict = proof.verdict_at(in_place, offset)
-    assert offset >= end or verdict in (Verdict.ADVANCE, Verdict.WRITE)
-    assert in_place is not DiskComparison.EQUAL or verdict is Verdict.ADVANCE
-    assert in_place is not DiskComparison.OTHER or verdict is Verdict.SET_ASIDE, (
+    assert offset >= end or verdict in (EvidenceVerdict.ADVANCE, EvidenceVerdict.WRITE)
+    assert in_place is not DiskComparison.EQUAL or verdict is EvidenceVerdict.ADVANCE
+    assert in_place is not DiskComparison.OTHER or verdict is EvidenceVerdict.SET_ASIDE, (
         "what was sound is kept apart"
     )
 
@@ -122,18 +122,20 @@ def test_only_a_copy_that_brings_back_the_evidence_is_taken(
     trace: ChainComparison, look: RecordLookup
 ) -> None:
     claimed = Evidence(CLUSTER, 5, 7, 1, 9, 1)
-    assert evidence.replacement_verdict(None, trace, look) is Verdict.TAKE
+    assert evidence.replacement_verdict(None, trace, look) is EvidenceVerdict.TAKE
     brings_it = trace is ChainComparison.SAME or (
         trace in (ChainComparison.NOT_READ, ChainComparison.FORGOTTEN) and look is RecordLookup.SAME
     )
-    unsure = Verdict.COMPARE if trace is ChainComparison.FORGOTTEN else Verdict.REFUSE
-    assert evidence.replacement_verdict(claimed, trace, look) is (Verdict.TAKE if brings_it else unsure)
+    unsure = EvidenceVerdict.COMPARE if trace is ChainComparison.FORGOTTEN else EvidenceVerdict.REFUSE
+    assert evidence.replacement_verdict(claimed, trace, look) is (
+        EvidenceVerdict.TAKE if brings_it else unsure
+    )
 
 
 def test_evidence_of_the_cluster_before_a_restore_proves_nothing() -> None:
     claimed = Evidence(b"another's 16 byt", 5, 7, 1, 9, 1)
-    proof = CopyProof(CLUSTER, claimed, NOWHERE, ChainComparison.NOT_READ)
-    assert proof.state is State.AGREED
+    proof = CopyProof(CLUSTER, claimed, EMPTY_HEAD, ChainComparison.NOT_READ)
+    assert proof.state is ProofState.AGREED
     assert proof.accepted_end == 0
 
 

@@ -25,14 +25,14 @@ from services.cluster import evidence_file
 from services.cluster.copies import transfer
 from services.cluster.copies.checkpoints import OwnCopy
 from services.cluster.copies.copying import StoreCopier
-from services.cluster.copies.refetching import AFTER_HALT, order_refetch, recovery_advice
+from services.cluster.copies.refetching import AFTER_HALT, recovery_advice, request_refetch
 from services.cluster.errors import CopyRefused, LossNotAccepted
 from services.cluster.evidence_file import EvidenceDamaged
 from services.cluster.founding import restore_from
 from services.cluster.replica import Replica
 from sharedlog.engine import Head, Stored
 from sharedlog.engines import Beginning
-from sharedlog.errors import ClusterExists, Halted, RightMissing, Unknown
+from sharedlog.errors import ClusterExists, EngineUnavailable, Halted, RightMissing
 from sharedlog.fold import Position
 from sharedlog.holdings import Holding
 from sharedlog.leading import Candidate
@@ -44,7 +44,7 @@ from tests.memory_engine import MemoryEngine
 from tidewheel import property_names
 
 CLUSTER = b"one cluster's id"
-NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+EMPTY_HEAD = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 SETTINGS = BrokerSettings(segment_bytes=64 * 1024, queue_count=1, sync_flush=False)
 WHOLE_LOG = "the shared log, from its beginning"
 SENT = 300
@@ -55,10 +55,10 @@ class FoundedEngine(MemoryEngine):
     """A new shared log that `cluster restore` begins with."""
 
     def __init__(self) -> None:
-        super().__init__(Random(1), NOWHERE)
+        super().__init__(Random(1), EMPTY_HEAD)
         self.is_well = True
 
-    def found(self, head: object) -> None:  # type: ignore[override]
+    def create_log(self, head: object) -> None:  # type: ignore[override]
         """Be empty: the GENESIS comes by `append_if`."""
 
 
@@ -66,9 +66,9 @@ class Pair:
     """A leader and a follower; `send` acknowledges messages."""
 
     def __init__(self, folder: Path) -> None:
-        self.engine = MemoryEngine(Random(1), NOWHERE)
+        self.engine = MemoryEngine(Random(1), EMPTY_HEAD)
         self.engine.is_well = True
-        self.engine.found(encode(genesis_of(CLUSTER)))
+        self.engine.create_log(encode(genesis_of(CLUSTER)))
         self.roots = [folder / "leader", folder / "follower"]
         for root in self.roots:
             root.mkdir()
@@ -128,21 +128,21 @@ class RefusingEngine(FoundedEngine):
         super().__init__()
         self._why = why
         if is_there:
-            MemoryEngine.found(self, encode(genesis_of(CLUSTER)))
+            MemoryEngine.create_log(self, encode(genesis_of(CLUSTER)))
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        if isinstance(self._why, Unknown):
+        if isinstance(self._why, EngineUnavailable):
             raise self._why
         return super().read(offset, bytes_max)
 
-    def found(self, head: object) -> None:  # type: ignore[override]
+    def create_log(self, head: object) -> None:  # type: ignore[override]
         raise self._why
 
 
 @pytest.mark.parametrize(
     "engine",
     [
-        RefusingEngine(Unknown("wrong password"), is_there=False),
+        RefusingEngine(EngineUnavailable("wrong password"), is_there=False),
         RefusingEngine(ClusterExists("there"), is_there=True),
         RefusingEngine(RightMissing("no right on the schema"), is_there=False),
     ],
@@ -157,7 +157,7 @@ def test_a_restore_that_fails_takes_nothing_from_what_the_store_knows(
         restore_from(FoundedEngine(), root, "b", 0, None)  # type: ignore[arg-type]
     end, before = offered(refused.value), (root / layout.EVIDENCE).read_bytes()
     (root / layout.CLUSTER).write_text('{"node": "b"}')
-    with pytest.raises((Unknown, ClusterExists, RightMissing)):
+    with pytest.raises((EngineUnavailable, ClusterExists, RightMissing)):
         restore_from(engine, root, None, 0, end)  # type: ignore[arg-type]
     assert (root / layout.EVIDENCE).read_bytes() == before
     with pytest.raises(LossNotAccepted) as again:
@@ -181,7 +181,7 @@ def test_a_refused_restore_tells_which_number_is_wrong_and_what_keeps_the_url_fr
         restore_from(FoundedEngine(), root, "b", 0, end - 1)  # type: ignore[arg-type]
     with pytest.raises(LossNotAccepted, match="--accept-damaged is 7, and 0 bytes are damaged"):
         restore_from(FoundedEngine(), root, "b", 0, end, 7)  # type: ignore[arg-type]
-    away = RefusingEngine(Unknown("wrong password"), is_there=False)
+    away = RefusingEngine(EngineUnavailable("wrong password"), is_there=False)
     with pytest.raises(LossNotAccepted, match="No cluster can begin at the URL yet: wrong password"):
         restore_from(away, root, "b", 0, None)  # type: ignore[arg-type]
     taken = RefusingEngine(ClusterExists("there"), is_there=True)
@@ -247,7 +247,7 @@ def look(pair: Pair, replica: Replica) -> None:
     for _ in range(2):
         try:
             witness.require_records(pair.engine, replica.fold)
-        except Unknown:
+        except EngineUnavailable:
             continue
 
 
@@ -280,7 +280,7 @@ def test_a_restored_backup_is_found_after_a_restart_also_when_it_has_grown_again
     with pytest.raises(Halted, match="is another one now" if grows else "is gone or is another one"):
         look(pair, again)
     said = r"with byte \d+ of the log accepted|up to byte \d+"
-    with pytest.raises((Halted, Unknown), match=said):
+    with pytest.raises((Halted, EngineUnavailable), match=said):
         stand(pair, again)
     pair.close()
     assert recovered(pair.roots[number]) == SENT + 60
@@ -370,7 +370,7 @@ def test_another_record_below_the_accepted_end_halts_before_anything_is_overwrit
     before = disk.read(layout.segment_path(0), 0, SETTINGS.segment_bytes)
     other = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
     del pair.engine.records[1:], pair.engine._taken_ms[1:], pair.engine._heads[1:]
-    pair.engine._head = NOWHERE
+    pair.engine._head = EMPTY_HEAD
     pair.leader = other
     pair.lead(other, b"who leads epoch9")
     pair.follower = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
@@ -388,10 +388,10 @@ def test_a_copy_is_thrown_away_at_once_only_by_the_number_of_its_evidence(pair: 
     assert claimed is not None
     assert claimed.end == pair.follower.fold.end
     with pytest.raises(LossNotAccepted, match=f"--accept-loss-of {claimed.end}"):
-        order_refetch(disk, claimed.end - 1)
-    order_refetch(disk, None)
+        request_refetch(disk, claimed.end - 1)
+    request_refetch(disk, None)
     assert disk.list(layout.COMMITLOG), "another copy is not here yet"
-    order_refetch(disk, claimed.end)
+    request_refetch(disk, claimed.end)
     assert not disk.list(layout.COMMITLOG)
     assert evidence_file.read(disk) is None
     pair.close()
@@ -514,7 +514,7 @@ def test_what_is_restored_is_not_replaced_by_an_older_copy_that_an_operator_had_
     pair.leader.checkpoint(0)
     older = copy_of(pair.roots[0])
     pair.send(60)
-    order_refetch(pair.disks[1], None)
+    request_refetch(pair.disks[1], None)
     transfer.receive_copy(older, pair.disks[1])
     pair.close()
     assert recovered(pair.roots[1]) == SENT + 60
@@ -554,7 +554,9 @@ def test_a_store_is_not_replaced_where_the_log_has_lost_what_it_has(
     if has_copy:
         end = pair.follower.core.written_offset
         held = Holding(lost, end, "http://127.0.0.1:9").facts("b")
-        pair.engine.note(encode(SharedRecord(CLUSTER, Kind.CHECKPOINT, 0, NOBODY, 0, 0, encode_facts(held))))
+        pair.engine.append_unchecked(
+            encode(SharedRecord(CLUSTER, Kind.CHECKPOINT, 0, NOBODY, 0, 0, encode_facts(held)))
+        )
 
         def fetch(_: str, __: str, ___: str, disk: Disk, require: transfer.Require) -> None:
             transfer.receive_copy(io.BytesIO(b"".join(transfer.stream_copy(pair.roots[1]))), disk, require)

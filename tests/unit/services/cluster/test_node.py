@@ -19,19 +19,19 @@ from commitlog.errors import NoRoom
 from commitlog.message import Message
 from services.broker.spine.settings import BrokerSettings
 from services.cluster import replica
-from services.cluster.acts import Clocks, NodeActions
 from services.cluster.election import candidacy_timer, inputs
 from services.cluster.election import table as election_table
 from services.cluster.election.health import Health
-from services.cluster.election.inputs import RecordTaken
-from services.cluster.election.pace import LagAndSkew
-from services.cluster.election.table import Act, Output, Role
+from services.cluster.election.inputs import RecordApplied
+from services.cluster.election.lag_and_skew import LagAndSkew
+from services.cluster.election.table import ActionType, Output, Role
 from services.cluster.identity import Member
 from services.cluster.leading import followers
-from services.cluster.leading.lead import Lead, LeadCallbacks
+from services.cluster.leading.leader_term import LeaderCallbacks, LeaderTerm
 from services.cluster.leading.log_damage import LogDamage
 from services.cluster.metrics import ClusterMetrics
 from services.cluster.node import ClusterNode
+from services.cluster.node_actions import Clocks, NodeActions
 from services.cluster.peers import Identity
 from services.cluster.replica import Replica
 from services.cluster.status import status_of
@@ -39,7 +39,7 @@ from services.live.durability import Answers, LeadershipProofs
 from sharedlog import witness
 from sharedlog.engine import Head, Stored
 from sharedlog.engines import Beginning
-from sharedlog.errors import Unknown
+from sharedlog.errors import EngineUnavailable
 from sharedlog.fold import Outcome, Position, Step
 from sharedlog.holdings import Holding
 from sharedlog.leading import Candidate
@@ -50,7 +50,7 @@ from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
-NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+EMPTY_HEAD = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 SETTINGS = BrokerSettings(segment_bytes=16 * 1024, queue_count=1, sync_flush=False)
 WAIT_SECONDS = 30
 
@@ -68,14 +68,16 @@ class FailingEngine(MemoryEngine):
 
 def engine_with_messages() -> tuple[FailingEngine, int]:
     """An engine into which another node has written; and where its log ends."""
-    engine = FailingEngine(Random(1), NOWHERE)
+    engine = FailingEngine(Random(1), EMPTY_HEAD)
     engine.is_well = True
-    engine.found(encode(genesis_of(CLUSTER)))
+    engine.create_log(encode(genesis_of(CLUSTER)))
     leader = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
     read_on(leader, engine)
     facts = Member("b", "h:1", "http://h:2")._asdict()
     candidate = Candidate(leader.fold, b"who leads epoch1", facts)
-    engine.append_if(NOWHERE, [encode(candidate.epoch)], Head(1, candidate.epoch.holder, NOWHERE.position))
+    engine.append_if(
+        EMPTY_HEAD, [encode(candidate.epoch)], Head(1, candidate.epoch.holder, EMPTY_HEAD.position)
+    )
     read_on(leader, engine)
     leader.start_lead(engine, 0, lambda: 0)
     leader.core.sending.send(Message(topic="t", body=b"x", message_id="M"), 0)
@@ -106,13 +108,13 @@ def test_once_its_copy_is_opened_again_a_node_has_no_more_than_the_checkpoint() 
             began = Beginning(CLUSTER, {"segment_bytes": SETTINGS.segment_bytes})
             node = ClusterNode(me, began, engine, MemoryDisk(), SETTINGS, lambda: 0, executor, never)
             let_go: list[Replica | None] = []
-            node.on_replica_replaced = lambda: let_go.append(node.acts.replica)
+            node.on_replica_replaced = lambda: let_go.append(node.actions.replica)
             running = asyncio.create_task(node.run())
             await until(lambda view: view["end_offset"] == end, node)
             assert let_go == [], "the first opening replaces nothing"
             engine.failure = lambda: OSError("the disk has no room")  # the copy is void
             await until(lambda view: view["role"] == Role.OPENING, node)
-            engine.failure = lambda: Unknown("away")
+            engine.failure = lambda: EngineUnavailable("away")
             await until(lambda view: view["role"] == Role.FOLLOWING, node)
             assert status_of(node)["end_offset"] == status_of(node)["next_record"] == 0
             assert status_of(node)["reopened"] == "the disk has no room"
@@ -147,7 +149,7 @@ def test_a_node_that_has_read_much_again_needs_not_do_so_at_its_next_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine, end = engine_with_messages()
-    monkeypatch.setattr(replica, "AGAIN_BYTES", end)
+    monkeypatch.setattr(replica, "EXTRA_CHECKPOINT_BYTES", end)
 
     def is_written(view: dict[str, Any]) -> bool:
         return bool(view["end_offset"] == end and view["beyond_checkpoint_bytes"] == 0)
@@ -158,12 +160,12 @@ def test_a_node_that_has_read_much_again_needs_not_do_so_at_its_next_start(
 def test_a_node_that_leads_for_a_while_writes_a_checkpoint_if_much_lies_behind_its_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(election_table, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(election_table, "HEALTH_CHECK_SECONDS", 0)
     nodes = list[ClusterNode]()
 
     def serves(_: Served) -> None:
-        monkeypatch.setattr(replica, "AGAIN_BYTES", 1)
-        monkeypatch.setattr(nodes[0].acts.open_replica.core, "request_checkpoint", nodes[0].leave)
+        monkeypatch.setattr(replica, "EXTRA_CHECKPOINT_BYTES", 1)
+        monkeypatch.setattr(nodes[0].actions.open_replica.core, "request_checkpoint", nodes[0].leave)
 
     asyncio.run(leads(nodes.append, lambda _: None, serves))
 
@@ -174,7 +176,7 @@ def test_silence_begins_when_the_last_record_was_read_however_long_it_takes_to_t
     began = Beginning(CLUSTER, {"segment_bytes": SETTINGS.segment_bytes})
     clocks, health = Clocks(lambda: 0, lambda: next(times)), Health(LagAndSkew(lambda: 0, lambda: 0))
     me = Member("a", "h:3", "http://h:4")
-    acts = NodeActions(
+    actions = NodeActions(
         me,
         began,
         engine,
@@ -185,8 +187,8 @@ def test_silence_begins_when_the_last_record_was_read_however_long_it_takes_to_t
         health,
         lambda _, at_ms: told.append(at_ms),
     )
-    acts.apply_answer(acts.open())
-    assert acts.catch_up().records == len(told) > 1
+    actions.apply_result(actions.open())
+    assert actions.catch_up().records == len(told) > 1
     assert told[0] == told[-1]
 
 
@@ -227,15 +229,15 @@ def test_a_node_needs_a_copy_beyond_a_record_that_the_engine_has_spoiled_and_say
 def test_answers_are_held_while_no_other_node_can_read_what_follows_a_broken_record(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(candidacy_timer, "SILENCE_MS", 0)
-    monkeypatch.setattr(election_table, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(candidacy_timer, "LEADER_TIMEOUT_MS", 0)
+    monkeypatch.setattr(election_table, "HEALTH_CHECK_SECONDS", 0)
     engine, _ = engine_with_messages()
     answers: list[Answers] = []
 
     def says(held: Holding, unreadable: list[Any] | None = None) -> None:
         facts = held.facts("c") | ({} if unreadable is None else {"unreadable": unreadable})
         kind = Kind.HOLD if held.end is None else Kind.CHECKPOINT
-        engine.note(encode(SharedRecord(CLUSTER, kind, 0, NOBODY, 0, 0, encode_facts(facts))))
+        engine.append_unchecked(encode(SharedRecord(CLUSTER, kind, 0, NOBODY, 0, 0, encode_facts(facts))))
 
     def serves(served: Served) -> None:
         answers.append(Answers(0, LeadershipProofs(lambda: 0, lambda: None)))
@@ -248,7 +250,7 @@ def test_answers_are_held_while_no_other_node_can_read_what_follows_a_broken_rec
 
     async def play(node: ClusterNode) -> None:
         says(Holding(1), [2, 0, "Record 2 is missing."])
-        await until(lambda: len(damage_of(node)._looked) == 1)
+        await until(lambda: len(damage_of(node)._checked) == 1)
         assert answers[0].held is None, "the record is sound: the disk of the other is bad"
         kept = engine.records[2]
         engine.spoil(2, kept[:-1] + b"X")
@@ -291,7 +293,7 @@ def test_a_sign_of_life_wakes_nobody_who_waits_for_another_leader() -> None:
 
             def heard(outcome: Outcome, kind: Kind, said: dict[str, Any]) -> None:
                 record = SharedRecord(CLUSTER, kind, 1, holder, 0, CHAIN_AT_GENESIS, encode_facts(said))
-                node.handle_input(RecordTaken(Step(outcome, record)))
+                node.handle_input(RecordApplied(Step(outcome, record)))
 
             heard(Outcome.NEW_EPOCH, Kind.EPOCH, facts)
             changed = node._changed
@@ -308,8 +310,8 @@ def test_a_sign_of_life_wakes_nobody_who_waits_for_another_leader() -> None:
 
 def damage_of(node: ClusterNode) -> LogDamage:
     """The records that other nodes of a leader cannot read."""
-    assert node.lead is not None, "it leads"
-    return node.lead.log_damage
+    assert node.leader_term is not None, "it leads"
+    return node.leader_term.log_damage
 
 
 def warnings_of(node: ClusterNode) -> list[str]:
@@ -372,12 +374,12 @@ def test_a_leader_that_gives_no_sign_of_life_any_more_for_a_bug_ends(monkeypatch
     def fail(*_: Any) -> NoReturn:
         raise ZeroDivisionError
 
-    def break_down(node: ClusterNode) -> None:
-        monkeypatch.setattr(node.lead, "beat", fail)
+    def stop_on_internal_error(node: ClusterNode) -> None:
+        monkeypatch.setattr(node.leader_term, "beat", fail)
 
-    monkeypatch.setattr(candidacy_timer, "SILENCE_MS", 0)
+    monkeypatch.setattr(candidacy_timer, "LEADER_TIMEOUT_MS", 0)
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(leads(lambda _: None, break_down))
+        asyncio.run(leads(lambda _: None, stop_on_internal_error))
 
 
 def test_a_leader_whose_core_meets_a_bug_ends_with_it_and_hands_over_nothing(
@@ -385,13 +387,13 @@ def test_a_leader_whose_core_meets_a_bug_ends_with_it_and_hands_over_nothing(
 ) -> None:
     served: list[Served] = []
 
-    def break_down(node: ClusterNode) -> None:
-        monkeypatch.setattr(node.lead, "hand_over", never)
+    def stop_on_internal_error(node: ClusterNode) -> None:
+        monkeypatch.setattr(node.leader_term, "hand_over", never)
         served[0].broken.set_exception(ZeroDivisionError())
 
-    monkeypatch.setattr(candidacy_timer, "SILENCE_MS", 0)
+    monkeypatch.setattr(candidacy_timer, "LEADER_TIMEOUT_MS", 0)
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(leads(lambda _: None, break_down, served.append))
+        asyncio.run(leads(lambda _: None, stop_on_internal_error, served.append))
 
 
 def test_a_leader_whose_disk_takes_no_checkpoint_at_the_end_hands_over_and_goes_on(
@@ -405,26 +407,28 @@ def test_a_leader_whose_disk_takes_no_checkpoint_at_the_end_hands_over_and_goes_
 
     def move(node: ClusterNode) -> None:
         async def moved() -> None:
-            node.handle_input(inputs.Move("c"))
+            node.handle_input(inputs.LeadershipTransferRequested("c"))
             while "No checkpoint." not in node.election.reopened:
                 await asyncio.sleep(0)
             node.leave()
 
         leaving.append(asyncio.ensure_future(moved()))
 
-    monkeypatch.setattr(candidacy_timer, "SILENCE_MS", 0)
+    monkeypatch.setattr(candidacy_timer, "LEADER_TIMEOUT_MS", 0)
     asyncio.run(leads(lambda _: None, move, engine=engine, ends=fail))
     last = [decode(one, CLUSTER).facts for one in engine.records if decode(one, CLUSTER).kind == Kind.BEAT]
     assert {"leaves": True, "to": "c"} in last
 
 
-@pytest.mark.parametrize("broken", ["tick", "handle_input", "apply_answer", "report"])
+@pytest.mark.parametrize("broken", ["tick", "handle_input", "apply_result", "report"])
 def test_a_bug_at_any_place_of_a_node_ends_it(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     def fail(*_: Any) -> NoReturn:
         raise ZeroDivisionError
 
-    def break_down(node: ClusterNode) -> None:
-        where = {"tick": node.lead, "handle_input": node.election, "apply_answer": node.acts}.get(broken)
+    def stop_on_internal_error(node: ClusterNode) -> None:
+        where = {"tick": node.leader_term, "handle_input": node.election, "apply_result": node.actions}.get(
+            broken
+        )
         if where is None:
             monkeypatch.setattr(followers, "report_position", fail)
             node._tasks.start(node._report_to_leader(), is_concurrent=True)
@@ -432,11 +436,11 @@ def test_a_bug_at_any_place_of_a_node_ends_it(monkeypatch: pytest.MonkeyPatch, b
         else:
             monkeypatch.setattr(where, broken, fail)
 
-    monkeypatch.setattr(candidacy_timer, "SILENCE_MS", 0)
-    monkeypatch.setattr(election_table, "LOOK_SECONDS", 0)
-    monkeypatch.setattr(followers, "TELL_SECONDS", 0)
+    monkeypatch.setattr(candidacy_timer, "LEADER_TIMEOUT_MS", 0)
+    monkeypatch.setattr(election_table, "HEALTH_CHECK_SECONDS", 0)
+    monkeypatch.setattr(followers, "REPORT_SECONDS", 0)
     with pytest.raises(ZeroDivisionError):
-        asyncio.run(asyncio.wait_for(leads(lambda _: None, break_down), WAIT_SECONDS))
+        asyncio.run(asyncio.wait_for(leads(lambda _: None, stop_on_internal_error), WAIT_SECONDS))
 
 
 def test_an_act_that_ends_with_the_role_before_it_began_is_not_begun() -> None:
@@ -445,7 +449,7 @@ def test_an_act_that_ends_with_the_role_before_it_began_is_not_begun() -> None:
             me, began = Member("a", "h:3", "http://h:4"), Beginning(CLUSTER, {})
             engine = FailingEngine(Random(1))
             node = ClusterNode(me, began, engine, MemoryDisk(), SETTINGS, lambda: 0, executor, never)
-            node._carry_out(Output(Act.LOOK, False))
+            node._perform_output(Output(ActionType.CHECK_HEALTH, False))
             node._tasks.cancel_concurrent()
             await node._tasks.end()
 
@@ -468,7 +472,7 @@ def test_an_unfit_leader_that_leaves_amid_a_look_leaves(monkeypatch: pytest.Monk
                 await asyncio.sleep(0)
             raise AssertionError("the look goes on after the lead")
 
-        monkeypatch.setattr(Lead, "check_copy_and_log", look)
+        monkeypatch.setattr(LeaderTerm, "check_copy_and_log", look)
         monkeypatch.setattr(node.health, "unfit_reason", lambda: "its clock is off")
 
     def leave(node: ClusterNode) -> None:
@@ -480,9 +484,9 @@ def test_an_unfit_leader_that_leaves_amid_a_look_leaves(monkeypatch: pytest.Monk
         leaving.append(asyncio.ensure_future(amid_a_look()))
 
     leaving: list[asyncio.Future[None]] = []
-    monkeypatch.setattr(candidacy_timer, "SILENCE_MS", 0)
-    monkeypatch.setattr(candidacy_timer, "UNFIT_MS", 0)
-    monkeypatch.setattr(election_table, "LOOK_SECONDS", 0)
+    monkeypatch.setattr(candidacy_timer, "LEADER_TIMEOUT_MS", 0)
+    monkeypatch.setattr(candidacy_timer, "UNFIT_DELAY_MS", 0)
+    monkeypatch.setattr(election_table, "HEALTH_CHECK_SECONDS", 0)
     asyncio.run(leads(change, leave))
     assert looking
 
@@ -492,20 +496,22 @@ def test_a_look_at_the_clock_that_outlasts_the_lead_is_of_the_past() -> None:
     before, health = Health(LagAndSkew(lambda: 0, lambda: 0)), Health(LagAndSkew(lambda: 0, lambda: 0))
     me = Member("b", "h:3", "http://h:4")
     began, clocks = Beginning(CLUSTER, {}), Clocks(lambda: 0, lambda: 0)
-    acts = NodeActions(me, began, engine, MemoryDisk(), SETTINGS, clocks, Identity, before, lambda *_: None)
-    acts.apply_answer(acts.open())
-    while acts.catch_up().records:
+    actions = NodeActions(
+        me, began, engine, MemoryDisk(), SETTINGS, clocks, Identity, before, lambda *_: None
+    )
+    actions.apply_result(actions.open())
+    while actions.catch_up().records:
         pass
-    acts.append_epoch(b"who leads epoch2")
-    acts.catch_up()
-    told = LeadCallbacks(never, never, never)
-    lead = Lead(acts, health, never, never, told)
+    actions.append_epoch(b"who leads epoch2")
+    actions.catch_up()
+    told = LeaderCallbacks(never, never, never)
+    lead = LeaderTerm(actions, health, never, never, told)
     asyncio.run(lead.end())
     lead.compare_clock()
-    assert health.pace.skew_ms is None
+    assert health.lag_and_skew.skew_ms is None
     lead._is_over = False
     lead.compare_clock()
-    assert health.pace.skew_ms is not None
+    assert health.lag_and_skew.skew_ms is not None
 
 
 @pytest.mark.parametrize("ahead_ms", [-60_000, 0, 60_000])
@@ -516,23 +522,23 @@ def test_a_look_compares_the_clock_with_the_record_that_was_just_proven(ahead_ms
     began, clocks = Beginning(CLUSTER, {}), Clocks(lambda: engine.now_ms + ahead_ms, lambda: now_ms)
     me = Member("b", "h:3", "http://h:4")
     other = Health(LagAndSkew(lambda: 0, lambda: 0))
-    acts = NodeActions(me, began, engine, MemoryDisk(), SETTINGS, clocks, Identity, other, lambda *_: None)
-    acts.apply_answer(acts.open())
-    while acts.catch_up().records:
+    actions = NodeActions(me, began, engine, MemoryDisk(), SETTINGS, clocks, Identity, other, lambda *_: None)
+    actions.apply_result(actions.open())
+    while actions.catch_up().records:
         pass
     engine.now_ms = 500_000
-    acts.append_epoch(b"who leads epoch2")
-    acts.catch_up()
-    lead = Lead(acts, health, never, never, LeadCallbacks(never, never, never))
+    actions.append_epoch(b"who leads epoch2")
+    actions.catch_up()
+    lead = LeaderTerm(actions, health, never, never, LeaderCallbacks(never, never, never))
     lead._check_disk_and_log(True)
-    assert health.pace.skew_ms is None
+    assert health.lag_and_skew.skew_ms is None
     now_ms, engine.now_ms = 1_007, engine.now_ms + 1_000
-    sink = acts.open_replica.sink
+    sink = actions.open_replica.sink
     assert sink is not None
     sink.beat({})
     lead._check_disk_and_log(True)
-    assert health.pace.skew_ms == ahead_ms
-    assert health.pace.is_off == (ahead_ms != 0)
+    assert health.lag_and_skew.skew_ms == ahead_ms
+    assert health.lag_and_skew.is_off == (ahead_ms != 0)
 
 
 def never(*_: Any) -> NoReturn:
@@ -562,7 +568,9 @@ def test_a_node_that_begins_again_over_a_restored_backup_halts(monkeypatch: pyte
     count = engine.end_offset
     del engine.records[1:], engine._taken_ms[1:], engine._heads[1:]
     while engine.end_offset < count + 5:
-        engine.note(encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts({"node": "c"}))))
+        engine.append_unchecked(
+            encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts({"node": "c"})))
+        )
     seen = asyncio.run(run(lambda view: view["role"] == Role.HALTED))
     assert "of the shared log was read before, and is gone or is another one now" in seen["halted"]
     assert "tidewheel cluster restore NEW-URL --from STORE" in seen["halted"]

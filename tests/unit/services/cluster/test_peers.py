@@ -244,7 +244,7 @@ def test_a_node_without_a_fold_learns_the_certificate_that_the_leader_has_told_l
     nowhere = Position(0, CHAIN_AT_GENESIS)
     engine = MemoryEngine(Random(1), Head(0, NOBODY, nowhere))
     engine.is_well = True
-    engine.found(encode(genesis_of(CLUSTER)))
+    engine.create_log(encode(genesis_of(CLUSTER)))
     told = [
         (Kind.EPOCH, b"h" * 16, {"node": "a", "certificate": "first"}),
         (Kind.BEAT, b"h" * 16, {"clock_ms": 1, "certificate": "second"}),
@@ -253,13 +253,13 @@ def test_a_node_without_a_fold_learns_the_certificate_that_the_leader_has_told_l
     ]
     for kind, holder, facts in told:
         one = SharedRecord(CLUSTER, kind, 1, holder, 0, CHAIN_AT_GENESIS, encode_facts(facts))
-        engine.note(encode(one))
+        engine.append_unchecked(encode(one))
     found = find_copies(engine, CLUSTER, "c")
     assert found.epoch is not None
     assert found.epoch.facts == {"node": "a", "certificate": "second"}
     assert [(node, one.certificate) for node, one in found.copies] == [("b", "of b")]
     fold = Fold(CLUSTER)
     for one in engine.read(0, 1 << 20):
-        fold.take(one.offset, one.stored)
+        fold.apply_record(one.offset, one.stored)
     assert fold.leads == found.epoch.facts
     assert Fold.thaw(fold.freeze()).leads == fold.leads

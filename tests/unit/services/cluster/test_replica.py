@@ -19,7 +19,7 @@ from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import DamagedPart
 from services.cluster import replica
-from services.cluster.replica import LEASE_MS_MIN, Replica, go_back_to_checkpoint
+from services.cluster.replica import LEASE_MS_MIN, Replica, reset_to_checkpoint
 from sharedlog.bodies import split_records
 from sharedlog.engine import Head
 from sharedlog.errors import LogDamaged
@@ -31,7 +31,7 @@ from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
-NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+EMPTY_HEAD = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 SETTINGS = BrokerSettings(segment_bytes=4096, queue_count=1)
 
 
@@ -95,19 +95,21 @@ def test_nothing_behind_the_newest_checkpoint_is_believed_at_a_start() -> None:
         flush.write()
         core.complete_flush(flush, 0)
     assert layout.published(disk).offset > 0
-    assert go_back_to_checkpoint(disk) == 0, "a checkpoint without the shared log's part is none"
+    assert reset_to_checkpoint(disk) == 0, "a checkpoint without the shared log's part is none"
     assert layout.published(disk).offset == 0
 
 
 def led() -> tuple[MemoryEngine, list[SharedRecord]]:
     """An engine into which a leader has written messages; and its records."""
-    engine = MemoryEngine(Random(1), NOWHERE)
+    engine = MemoryEngine(Random(1), EMPTY_HEAD)
     engine.is_well = True
-    engine.found(encode(genesis_of(CLUSTER)))
+    engine.create_log(encode(genesis_of(CLUSTER)))
     leader = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
     read_to(leader, engine, 1)
     candidate = Candidate(leader.fold, b"who leads epoch1", {"node": "a"})
-    engine.append_if(NOWHERE, [encode(candidate.epoch)], Head(1, candidate.epoch.holder, NOWHERE.position))
+    engine.append_if(
+        EMPTY_HEAD, [encode(candidate.epoch)], Head(1, candidate.epoch.holder, EMPTY_HEAD.position)
+    )
     read_to(leader, engine, 2)
     leader.start_lead(engine, 0, lambda: 0)
     for number in range(5):
@@ -160,7 +162,7 @@ def test_a_copy_takes_one_checkpoint_for_an_opening_and_one_for_a_lead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine, records = led()
-    monkeypatch.setattr(replica, "AGAIN_BYTES", 1)
+    monkeypatch.setattr(replica, "EXTRA_CHECKPOINT_BYTES", 1)
     follower = Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER)
     assert not Replica.open(MemoryDisk(), SETTINGS, 0, CLUSTER).claim_due_checkpoint(), "it is empty"
     read_to(follower, engine, len(records))
@@ -176,9 +178,9 @@ def test_a_copy_takes_one_checkpoint_for_an_opening_and_one_for_a_lead(
 
 
 def test_leads_lengthen_a_lease_once() -> None:
-    engine = MemoryEngine(Random(1), NOWHERE)
+    engine = MemoryEngine(Random(1), EMPTY_HEAD)
     engine.is_well = True
-    engine.found(encode(genesis_of(CLUSTER)))
+    engine.create_log(encode(genesis_of(CLUSTER)))
     first = leading(engine, 0)
     first.sending.send(Message(topic="t", body=b"x", message_id="M", message_group="in order"), 0)
     flush_all(first, 0)
@@ -241,7 +243,7 @@ def test_a_copy_that_has_not_read_what_it_has_seen_accepted_takes_no_checkpoint_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     engine, records = led()
-    monkeypatch.setattr(replica, "AGAIN_BYTES", 1)
+    monkeypatch.setattr(replica, "EXTRA_CHECKPOINT_BYTES", 1)
     disk = MemoryDisk()
     read_to(Replica.open(disk, SETTINGS, 0, CLUSTER), engine, len(records))
     again = Replica.open(disk, SETTINGS, 0, CLUSTER)

@@ -57,7 +57,9 @@ def test_what_a_log_has_lost_is_said_with_what_to_do(database: str, command: str
     with closing(engine_of(url)) as engine:
         cluster = create(engine, {})
         for _ in range(5):
-            engine.note(encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, b'{"next_record":0,"x":1}')))
+            engine.append_unchecked(
+                encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, b'{"next_record":0,"x":1}'))
+            )
     with psycopg.connect(database, autocommit=True) as connection:
         for one in command.format(log=name).split(";"):
             connection.execute(one.encode())
@@ -89,7 +91,9 @@ def test_whose_clock_is_off_is_said(
         cluster = create(engine, {})
         now_ms = time.time_ns() // 1_000_000
         facts = {} if leader_ms is None else {"clock_ms": now_ms + leader_ms}
-        engine.note(encode(SharedRecord(cluster, Kind.BEAT, 1, NOBODY, 0, 0, encode_facts(facts))))
+        engine.append_unchecked(
+            encode(SharedRecord(cluster, Kind.BEAT, 1, NOBODY, 0, 0, encode_facts(facts)))
+        )
     assert [one for one in examined(url) if one.step == "clock"] == []
     ahead = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: ahead() + 10_000_000_000)
@@ -109,7 +113,9 @@ def test_the_word_of_a_node_that_cannot_read_on_is_told_until_it_has_a_copy(data
             Holding(1).facts("b") | {"unreadable": [1, 0, "Record 1 is missing."]},
             Holding(2, 100).facts("b"),
         ):
-            engine.note(encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts(facts))))
+            engine.append_unchecked(
+                encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts(facts)))
+            )
             found = [one for one in examined(url) if one.step == "records"]
             said.append([one.seen for one in found if one.verdict is Verdict.WRONG])
     assert said == [["node b cannot read on at record 1: Record 1 is missing."], []]
@@ -121,7 +127,9 @@ def test_a_log_whose_beginning_was_deleted_is_said(database: str) -> None:
     with closing(engine_of(url)) as engine:
         cluster = create(engine, {})
         for _ in range(3):
-            engine.note(encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, b'{"next_record":0,"x":1}')))
+            engine.append_unchecked(
+                encode(SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, b'{"next_record":0,"x":1}'))
+            )
     with psycopg.connect(database, autocommit=True) as connection:
         connection.execute(f"DELETE FROM {name}_record WHERE record < 2".encode())
     (found,) = [one for one in examined(url) if one.step == "cluster"]

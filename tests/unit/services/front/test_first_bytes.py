@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.front.first_bytes import ENOUGH_BYTES, Protocol, detect_protocol
+from services.front.first_bytes import DETECTION_BYTES, Protocol, detect_protocol
 
 REMOTING = struct.pack(">II", 120, 100) + b'{"code":105'
 
@@ -39,7 +39,7 @@ def test_too_few_bytes_tell_nothing(first: bytes) -> None:
     assert detect_protocol(first) is None
 
 
-@given(st.binary(min_size=ENOUGH_BYTES, max_size=64))
+@given(st.binary(min_size=DETECTION_BYTES, max_size=64))
 def test_enough_bytes_always_tell(first: bytes) -> None:
     assert detect_protocol(first) is not None
 

@@ -15,7 +15,7 @@ import pytest
 from commitlog import limits
 from services.front import connection as connections
 from services.front import port as ports
-from services.front.admission import IDLE, SILENT, STRANGER, TOO_MANY, Limits
+from services.front.admission import IDLE, SILENT, TOO_MANY, UNAUTHENTICATED, Limits
 from services.front.answers import PLAINTEXT_SENTENCE, TOO_MANY_SENTENCE
 from services.front.certificates import ensure_own_files, make_grpc_context_source
 from services.front.connection import DEAD, Connection, ServerState
@@ -470,7 +470,7 @@ def test_a_stranger_that_holds_calls_open_is_hung_up_on_and_a_probe_stays(play: 
             await client.greeted()
         holding.ask()
         await holding.rest()
-        assert stage.refused == [(STRANGER, HOST)]
+        assert stage.refused == [(UNAUTHENTICATED, HOST)]
         stage.echo.answers = True
         assert await probe.is_served()
         probe.close()

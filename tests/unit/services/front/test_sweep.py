@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from services.front.sweep import SLICE, Sweep
+from services.front.sweep import SLICE, ConnectionSweep
 
 
 def test_each_is_looked_at_once_a_round_and_few_in_a_turn() -> None:
@@ -19,7 +19,7 @@ def test_each_is_looked_at_once_a_round_and_few_in_a_turn() -> None:
             if len(looked) == 2 * len(there_are) and not enough.done():
                 enough.set_result(None)
 
-        sweep = Sweep(0.05, there_are, look)
+        sweep = ConnectionSweep(0.05, there_are, look)
         sweep.start()
         await asyncio.wait_for(enough, 60)
         sweep.stop()
@@ -46,7 +46,7 @@ def test_what_is_gone_meanwhile_is_not_looked_at_and_what_came_is_in_the_next_ro
             if one == 9_999 and not enough.done():
                 enough.set_result(None)
 
-        sweep = Sweep(0.05, there_are, look)
+        sweep = ConnectionSweep(0.05, there_are, look)
         sweep.start()
         await asyncio.wait_for(enough, 60)
         sweep.stop()

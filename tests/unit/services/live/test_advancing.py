@@ -14,9 +14,9 @@ from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from services.broker.spine.errors import IllegalDeliveryTime
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import CheckBack, Delivery, Resolution, SendReceipt
+from services.broker.spine.values import CheckBackRequest, Delivery, Resolution, SendReceipt
 from services.live import advancing
-from services.live.clock import KeptOffset, open_clock_offset
+from services.live.clock import StoredClockOffset, open_clock_offset
 from services.live.errors import ClockIsReal, IllegalAdvance, ResultUnknown, WrongClock
 from services.live.live_broker import LiveBroker, Read
 from tests.memory_disk import MemoryDisk
@@ -144,7 +144,7 @@ def test_a_producer_that_is_asked_may_answer_before_time_goes_on() -> None:
     async def scenario(live: LiveBroker) -> None:
         asked: list[str] = []
 
-        async def answer(question: CheckBack) -> None:
+        async def answer(question: CheckBackRequest) -> None:
             await asyncio.sleep(0.01)
             await live.call(
                 live.core.transactions.end, "t", question.transaction_id, "ID-1", Resolution.COMMIT
@@ -153,12 +153,12 @@ def test_a_producer_that_is_asked_may_answer_before_time_goes_on() -> None:
 
         answers: list[asyncio.Task[None]] = []
 
-        def ask(question: CheckBack, read: Read) -> str:
+        def ask(question: CheckBackRequest, read: Read) -> str:
             asked.append(question.transaction_id)
             answers.append(asyncio.ensure_future(answer(question)))
             return "producer"
 
-        live.add_asker(ask)
+        live.add_check_back_sender(ask)
         await live.send(Message(topic="t", body=b"x", message_id="ID-1", transactional=True))
         await live.advance(120 * MINUTE_MS)
         assert len(asked) == 1
@@ -171,7 +171,7 @@ def test_a_producer_that_never_answers_holds_time_up_only_so_long(monkeypatch: p
     monkeypatch.setattr(advancing, "ANSWER_SECONDS", 0.01)
 
     async def scenario(live: LiveBroker) -> None:
-        live.add_asker(lambda question, read: "producer")
+        live.add_check_back_sender(lambda question, read: "producer")
         await live.send(Message(topic="t", body=b"x", message_id="ID-1", transactional=True))
         await live.advance(5 * 60 * MINUTE_MS)
         assert live.core.statistics.expired["t"] == 1
@@ -181,13 +181,13 @@ def test_a_producer_that_never_answers_holds_time_up_only_so_long(monkeypatch: p
 
 def test_a_half_with_nobody_to_ask_does_not_hold_time_up() -> None:
     async def scenario(live: LiveBroker) -> None:
-        questions: list[CheckBack] = []
+        questions: list[CheckBackRequest] = []
 
-        def ask(question: CheckBack, read: Read) -> str:
+        def ask(question: CheckBackRequest, read: Read) -> str:
             questions.append(question)
             return ""
 
-        live.add_asker(ask)
+        live.add_check_back_sender(ask)
         await live.send(Message(topic="t", body=b"x", message_id="ID-1", transactional=True))
         await live.advance(60 * MINUTE_MS)
         assert len(questions) == 1
@@ -234,7 +234,7 @@ def test_the_offset_outlives_a_power_cut() -> None:
 def test_a_torn_line_of_the_clock_costs_nothing_and_two_are_refused() -> None:
     disk = MemoryDisk()
     kept = open_clock_offset(disk, "virtual")
-    assert isinstance(kept, KeptOffset)
+    assert isinstance(kept, StoredClockOffset)
     for offset_ms in (1_000, 2_000):
         kept.offset_ms = offset_ms
         kept.keep()

@@ -9,7 +9,7 @@ import pytest
 
 from commitlog import limits
 from commitlog.message import Message
-from services.broker.spine.values import CheckBack
+from services.broker.spine.values import CheckBackRequest
 from services.live.check_back_polls import CheckBackPolls
 from services.live.live_broker import LiveBroker
 from services.live.long_polls import LongPolls
@@ -27,8 +27,8 @@ class Half:
         return Message(topic="t", body=b"x" * 100, message_id="A")
 
 
-def question(topic: str = "t") -> CheckBack:
-    return CheckBack("ID", topic, 0)
+def question(topic: str = "t") -> CheckBackRequest:
+    return CheckBackRequest("ID", topic, 0)
 
 
 def test_polls_of_a_topic_are_asked_in_turn_and_leave_when_they_are_full() -> None:
@@ -136,12 +136,12 @@ def test_producers_with_a_stream_and_polls_are_asked_in_turn() -> None:
             await live.send(Message(topic="t", body=b"x", message_id=f"A{number}", transactional=True))
         streams: list[str] = []
 
-        def ask(question: CheckBack, read: object) -> str:
+        def ask(question: CheckBackRequest, read: object) -> str:
             streams.append(question.transaction_id)
             live.record_answer(question.transaction_id)
             return "stream"
 
-        live.add_asker(ask)
+        live.add_check_back_sender(ask)
         with live.check_back_polls.open_poll("poll", ["t"], 10) as poll:
             advancing = asyncio.ensure_future(live.advance(MINUTE_MS // 6))
             while len(streams) + len(poll.halves) < 6:

@@ -20,7 +20,7 @@ from services.broker.broker import Broker
 from services.broker.checkpoint import Checkpoint
 from services.broker.spine.settings import BrokerSettings
 from services.live import flushing
-from services.live.errors import ResultUnknown, StoreUnwell
+from services.live.errors import ResultUnknown, StoreUnavailable
 from services.live.live_broker import LiveBroker
 from tests.memory_disk import MemoryDisk
 
@@ -69,10 +69,10 @@ def test_a_core_is_not_rebuilt_under_a_checkpoint(monkeypatch: pytest.MonkeyPatc
         await asyncio.to_thread(int)
         with pytest.raises(ResultUnknown):
             await unknown
-        with pytest.raises(StoreUnwell):
+        with pytest.raises(StoreUnavailable):
             _ = live.core
         disk.allowed.set()
-        await live.wait_until_well()
+        await live.wait_until_available()
         assert live.core is not core
         assert [one.message.message_id for one in live.core.finding.find("t", "k", 9).messages] == ["kept"]
         await live.close()

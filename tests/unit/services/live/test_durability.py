@@ -121,12 +121,12 @@ def test_a_refusal_for_want_of_own_means_waits_for_a_proof_that_comes_soon() -> 
         late = asyncio.create_task(waiting(durable, full, answered))
         await asyncio.sleep(0)
         now_ms[0] = 20 + OWN_MS
-        assert durable.fail_own_refusals(ResultUnknown("full")), "the late one waits"
+        assert durable.fail_local_refusals(ResultUnknown("full")), "the late one waits"
         with pytest.raises(ResultUnknown, match="full"):
             await early
         assert [late.done(), unproven.done()] == [False, False]
         now_ms[0] += 1
-        assert not durable.fail_own_refusals(ResultUnknown("full"))
+        assert not durable.fail_local_refusals(ResultUnknown("full"))
         with pytest.raises(ResultUnknown, match="full"):
             await late
         durable.confirm_leadership(now_ms[0])

@@ -114,7 +114,7 @@ def test_a_core_that_is_made_anew_is_told_of_steps_too() -> None:
                 await machine.ack(got)
         before = machine.live.core
         machine.live.fail(OSError("the disk is gone"))
-        await machine.live.wait_until_well()
+        await machine.live.wait_until_available()
         assert machine.live.core is not before
         machine.wall_ms += HOUR_MS
         machine.passes(SPAN_MS - 1)

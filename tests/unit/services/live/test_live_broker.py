@@ -15,7 +15,7 @@ from commitlog.message import Message
 from commitlog.recovery import LogScan
 from consumequeue.filter import EVERYTHING
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Delivery, ReadTimers, Resolution
+from services.broker.spine.values import Delivery, Resolution, RunTimersJob
 from services.cluster.errors import EngineTrouble
 from services.live import flushing
 from services.live.durability import OWN_MS, LeadershipProofs
@@ -235,10 +235,10 @@ def test_who_closes_waits_for_every_read_of_timers_also_for_those_that_another_r
 
         def complete_timers_job(job: object) -> None:
             if len(read) < 3:
-                live._apply_effects([ReadTimers(wanted)])
+                live._apply_effects([RunTimersJob(wanted)])
 
         monkeypatch.setattr(live.core, "complete_timers_job", complete_timers_job)
-        live._apply_effects([ReadTimers(wanted)])
+        live._apply_effects([RunTimersJob(wanted)])
         await live.close()
         assert len(read) == 3
 

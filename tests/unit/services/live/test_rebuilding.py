@@ -17,10 +17,10 @@ from commitlog.retention import Deletion
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Retire
+from services.broker.spine.values import RetireSegments
 from services.live import flushing
 from services.live.durability import LeadershipProofs
-from services.live.errors import ResultUnknown, StoreUnwell
+from services.live.errors import ResultUnknown, StoreUnavailable
 from services.live.live_broker import LiveBroker
 from sharedlog.errors import NotAccepted
 from tests.unit.services.live.failing_disk import FailingDisk, Pauses, failing
@@ -58,7 +58,7 @@ async def receive(live: LiveBroker) -> list[str]:
 
 
 async def till_well(live: LiveBroker, pauses: Pauses) -> None:
-    while live.unwell is not None:
+    while live.disk_failure is not None:
         pauses.pass_by()
         await asyncio.sleep(0.001)
 
@@ -108,16 +108,16 @@ def test_while_the_disk_stays_dead_nothing_is_served_and_afterwards_all_is_there
             lambda: live.query(live.core.group_views.view_all),
         ]
         for look in unwell:
-            with pytest.raises(StoreUnwell, match="EIO"):
+            with pytest.raises(StoreUnavailable, match="EIO"):
                 look()
         for attempt in (
             lambda: live.send(message("refused")),
             lambda: live.call(live.core.topics.get_or_create, "t"),
             lambda: live.call(live.core.timers.recall, "t", "x"),
         ):
-            with pytest.raises(StoreUnwell):
+            with pytest.raises(StoreUnavailable):
                 await attempt()
-        with pytest.raises(StoreUnwell):
+        with pytest.raises(StoreUnavailable):
             await receive(live)
         live.receivers.renew_client_leases("c")
         live.receivers.release_client_leases("c")
@@ -175,7 +175,7 @@ def test_a_read_that_fails_in_a_receive_is_no_bug() -> None:
     async def scenario(live: LiveBroker, disk: FailingDisk, pauses: Pauses) -> None:
         await live.send(message("kept"))
         disk.fails = failing("read", under=layout.COMMITLOG)
-        with pytest.raises(StoreUnwell, match="Send again"):
+        with pytest.raises(StoreUnavailable, match="Send again"):
             await receive(live)
         disk.heal()
         await till_well(live, pauses)
@@ -267,7 +267,7 @@ def test_what_a_tick_wanted_just_before_the_core_was_let_go_keeps_no_leader_from
             live = LiveBroker(disk, settings, lambda: NOW_MS, pauses, writer, None, core, why.append)
             await live.send(message("kept"))
             wanted = core.housekeeping._running = Deletion(0)
-            live._apply_effects([Retire(wanted)])
+            live._apply_effects([RetireSegments(wanted)])
             live.fail(NotAccepted("another one leads"))
             await live.close()
         assert [str(error) for error in why] == ["another one leads"]
@@ -284,7 +284,7 @@ def test_a_leader_that_ends_waits_for_no_proof_which_nobody_brings_any_more() ->
             proving = LeadershipProofs(lambda: NOW_MS, lambda: asked.append(NOW_MS))
             live = LiveBroker(disk, settings, lambda: NOW_MS, pauses, writer, None, core, print, proving)
             wanted = core.housekeeping._running = Deletion(0)
-            live._apply_effects([Retire(wanted)])
+            live._apply_effects([RetireSegments(wanted)])
             await asyncio.sleep(0)
             assert asked
             async with asyncio.timeout(60):

@@ -55,7 +55,7 @@ class Away:
             await asyncio.sleep(0.001)
 
     def is_known(self) -> bool:
-        self.live.core.lite.keep_house(self.live.clock.now_ms())
+        self.live.core.lite.run_maintenance(self.live.clock.now_ms())
         return self.live.core.lite.lite_topics_of(CLIENT) == ["x"]
 
 

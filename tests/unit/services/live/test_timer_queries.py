@@ -56,7 +56,7 @@ FILTERS = [
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TIMERS_LOOK_WORK_MAX", 10)
+    monkeypatch.setattr(limits, "TIMERS_QUERY_WORK_MAX", 10)
     monkeypatch.setattr(listing, "_FIRST_ROWS", 3)
 
 
@@ -270,7 +270,7 @@ def test_a_count_that_takes_long_returns_the_time_up_to_which_it_counted() -> No
 
 
 def test_a_crowd_of_one_millisecond_is_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "TIMERS_LOOK_WORK_MAX", 14)
+    monkeypatch.setattr(limits, "TIMERS_QUERY_WORK_MAX", 14)
     looked = [0]
     look = TimerViews.read_timer
 

@@ -16,14 +16,14 @@ from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import TimerFilter, TimerName, TimerVerdict, Verdict
 from services.live.live_broker import LiveBroker
 from services.live.tasks import TaskState
-from services.live.timer_tasks import TimerOrder, TimerTask, TimerTasks, TimerVerb
+from services.live.timer_tasks import TimerTask, TimerTaskRequest, TimerTasks, TimerVerb
 from tests.memory_disk import MemoryDisk
 from tidewheel import property_names
 from tidewheel.errors import NotFound
 
 NOW_MS = 1_763_700_000_000
 HOUR_MS = 3_600_000
-ALL = TimerOrder(TimerVerb.CANCEL, TimerFilter())
+ALL = TimerTaskRequest(TimerVerb.CANCEL, TimerFilter())
 
 
 @dataclass
@@ -83,7 +83,7 @@ def test_a_disk_that_fails_stops_the_task_which_says_why_and_can_be_begun_again(
 def test_what_is_set_or_moved_by_others_after_it_began_is_left_alone_or_has_its_verdict(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(limits, "TIMERS_LOOK_WORK_MAX", 2_000)  # so both are found before they are changed
+    monkeypatch.setattr(limits, "TIMERS_QUERY_WORK_MAX", 2_000)  # so both are found before they are changed
 
     async def scenario(bench: Bench) -> None:
         task = bench.tasks.start(ALL)
@@ -104,7 +104,7 @@ def test_what_is_set_or_moved_by_others_after_it_began_is_left_alone_or_has_its_
 def test_a_refusal_of_one_timer_is_counted_under_its_code_and_the_others_go_on() -> None:
     async def scenario(bench: Bench) -> None:
         far = limits.DELAY_MS_MAX - HOUR_MS - 250_000
-        order = TimerOrder(TimerVerb.MOVE, TimerFilter(), by_ms=far)
+        order = TimerTaskRequest(TimerVerb.MOVE, TimerFilter(), by_ms=far)
         task = await bench.ended(bench.tasks.start(order))
         assert task.state is TaskState.DONE
         assert task.by_verdict == {"MOVED": 251, IllegalDeliveryTime.code: 249}
@@ -115,8 +115,8 @@ def test_a_refusal_of_one_timer_is_counted_under_its_code_and_the_others_go_on()
 def test_tasks_that_cannot_be_are_refused() -> None:
     async def scenario(bench: Bench) -> None:
         for order in (
-            TimerOrder(TimerVerb.MOVE, TimerFilter(), to_ms=NOW_MS + limits.DELAY_MS_MAX + 1),
-            TimerOrder(TimerVerb.MOVE, TimerFilter(), by_ms=-limits.DELAY_MS_MAX - 1),
+            TimerTaskRequest(TimerVerb.MOVE, TimerFilter(), to_ms=NOW_MS + limits.DELAY_MS_MAX + 1),
+            TimerTaskRequest(TimerVerb.MOVE, TimerFilter(), by_ms=-limits.DELAY_MS_MAX - 1),
         ):
             with pytest.raises(IllegalDeliveryTime):
                 bench.tasks.start(order)

@@ -76,7 +76,7 @@ def test_a_broken_core_is_alive_but_not_ready() -> None:
     async def scenario(stage: Stage) -> None:
         assert (await stage.http.get("/livez")).status_code == 200
         assert (await stage.http.get("/readyz")).status_code == 200
-        stage.live.break_down(AssertionError("a bug"))
+        stage.live.stop_on_internal_error(AssertionError("a bug"))
         assert (await stage.http.get("/livez")).status_code == 200
         unready = await stage.http.get("/readyz")
         assert unready.status_code == 503
@@ -343,7 +343,7 @@ def test_a_scrape_during_which_the_core_goes_says_so() -> None:
                 looked.append("" if family is None else family.name)
                 yield family
                 if looked.count("mq_ready") == 1 and looked[-1] == "mq_ready":
-                    stage.live.break_down(AssertionError("a bug"))
+                    stage.live.stop_on_internal_error(AssertionError("a bug"))
 
         stage.metrics.in_turns = look_and_break  # type: ignore[method-assign]  # the core goes amid a look
         lines = (await stage.http.get("/metrics")).text.splitlines()

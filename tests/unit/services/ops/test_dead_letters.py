@@ -101,8 +101,8 @@ def test_a_message_that_kills_every_consumer_is_listed_though_none_is_left(
 def test_a_look_with_a_filter_ends_after_so_many_and_says_where_to_go_on(
     at_desk: AtDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "DEAD_LETTERS_LOOKED_AT_ONCE", 2)
-    monkeypatch.setattr(limits, "DEAD_LETTERS_LOOKED_AT_MAX", 3)
+    monkeypatch.setattr(limits, "DEAD_LETTERS_EXAMINED_AT_ONCE", 2)
+    monkeypatch.setattr(limits, "DEAD_LETTERS_EXAMINED_MAX", 3)
 
     async def scenario(desk: Desk) -> None:
         await give_up(desk, "t", *"abcdefg")

@@ -25,7 +25,7 @@ LIMITS = [(3 * BODY_BYTES, 3), (3 * BODY_BYTES - 1, 2), (1, 1)]
 
 @pytest.fixture(params=LIMITS, ids=["at the limit", "above it", "one in any case"])
 def shown(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(limits, "LOOK_BYTES_MAX", request.param[0])
+    monkeypatch.setattr(limits, "QUERY_BYTES_MAX", request.param[0])
     return int(request.param[1])
 
 

@@ -348,7 +348,7 @@ def test_a_poll_goes_on_when_the_disk_has_failed_and_works_again(at_desk: AtDesk
         while not desk.live.receivers._long_polls._waiting["t"]:
             await asyncio.sleep(0)
         desk.live.fail(OSError(5, "Input/output error"))
-        await desk.live.wait_until_well()
+        await desk.live.wait_until_available()
         await send(desk, "A")
         assert ids(await waiting) == ["A"]
 

@@ -17,7 +17,7 @@ from commitlog.message import Message
 from services.auth.refusals import Refusals
 from services.auth.rights import Effect, Kind, Rule, Verb
 from services.auth.vault import KEY_BYTES
-from services.cluster.forwarding.http_calls import _ORDERS
+from services.cluster.forwarding.http_calls import _COMMANDS
 from services.ops.app import make_app
 from services.ops.gate import Demands
 from services.ops.metrics import Metrics
@@ -82,7 +82,7 @@ def test_each_route_is_in_the_table_and_nothing_else_is(at_desk: AtDesk) -> None
             for method in route.methods or ()
             if method != "HEAD"
         }
-        cluster = {("GET", "/api/cluster"), *(("POST", path) for path in _ORDERS)}
+        cluster = {("GET", "/api/cluster"), *(("POST", path) for path in _COMMANDS)}
         assert NEEDS.keys() == served | cluster
         assert all(NEEDS[one] is whole_broker for one in cluster), "a node asks for that"
 

@@ -23,7 +23,7 @@ from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.schedules.schedule_values import Schedule
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import ReadTimers, Resolution, TimerName
+from services.broker.spine.values import Resolution, RunTimersJob, TimerName
 from services.rocketmq import batches
 from services.rocketmq.config_files import TimerCheck, read_config
 from services.rocketmq.export_store import ExportSummary, export_store
@@ -143,7 +143,7 @@ class Shop:
         """Lets everything happen that is due by then."""
         is_going_on = True
         while is_going_on:
-            jobs = [one.job for one in self.broker.tick(now_ms) if isinstance(one, ReadTimers)]
+            jobs = [one.job for one in self.broker.tick(now_ms) if isinstance(one, RunTimersJob)]
             for job in jobs:
                 job.run(self._disk)
                 self.broker.complete_timers_job(job)

@@ -7,7 +7,7 @@ from typing import Any
 
 from services.live.live_broker import LiveBroker
 from services.rpc.serving.service import Observe, Prompt
-from services.rpc.serving.turns import Call, Turns
+from services.rpc.serving.turns import Call, CallScheduler
 from services.rpc.wire.caller import Caller
 
 
@@ -17,5 +17,5 @@ async def answered(
     """Return the reply."""
     told: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
     tell = lambda reply, _: told.set_result(reply)  # noqa: E731
-    Turns(live).take([Call(name, rpc, request, request.ByteSize(), caller, tell, observe)])
+    CallScheduler(live).take([Call(name, rpc, request, request.ByteSize(), caller, tell, observe)])
     return rpc.reply.FromString(await told)

@@ -10,13 +10,13 @@ import pytest
 from services.cli.terminal.api import error_class
 from services.cluster.errors import NoLeader
 from services.server.waiting import Waiting
-from sharedlog.errors import Unknown
+from sharedlog.errors import EngineUnavailable
 
 
 @pytest.mark.parametrize("path", ["/api/cluster", "/api/messages", "/readyz", "/"])
 def test_a_node_that_waits_says_for_what(path: str) -> None:
     waiting = Waiting()
-    waiting.told(Unknown("connection refused"))
+    waiting.told(EngineUnavailable("connection refused"))
     answer = asked(waiting, path)
     assert answer.status_code == 503
     assert "waits for the shared log" in answer.text

@@ -21,7 +21,7 @@ OF_CALLS = (
     client_room.REASON,
 )
 OF_CONNECTIONS = (
-    *(admission.TOO_MANY, admission.SILENT, admission.IDLE, admission.STRANGER),
+    *(admission.TOO_MANY, admission.SILENT, admission.IDLE, admission.UNAUTHENTICATED),
     *(port.NO_HTTP2, port.PLAINTEXT, port.LEFT, port.SLOW, "HTTP/1", "RocketMQ 4 remoting", "unknown"),
 )
 

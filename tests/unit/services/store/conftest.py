@@ -15,7 +15,7 @@ from commitlog.real_disk import RealDisk
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import ReadTimers, Resolution, SendReceipt, TimerName, Verdict
+from services.broker.spine.values import Resolution, RunTimersJob, SendReceipt, TimerName, Verdict
 from tests.memory_disk import MemoryDisk
 from txn.checkback import CheckBackPolicy
 
@@ -72,7 +72,7 @@ class Shop:
         self.now_ms = now_ms
         is_going_on = True
         while is_going_on:
-            jobs = [one.job for one in self.broker.tick(now_ms) if isinstance(one, ReadTimers)]
+            jobs = [one.job for one in self.broker.tick(now_ms) if isinstance(one, RunTimersJob)]
             for job in jobs:
                 job.run(self.disk)
                 self.broker.complete_timers_job(job)

@@ -15,7 +15,7 @@ from commitlog.real_disk import RealDisk
 from commitlog.retention import RetentionPolicy
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Retire
+from services.broker.spine.values import RetireSegments
 from services.broker.timers.timer_files import TIMER_FILES
 from spark_jobs.log import kept_timers
 from spark_jobs.source import LogReader
@@ -69,7 +69,7 @@ class Bench:
         while self.first_offset == 0:
             self.now_ms += 2_000
             for effect in self.broker.tick(self.now_ms):
-                if isinstance(effect, Retire):
+                if isinstance(effect, RetireSegments):
                     effect.retirement.run(self.disk)
                     self.broker.continue_retirement(effect.retirement, self.now_ms)
             self.flush()

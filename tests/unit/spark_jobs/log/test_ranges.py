@@ -163,8 +163,8 @@ def test_a_damaged_record_that_the_index_leads_to_is_a_row_of_damage(broker_stor
 
 
 def test_datasets_are_the_records_of_their_kinds(write_log: WriteLog) -> None:
-    passed = acks.Finished("g", "t", 1, [(8, 1)], is_passed=True)
-    acknowledged = acks.encode([acks.Finished("g", "t", 1, [(5, 3), (9, 1)]), passed])
+    passed = acks.MessagesFinished("g", "t", 1, [(8, 1)], is_passed=True)
+    acknowledged = acks.encode([acks.MessagesFinished("g", "t", 1, [(5, 3), (9, 1)]), passed])
     timed = properties.encode({"TW_TIMER_OFFSET": "77"})
     written = [
         Record(topic="t", body=b"", queue_offset=0),

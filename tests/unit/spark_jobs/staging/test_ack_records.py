@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog.facts import acks
-from commitlog.facts.acks import Finished
+from commitlog.facts.acks import MessagesFinished
 from spark_jobs.staging.ack_records import acks_table
 from spark_jobs.staging.events import QUEUE_BITS
 
@@ -17,7 +17,7 @@ NUMBERS = {"created": 0, "päid": 2, "other": 1}
 
 ranges = st.lists(st.tuples(st.integers(0, 1 << 39), st.integers(1, 1 << 31)), max_size=4)
 entries = st.builds(
-    Finished,
+    MessagesFinished,
     st.sampled_from(["shop", "clerk", "sho", ""]),
     st.sampled_from(["created", "päid", "other", "nothing"]),
     st.integers(0, 0xFFFF),
@@ -44,7 +44,7 @@ def one_by_one(bodies: list[bytes]) -> list[tuple[int, ...]]:
 
 
 @given(st.lists(st.lists(entries, max_size=5), min_size=1, max_size=12))
-def test_ranges_are_what_decoding_one_by_one_says(written: list[list[Finished]]) -> None:
+def test_ranges_are_what_decoding_one_by_one_says(written: list[list[MessagesFinished]]) -> None:
     bodies = [acks.encode(one) for one in written]
     table = acks_table([batch(bodies[:3], 0), batch(bodies[3:], len(bodies[:3]))], ACTING, NUMBERS)
     rows = list(zip(*(column.to_pylist() for column in table.columns), strict=True))
@@ -56,6 +56,6 @@ def test_no_records_are_no_rows() -> None:
 
 
 def test_a_body_that_ends_early_is_told() -> None:
-    body = acks.encode([Finished("shop", "created", 1, [(5, 2)])])
+    body = acks.encode([MessagesFinished("shop", "created", 1, [(5, 2)])])
     with pytest.raises(ValueError, match="end within"):
         acks_table([batch([body, body[:-3]], 0)], ACTING, NUMBERS)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from commitlog import properties
 from commitlog.facts.facts import (
+    CheckBackSent,
     Fact,
-    HalfAsked,
     HalfEnded,
     HalfStored,
     TimerEnded,
@@ -122,7 +122,7 @@ def _event(fact: Fact, one: Record) -> Iterator[tuple[int, int]]:
     match fact:
         case HalfStored():
             yield Code.HALF, -1
-        case HalfAsked():
+        case CheckBackSent():
             yield Code.ASKED, fact.half_offset
         case HalfEnded() if one.topic != TIMER_TOPIC:
             yield CODES[fact.how], fact.half_offset

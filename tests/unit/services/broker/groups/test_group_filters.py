@@ -10,11 +10,11 @@ from commitlog.message import Message, MessageType
 from consumequeue.filter import Filter, parse_tags
 from consumequeue.sql_filter import parse_sql
 from services.broker.broker import Broker
-from services.broker.groups.group_values import GroupPolicy, Start
+from services.broker.groups.group_values import GroupPolicy, GroupStart
 from services.broker.groups.lite_subscribing import LiteStart
 from services.broker.spine.errors import TooManyFilters, TooManyRequests
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Delivery, ReadTimers, StartPosition, Subscriber, Warn
+from services.broker.spine.values import Delivery, LogWarning, RunTimersJob, StartPosition, Subscriber
 from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
@@ -71,7 +71,7 @@ class Bench:
     def tick(self) -> list[object]:
         effects = self.broker.tick(self.now_ms)
         for effect in effects:
-            if isinstance(effect, ReadTimers):
+            if isinstance(effect, RunTimersJob):
                 effect.job.run(self.disk)
                 self.broker.complete_timers_job(effect.job)
         self.flush()
@@ -188,7 +188,7 @@ def test_a_filter_that_no_client_uses_is_forgotten_and_what_waited_is_judged_aga
     both = bench.send("red"), bench.send("blue")
     assert bench.take("blue") == [both[1]]
     effects = bench.pass_time(6 * MINUTE_MS, "blue")
-    assert [one.text for one in effects if isinstance(one, Warn)] == [
+    assert [one.text for one in effects if isinstance(one, LogWarning)] == [
         "g has forgotten its filter TAG red on t, which was not used for 5 minutes; messages that were set "
         "aside for it, now judged by the remaining filters: 1"
     ]
@@ -359,7 +359,7 @@ def test_a_message_group_stays_closed_behind_a_message_that_is_set_aside(bench: 
 
 
 def test_a_run_of_a_message_group_ends_before_a_message_of_another_filter(bench: Bench) -> None:
-    bench.broker.group_views.create("g", "", Start(), bench.now_ms, GroupPolicy(fifo_run_max=10))
+    bench.broker.group_views.create("g", "", GroupStart(), bench.now_ms, GroupPolicy(fifo_run_max=10))
     bench.take("red")
     bench.take("blue")
     sent = [bench.send(tag, message_group="m") for tag in ("red", "red", "blue", "red")]
@@ -414,7 +414,7 @@ def test_a_reset_and_a_retention_let_go_of_what_is_set_aside(bench: Bench) -> No
     bench.take("blue")
     sent = [bench.send("red") for _ in range(3)]
     assert bench.take("blue") == []
-    bench.broker.group_views.reset("g", "t", Start(StartPosition.OFFSET, 1), False, bench.now_ms)
+    bench.broker.group_views.reset("g", "t", GroupStart(StartPosition.OFFSET, 1), False, bench.now_ms)
     assert bench.filters() == [("TAG red", 0), ("TAG blue", 0)]
     assert bench.take("blue") == []
     assert bench.filters() == [("TAG red", 2), ("TAG blue", 0)]

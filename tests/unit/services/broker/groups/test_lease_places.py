@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from commitlog.message import MessageType
-from services.broker.groups.group_values import GroupPolicy, GroupQueue, Start
+from services.broker.groups.group_values import GroupPolicy, GroupQueue, GroupStart
 from services.broker.groups.lite_subscribing import LiteStart, LiteStartPosition
 from services.broker.spine.scheduler import Purpose
 from services.broker.spine.values import Delivery, StartPosition, Subscriber
@@ -46,7 +46,7 @@ ENDS: dict[str, Ends] = {
     "of a group that leaves": lambda bench, got: bench.broker.group_views.delete("g", "t", bench.now_ms),
     "of a group that is forgotten": lambda bench, got: bench.broker.group_views.delete("g", "", bench.now_ms),
     "of a group that is reset": lambda bench, got: bench.broker.group_views.reset(
-        "g", "t", Start(StartPosition.EARLIEST), False, bench.now_ms
+        "g", "t", GroupStart(StartPosition.EARLIEST), False, bench.now_ms
     ),
 }
 
@@ -143,7 +143,7 @@ PLANTED: dict[str, Callable[[Bench, int], object]] = {
     "a timer of nobody": lambda bench, one: bench.broker._scheduler.schedule(
         Purpose.LEASE, one + 1, bench.now_ms + 1
     ),
-    "InFlight": lambda bench, one: bench.broker.groups.in_flight(KEY).give_back(0),
+    "InFlight": lambda bench, one: bench.broker.groups.in_flight(KEY).return_message(0),
     "GroupOffsets": lambda bench, one: bench.broker.groups.in_flight(KEY).offsets.finish(0, 1),
     "a client": lambda bench, one: bench.broker.groups.leases._generations_of.clear(),
     "a message group": lambda bench, one: bench.broker.groups.in_flight(KEY).message_groups.done("a"),

@@ -11,7 +11,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.message import Message, MessageType
 from consumequeue.filter import parse_tags
 from services.broker.broker import Broker
-from services.broker.groups.group_values import GroupPolicy, Start
+from services.broker.groups.group_values import GroupPolicy, GroupStart
 from services.broker.groups.lite_subscribing import LiteStart, LiteStartPosition, SubscriptionResult
 from services.broker.groups.lite_topics import queue_of
 from services.broker.spine.errors import (
@@ -216,9 +216,9 @@ def test_a_client_that_receives_after_a_step_of_the_clock_is_heard_from_then(
     bench.now_ms += by_ms
     bench.receive("c")
     subscriber = Subscriber("g", "t", "c")
-    bench.broker.lite.keep_house(bench.now_ms + limits.LITE_SILENT_MS_MAX)
+    bench.broker.lite.run_maintenance(bench.now_ms + limits.LITE_SILENT_MS_MAX)
     assert bench.broker.lite.lite_topics_of(subscriber) == ["a"]
-    bench.broker.lite.keep_house(bench.now_ms + limits.LITE_SILENT_MS_MAX + 1)
+    bench.broker.lite.run_maintenance(bench.now_ms + limits.LITE_SILENT_MS_MAX + 1)
     assert bench.broker.lite.lite_topics_of(subscriber) == []
 
 
@@ -385,7 +385,7 @@ def test_a_new_group_begins_with_the_first_message_or_where_it_was_told_to(bench
     sent = [bench.send("a") for _ in range(2)]
     bench.subscribe("a")
     assert bench.finish() == sent
-    bench.broker.group_views.create("late", "t", Start(StartPosition.LATEST), NOW_MS)
+    bench.broker.group_views.create("late", "t", GroupStart(StartPosition.LATEST), NOW_MS)
     bench.subscribe("a", group="late")
     after = bench.send("a")
     assert bench.finish(group="late") == [after]
@@ -464,7 +464,7 @@ def test_a_reset_group_gets_everything_again(bench: Bench) -> None:
     sent = [bench.send("a") for _ in range(3)]
     bench.subscribe("a")
     bench.finish()
-    bench.broker.group_views.reset("g", "t", Start(), False, NOW_MS)
+    bench.broker.group_views.reset("g", "t", GroupStart(), False, NOW_MS)
     assert Subscriber("g", "t", "c") in woken(bench.flush())
     assert bench.finish() == sent
 

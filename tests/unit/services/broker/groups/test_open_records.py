@@ -9,15 +9,15 @@ import pytest
 
 from commitlog import limits
 from commitlog.facts import acks
-from commitlog.facts.acks import Finished
+from commitlog.facts.acks import MessagesFinished
 from commitlog.kinds import ACK_TOPIC, LEASE_TOPIC
 from commitlog.layout import SNAPSHOTS
 from commitlog.message import MessageType
 from commitlog.record import Record
 from commitlog.recovery import LogScan
 from consumequeue.filter import EVERYTHING
-from services.broker.groups.group_values import Start
-from services.broker.spine.values import Retire, StartPosition
+from services.broker.groups.group_values import GroupStart
+from services.broker.spine.values import RetireSegments, StartPosition
 from tests.simulation.tables import tables
 from tests.unit.services.broker.groups.test_receiving import SETTINGS, Bench
 from tests.unit.services.broker.groups.test_receiving_found import FORGETFUL
@@ -35,7 +35,7 @@ def records(bench: Bench, topic: str) -> Iterator[Record]:
     return (found.record for found in scan if found.record.topic == topic)
 
 
-def finished(bench: Bench) -> list[Finished]:
+def finished(bench: Bench) -> list[MessagesFinished]:
     return [one for record in records(bench, ACK_TOPIC) for one in acks.decode(record.body)]
 
 
@@ -56,7 +56,7 @@ def test_what_a_turn_acknowledges_is_one_record_with_the_newest_time_of_it(bench
     assert bench.broker.is_quiet
     (record,) = records(bench, ACK_TOPIC)
     assert record.store_ms == bench.now_ms + 5
-    assert list(acks.decode(record.body)) == [Finished("g", "t", 0, [(0, 3), (5, 1)])]
+    assert list(acks.decode(record.body)) == [MessagesFinished("g", "t", 0, [(0, 3), (5, 1)])]
     assert all(record.physical_offset < one <= bench.broker.durable_offset for one in told)
 
 
@@ -64,13 +64,13 @@ def test_what_a_filter_passes_over_is_recorded_once_and_an_idle_poll_records_not
     for tag in ("blue", "blue", "red", "blue"):
         bench.send(tag=tag)
     (red,) = bench.receive(tags="red")
-    passed = [Finished("g", "t", 0, [(0, 2), (3, 1)], is_passed=True)]
+    passed = [MessagesFinished("g", "t", 0, [(0, 2), (3, 1)], is_passed=True)]
     assert finished(bench) == passed
     end_offset = bench.broker.end_offset
     assert bench.receive(tags="red") == bench.receive(tags="red") == []
     assert (bench.broker.end_offset, bench.broker.is_quiet) == (end_offset, True)
     bench.ack(red)
-    assert finished(bench) == [*passed, Finished("g", "t", 0, [(2, 1)])]
+    assert finished(bench) == [*passed, MessagesFinished("g", "t", 0, [(2, 1)])]
 
 
 def test_a_start_from_the_log_alone_knows_what_was_passed_over(bench: Bench) -> None:
@@ -111,7 +111,7 @@ def test_a_reset_comes_behind_what_was_acknowledged_before_it(bench: Bench) -> N
     bench.send("a")
     (one,) = bench.receive()
     bench.broker.receiving.ack("g", "t", one.receipt_handle, bench.now_ms)
-    bench.broker.group_views.reset("g", "t", Start(StartPosition.EARLIEST), False, bench.now_ms)
+    bench.broker.group_views.reset("g", "t", GroupStart(StartPosition.EARLIEST), False, bench.now_ms)
     bench.flush()
     before = frozen(bench)
     assert bench.broker.groups.lag() == {("t", "g"): 1}
@@ -126,7 +126,7 @@ def test_a_cut_of_the_log_comes_behind_the_leases_that_were_given_out_before_it(
     while not cut:
         bench.send(body=b"x" * 900)
         for effect in bench.advance(1_000):
-            if isinstance(effect, Retire):
+            if isinstance(effect, RetireSegments):
                 effect.retirement.run(bench.disk)
                 if not cut:
                     given = bench.broker.receiving.receive(

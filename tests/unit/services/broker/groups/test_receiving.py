@@ -11,10 +11,10 @@ from commitlog.message import Message
 from consumequeue.filter import TAG, FilterText, parse_tags
 from consumequeue.sql_filter import parse_sql
 from services.broker.broker import Broker
-from services.broker.groups.group_values import GroupPolicy, Start
+from services.broker.groups.group_values import GroupPolicy, GroupStart
 from services.broker.spine.errors import GroupExists, GroupNotFound, MessageNotFound, TooManyRequests
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Delivery, Notify, StartPosition
+from services.broker.spine.values import Delivery, StartPosition, WakeReceivers
 from tests.flushed_broker import NOW_MS, FlushedBroker
 from tidewheel import property_names
 from tidewheel.errors import InvalidReceiptHandle
@@ -68,7 +68,7 @@ def test_of_a_message_group_one_is_out_at_a_time_and_others_go_on(bench: Bench) 
     first_a, first_b, plain = bench.receive()
     assert [one.message.message_id for one in (first_a, first_b, plain)] == ["M1", "M3", "M5"]
     assert bench.receive() == []
-    assert bench.ack(first_a) == [Notify(("t",))], "who waits for the next of the group is woken"
+    assert bench.ack(first_a) == [WakeReceivers(("t",))], "who waits for the next of the group is woken"
     (second_a,) = bench.receive()
     assert second_a.message.message_id == "M2"
     bench.ack(first_b)
@@ -81,7 +81,7 @@ def test_a_failed_message_comes_before_its_successors(bench: Bench) -> None:
     for _ in range(3):
         bench.send("a")
     bench.receive()
-    assert bench.advance(20_000) == [Notify(("t",))]
+    assert bench.advance(20_000) == [WakeReceivers(("t",))]
     (again,) = bench.receive()
     assert (again.message.message_id, again.attempt) == ("M1", 2)
     bench.advance(20_000)
@@ -113,7 +113,7 @@ def test_a_lease_of_before_a_restart_runs_out_as_it_would_have(bench: Bench) -> 
     bench.receive()
     bench.reopen()
     assert bench.advance(19_999) == []
-    assert bench.advance(1) == [Notify(("t",))]
+    assert bench.advance(1) == [WakeReceivers(("t",))]
     assert [one.attempt for one in bench.receive()] == [2]
 
 
@@ -505,16 +505,16 @@ def test_a_reset_voids_leases_and_outlives_a_restart(bench: Bench) -> None:
         bench.send()
     first, *_ = bench.receive()
     bench.ack(first)
-    plan = bench.broker.group_views.reset("g", "t", Start(StartPosition.EARLIEST), True, NOW_MS)
+    plan = bench.broker.group_views.reset("g", "t", GroupStart(StartPosition.EARLIEST), True, NOW_MS)
     assert [(one.before, one.after, one.end_offset) for one in plan.moves] == [(1, 0, 4)]
     assert bench.ids() == []
-    bench.broker.group_views.reset("g", "", Start(StartPosition.OFFSET, 2), False, NOW_MS)
+    bench.broker.group_views.reset("g", "", GroupStart(StartPosition.OFFSET, 2), False, NOW_MS)
     bench.flush()
     with pytest.raises(InvalidReceiptHandle):
         bench.ack(first)
     bench.reopen()
     assert bench.ids() == ["M3", "M4"]
-    assert bench.advance(20_000) == [Notify(("t",))]
+    assert bench.advance(20_000) == [WakeReceivers(("t",))]
 
 
 def test_a_paused_group_gets_nothing(bench: Bench) -> None:
@@ -534,9 +534,9 @@ def test_groups_that_are_not_there_are_said_to_be_missing(bench: Bench) -> None:
     bench.send()
     bench.receive()
     with pytest.raises(GroupNotFound, match="it receives t"):
-        bench.broker.group_views.reset("g", "elsewhere", Start(), False, NOW_MS)
+        bench.broker.group_views.reset("g", "elsewhere", GroupStart(), False, NOW_MS)
     with pytest.raises(GroupExists, match="tidewheel group reset"):
-        bench.broker.group_views.create("g", "t", Start(), NOW_MS)
+        bench.broker.group_views.create("g", "t", GroupStart(), NOW_MS)
     bench.broker.group_views.delete("g", "", NOW_MS)
     with pytest.raises(GroupNotFound):
         bench.broker.group_views.view_group("g")
@@ -633,7 +633,7 @@ def test_a_handle_of_a_clock_that_was_ahead_is_good_when_that_was_set_back(
 def test_a_message_that_could_not_be_processed_comes_again_as_its_group_says() -> None:
     bench = Bench(replace(SETTINGS, attempts_max=5))
     bench.broker.group_views.create(
-        "g", "", Start(), NOW_MS, policy=GroupPolicy(retry_after_ms=(1_000, 9_000))
+        "g", "", GroupStart(), NOW_MS, policy=GroupPolicy(retry_after_ms=(1_000, 9_000))
     )
     bench.send()
     for after_ms in (1_000, 9_000, 9_000):

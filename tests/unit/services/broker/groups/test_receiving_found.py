@@ -15,7 +15,7 @@ from consumequeue.in_flight import InFlight, Lease
 from consumequeue.offsets import GroupOffsets
 from services.broker.groups.group_values import GroupPolicy
 from services.broker.spine.errors import MessageNotFound
-from services.broker.spine.values import Retire
+from services.broker.spine.values import RetireSegments
 from tests.missed_counts import missed_counts
 from tests.unit.services.broker.groups.test_receiving import SETTINGS, Bench
 from tidewheel.errors import InvalidReceiptHandle
@@ -139,7 +139,7 @@ def _fill(bench: Bench, count: int) -> None:
     for _ in range(count):
         bench.send(body=b"x" * 900)
         for effect in bench.advance(1_000):
-            if isinstance(effect, Retire):
+            if isinstance(effect, RetireSegments):
                 effect.retirement.run(bench.disk)
                 bench.broker.continue_retirement(effect.retirement, bench.now_ms)
                 bench.flush()
@@ -156,7 +156,7 @@ def test_a_lease_on_a_message_that_retention_has_deleted_frees_its_message_group
     flight.offsets.skip_to(1)
     flight.skipped_to(1)
     flight.offsets.take(ENDED)
-    flight.give_back(0)
+    flight.return_message(0)
     assert flight.candidate(2) == 1
     assert flight.message_groups.is_free("a", 1)
     assert flight.offsets.freeze()["attempts"] == []
@@ -191,7 +191,7 @@ def test_attempts_at_what_a_filter_passes_over_after_a_restart_are_not_kept() ->
 def test_what_goes_to_the_dead_letters_waits_no_more() -> None:
     flight = InFlight(GroupOffsets())
     flight.lease(Lease(1, 0, 0))
-    flight.give_back(0)
+    flight.return_message(0)
     assert (flight.candidate(1), flight.waiting_count) == (0, 1)
     flight.offsets.finish(0, 1)
     flight.finished([0])
@@ -201,7 +201,7 @@ def test_what_goes_to_the_dead_letters_waits_no_more() -> None:
 def test_what_is_deleted_waits_no_more() -> None:
     flight = InFlight(GroupOffsets())
     flight.lease(Lease(1, 0, 0))
-    flight.give_back(0)
+    flight.return_message(0)
     flight.offsets.skip_to(1)
     flight.skipped_to(1)
     assert flight.waiting_count == 0

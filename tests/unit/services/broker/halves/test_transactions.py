@@ -12,7 +12,7 @@ from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.errors import KeyPending
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import CheckBack, HalfFilter, Resolution, SendReceipt
+from services.broker.spine.values import CheckBackRequest, HalfFilter, Resolution, SendReceipt
 from tests.applied import limited
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import ClientMistake, TransactionEnded
@@ -48,10 +48,10 @@ class Bench:
             flush.write()
             self.broker.complete_flush(flush, self.now_ms)
 
-    def pass_time(self, ms: int) -> list[CheckBack]:
+    def pass_time(self, ms: int) -> list[CheckBackRequest]:
         """Let time pass; every question reaches somebody."""
         self.now_ms += ms
-        asked = [effect for effect in self.broker.tick(self.now_ms) if isinstance(effect, CheckBack)]
+        asked = [effect for effect in self.broker.tick(self.now_ms) if isinstance(effect, CheckBackRequest)]
         for question in asked:
             self.broker.transactions.complete_check_back(question.transaction_id, True, self.now_ms)
         self.flush()
@@ -116,7 +116,7 @@ def test_of_late_ends_the_first_are_noted_and_the_log_does_not_grow_by_more(benc
         == outcomes.LATE_ENDS_MAX
     )
     with pytest.raises(TransactionEnded):
-        bench.broker.transactions.check_now(half.transaction_id)
+        bench.broker.transactions.create_check_back(half.transaction_id)
     bench.broker.transactions.resolve(half.transaction_id, Resolution.COMMIT, "why", bench.now_ms)
     bench.restart()
     assert bench.broker.half_views.get_half(half.transaction_id).state is State.COMMITTED
@@ -208,10 +208,12 @@ def test_a_topic_may_have_check_backs_of_its_own(bench: Bench) -> None:
 
 def test_a_producer_can_be_asked_at_once(bench: Bench) -> None:
     half = bench.send()
-    assert bench.broker.transactions.check_now(half.transaction_id).transaction_id == half.transaction_id
+    assert (
+        bench.broker.transactions.create_check_back(half.transaction_id).transaction_id == half.transaction_id
+    )
     bench.end(half, Resolution.COMMIT)
     with pytest.raises(TransactionEnded, match="COMMITTED"):
-        bench.broker.transactions.check_now(half.transaction_id)
+        bench.broker.transactions.create_check_back(half.transaction_id)
 
 
 def test_a_half_that_waits_for_a_producer_is_not_asked_about_because_the_clock_was_set_back(
@@ -219,11 +221,11 @@ def test_a_half_that_waits_for_a_producer_is_not_asked_about_because_the_clock_w
 ) -> None:
     half = bench.send()
     bench.now_ms += 600
-    [question] = [one for one in bench.broker.tick(bench.now_ms) if isinstance(one, CheckBack)]
+    [question] = [one for one in bench.broker.tick(bench.now_ms) if isinstance(one, CheckBackRequest)]
     # No producer was connected.
     bench.broker.transactions.complete_check_back(question.transaction_id, False, bench.now_ms)
     bench.now_ms -= 300  # by this clock it is not due yet
-    bench.broker.transactions.check_now(half.transaction_id)
+    bench.broker.transactions.create_check_back(half.transaction_id)
     bench.broker.transactions.complete_check_back(half.transaction_id, False, bench.now_ms)
     assert bench.pass_time(10_000) == []
     bench.broker.transactions.schedule_waiting_check_backs("t", bench.now_ms)
@@ -335,7 +337,7 @@ def test_a_producer_that_came_is_asked_about_one_half_after_the_other(
     halves = [bench.send().transaction_id for _ in range(4)]
     bench.now_ms += 500  # due at this very moment
     for question in bench.broker.tick(bench.now_ms):
-        assert isinstance(question, CheckBack)
+        assert isinstance(question, CheckBackRequest)
         bench.broker.transactions.complete_check_back(question.transaction_id, False, bench.now_ms)
     assert bench.pass_time(0) == bench.pass_time(10_000) == [], "nobody is there"
     bench.broker.transactions.schedule_waiting_check_backs("t", bench.now_ms)

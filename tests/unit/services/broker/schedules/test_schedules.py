@@ -34,7 +34,7 @@ from services.broker.spine.errors import (
     TopicNotFound,
 )
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import Delivery, Notify, Retire
+from services.broker.spine.values import Delivery, RetireSegments, WakeReceivers
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import BodyEmpty, BodyTooLarge, IllegalTopic
 
@@ -127,7 +127,7 @@ def minutes(*numbers: float) -> list[int]:
 def test_an_occurrence_is_an_ordinary_message_at_its_time(bench: Bench) -> None:
     bench.set("report", tag="daily", keys=("k",), properties={"shop": "eu"})
     assert bench.advance(MINUTE_MS - 1) == []
-    assert bench.advance(1) == [Notify(("t",))]
+    assert bench.advance(1) == [WakeReceivers(("t",))]
     (got,) = bench.sent()
     assert got.store_ms == NOW_MS + MINUTE_MS
     assert got.message.body == b"go"
@@ -242,7 +242,7 @@ def test_a_snapshot_keeps_schedules_and_retention_may_take_their_records() -> No
     before = bench.broker.schedules.get("minutely", 0).schedule
     for _ in range(60):
         for effect in bench.advance(MINUTE_MS):
-            if isinstance(effect, Retire):
+            if isinstance(effect, RetireSegments):
                 effect.retirement.run(bench.disk)
                 bench.broker.continue_retirement(effect.retirement, bench.now_ms)
                 bench.flush()

@@ -19,7 +19,7 @@ from services.broker.spine.errors import (
     UserNotFound,
 )
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.topics import check_receivable, check_topic_name
+from services.broker.spine.topics import check_topic_name, require_receivable_topic
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import ClientMistake, IllegalTopic
 
@@ -134,7 +134,7 @@ def test_users_and_rules_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPat
 
 def test_clients_neither_write_nor_receive_where_users_are_kept(bench: Bench) -> None:
 
-    for check in (check_topic_name, check_receivable):
+    for check in (check_topic_name, require_receivable_topic):
         with pytest.raises(IllegalTopic):
             check("TW_SYS_AUTH")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from consumequeue import entry
-from services.broker.spine.copies import EncodedBatch, TimersDelivered
+from services.broker.spine.encoded_batch import EncodedBatch, TimersDelivered
 
 KEYS = [("a", 0), ("a", 1), ("b", 0), ("c", 7)]
 

@@ -223,7 +223,7 @@ def test_a_page_of_dead_letters_steps_over_a_long_gap_at_once(entries_read: Call
         receiving.forward_to_dead_letter("g", "t", one.receipt_handle, store.now_ms)
         store.flush()
     store.checkpoint()
-    queue = store.broker.store.dispatch.look("%DLQ%g", 0)
+    queue = store.broker.store.dispatch.find_queue("%DLQ%g", 0)
     places = [one.physical_offset for one in queue.get(0, LONG + 2)]
     lose(store, places[1:-1])
     before = entries_read()

@@ -9,7 +9,7 @@ from commitlog.message import Message
 from services.broker.spine.errors import IllegalDeliveryTime, IllegalProperty
 from services.broker.spine.verb_properties import CarriedTimerVerb, VerbKind, parse_verb, with_shifted_time
 from services.broker.timers.delays import with_absolute_times
-from services.live.clock import Clock, KeptOffset
+from services.live.clock import Clock, StoredClockOffset
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import ClientMistake
 
@@ -98,11 +98,11 @@ def test_a_span_counts_from_when_the_message_came_in() -> None:
 
 def test_the_time_of_a_move_is_the_brokers_inside_and_the_callers_outside() -> None:
     offset_ms = 5_000_000
-    clock = Clock(lambda: NOW_MS, KeptOffset(MemoryDisk(), offset_ms))
+    clock = Clock(lambda: NOW_MS, StoredClockOffset(MemoryDisk(), offset_ms))
     sent = message(TW_TIMER_MOVE="k", TW_TIMER_TO=str(LATER_MS))
-    inside = clock.inward(sent)
+    inside = clock.to_broker_time(sent)
     assert inside.properties["TW_TIMER_TO"] == str(LATER_MS + offset_ms)
-    assert clock.outward(inside).properties == sent.properties
+    assert clock.to_real_time(inside).properties == sent.properties
 
 
 @pytest.mark.parametrize("to", ["", "soon", "30m", "9" * 19])

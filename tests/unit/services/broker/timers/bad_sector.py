@@ -12,7 +12,7 @@ from errno import EIO
 
 from commitlog.view import View
 from services.broker.broker import Broker
-from services.broker.spine.values import ReadTimers
+from services.broker.spine.values import RunTimersJob
 from tests.memory_disk import MemoryDisk
 from tests.unit.services.broker.timers.test_timer_repair import IDS
 from tests.unit.services.broker.timers.test_timers import DAY, HOUR, MINUTE, Store, by_id
@@ -54,7 +54,7 @@ def go(store: Store, by_ms: int = 0, runs: Callable[[object], bool] = all_jobs) 
     store.now_ms, failed_count = store.now_ms + by_ms, 0
     for _ in range(TICKS):
         for effect in store.broker.tick(store.now_ms):
-            if isinstance(effect, ReadTimers):
+            if isinstance(effect, RunTimersJob):
                 failed_count += _do(store, effect, runs)
         store.flush()
         if store.broker.is_checkpoint_due:
@@ -62,7 +62,7 @@ def go(store: Store, by_ms: int = 0, runs: Callable[[object], bool] = all_jobs) 
     return failed_count
 
 
-def _do(store: Store, effect: ReadTimers, runs: Callable[[object], bool]) -> bool:
+def _do(store: Store, effect: RunTimersJob, runs: Callable[[object], bool]) -> bool:
     """Do a job. Return whether an error of the disk failed it."""
     if not runs(effect.job):
         store.broker.requeue_timers_job(effect.job)

@@ -13,9 +13,9 @@ from services.broker.spine.errors import HoldConflict, TopicInUse, TopicNotFound
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import (
     PendingTimer,
-    ReadTimers,
     Resolution,
-    Retire,
+    RetireSegments,
+    RunTimersJob,
     TimerFilter,
     TimerName,
     TimerVerdict,
@@ -58,10 +58,10 @@ class Bench:
         self.now_ms += by_ms
         for _ in range(20):
             for effect in self.broker.tick(self.now_ms):
-                if isinstance(effect, ReadTimers):
+                if isinstance(effect, RunTimersJob):
                     effect.job.run(self.disk)
                     self.broker.complete_timers_job(effect.job)
-                if isinstance(effect, Retire):
+                if isinstance(effect, RetireSegments):
                     effect.retirement.run(self.disk)
                     while not self.broker.continue_retirement(effect.retirement, self.now_ms):
                         pass
@@ -95,7 +95,7 @@ class Bench:
 
     @property
     def held(self) -> int:
-        return self.broker.topic_changes.use("t").held_timers
+        return self.broker.topic_changes.describe_use("t").held_timers
 
 
 @pytest.fixture

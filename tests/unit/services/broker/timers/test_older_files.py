@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from services.broker.checkpoint import Checkpoint
-from services.broker.spine.values import ReadTimers
+from services.broker.spine.values import RunTimersJob
 from services.broker.timers.timer_repair import CheckJob, RepairJob
 from tests.unit.services.broker.timers.test_timer_repair import (
     drained,
@@ -27,7 +27,7 @@ def reach_rescue(store: Store, *, finds_all: bool) -> bool:
     """Lets workers read until a rescue has, or has failed; nothing is rebuilt. Returns False if none came."""
     for _ in range(100):
         for effect in store.broker.tick(store.now_ms):
-            if not isinstance(effect, ReadTimers):
+            if not isinstance(effect, RunTimersJob):
                 continue
             if isinstance(effect.job, RepairJob) and not finds_all:
                 store.broker.requeue_timers_job(effect.job)
@@ -53,7 +53,7 @@ def let_checks_run(store: Store) -> None:
     """Lets workers check files, and nothing be rebuilt: a rescue fails each time."""
     for _ in range(20):
         for effect in store.broker.tick(store.now_ms):
-            if isinstance(effect, ReadTimers):
+            if isinstance(effect, RunTimersJob):
                 if isinstance(effect.job, CheckJob):
                     effect.job.run(store.disk)
                     store.broker.complete_timers_job(effect.job)
@@ -146,7 +146,7 @@ def test_files_of_times_in_which_nothing_is_damaged_are_deleted_meanwhile() -> N
     """A rescue that finds nothing out for days must not fill the disk."""
     store, parent = split_and_spoilt()
     let_checks_run(store)
-    assert store.broker.timers.partitions.damage or store.broker.timer_repair._bare
+    assert store.broker.timers.partitions.damage or store.broker.timer_repair._rows_without_record
     other = "timers/0-00000000000016000000"
     store.disk.write(other, 0, b"of 1970")
     checkpoint_twice(store)

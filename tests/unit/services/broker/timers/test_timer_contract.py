@@ -10,7 +10,14 @@ from commitlog.message import Message
 from services.broker.broker import Broker
 from services.broker.spine.errors import TooManyTimers
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import ReadTimers, SendReceipt, TimerName, TimerVerdict, Verdict, Warn
+from services.broker.spine.values import (
+    LogWarning,
+    RunTimersJob,
+    SendReceipt,
+    TimerName,
+    TimerVerdict,
+    Verdict,
+)
 from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
@@ -45,10 +52,10 @@ class Bench:
         self.now_ms = now_ms
         for _ in range(4):
             for effect in self.broker.tick(now_ms):
-                if isinstance(effect, ReadTimers):
+                if isinstance(effect, RunTimersJob):
                     effect.job.run(self.disk)
                     self.broker.complete_timers_job(effect.job)
-                elif isinstance(effect, Warn):
+                elif isinstance(effect, LogWarning):
                     self.warnings.append(effect.text)
             self.flush()
             if self.broker.is_checkpoint_due:

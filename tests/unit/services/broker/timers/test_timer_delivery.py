@@ -7,7 +7,7 @@ from unittest.mock import patch
 import pytest
 
 from commitlog import layout, limits
-from services.broker.spine.copies import EncodedBatch
+from services.broker.spine.encoded_batch import EncodedBatch
 from services.broker.spine.values import Resolution
 from tests.simulation.tables import tables
 from tests.unit.services.broker.timers.test_timers import HOUR, SECOND, Store, by_id

@@ -10,7 +10,7 @@ import pytest
 from commitlog import bulk, layout, properties
 from commitlog.disk import Disk
 from services.broker.broker import Broker
-from services.broker.spine.values import ReadTimers, TimerFilter, TimerName, TimerVerdict, Verdict
+from services.broker.spine.values import RunTimersJob, TimerFilter, TimerName, TimerVerdict, Verdict
 from services.broker.timers.timer_repair import RepairJob
 from services.store.opening import look_at
 from services.store.verify import verify
@@ -147,7 +147,7 @@ def test_a_start_forgets_no_timer_of_a_damaged_file_that_the_watermark_has_passe
     store.now_ms += DELAYS["month"]
     for _ in range(9):
         for effect in store.broker.tick(store.now_ms):
-            if isinstance(effect, ReadTimers) and isinstance(effect.job, ReadAhead):
+            if isinstance(effect, RunTimersJob) and isinstance(effect.job, ReadAhead):
                 effect.job.run(store.disk)
                 store.broker.complete_timers_job(effect.job)
         store.flush()
@@ -295,7 +295,7 @@ def let_a_rescue_find_all(store: Store) -> None:
     """Lets workers read until a rescue has; what it found is not rebuilt yet."""
     for _ in range(100):
         for effect in store.broker.tick(store.now_ms):
-            if isinstance(effect, ReadTimers):
+            if isinstance(effect, RunTimersJob):
                 effect.job.run(store.disk)
                 store.broker.complete_timers_job(effect.job)
                 if isinstance(effect.job, RepairJob):

@@ -15,9 +15,9 @@ from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import (
     PendingTimer,
-    ReadTimers,
     Resolution,
-    Retire,
+    RetireSegments,
+    RunTimersJob,
     TimerFilter,
     TimerName,
     TimerVerdict,
@@ -77,10 +77,10 @@ class Store:
         self.now_ms += by_ms
         for _ in range(100):
             for effect in self.broker.tick(self.now_ms):
-                if isinstance(effect, ReadTimers):
+                if isinstance(effect, RunTimersJob):
                     effect.job.run(self.disk)
                     self.broker.complete_timers_job(effect.job)
-                elif isinstance(effect, Retire):
+                elif isinstance(effect, RetireSegments):
                     self.flush()
                     effect.retirement.run(self.disk)
                     self.broker.continue_retirement(effect.retirement, self.now_ms)
@@ -352,7 +352,7 @@ def test_the_history_of_a_timer_that_waits_is_not_forgotten_however_late_it_is()
     store.checkpoint()
     store.now_ms += DAY
     for effect in store.broker.tick(store.now_ms):
-        if isinstance(effect, ReadTimers):
+        if isinstance(effect, RunTimersJob):
             store.broker.requeue_timers_job(effect.job)  # its file is not read
     store.send("other", MINUTE)
     store.checkpoint()

@@ -12,7 +12,7 @@ from services.cli.diagnosis.asking import answers_of
 from services.cli.terminal.api import broker_at
 from services.http.api import Api
 from services.status import asking
-from services.status.asking import Questions, figures, newest_audit, ready
+from services.status.asking import ClientQueries, figures, newest_audit, ready
 from services.status.judgement import Unread, judged
 from tests.audit_runs import write_run
 from tidewheel.errors import AccessRefused, AnswerLate, BrokerUnreachable, NotFound, TidewheelError
@@ -28,7 +28,7 @@ def raising(error: TidewheelError) -> Callable[[], Any]:
 
 
 def test_a_right_that_is_missing_hides_nothing_else() -> None:
-    questions = Questions()
+    questions = ClientQueries()
     found = questions.asked(raising(AccessRefused("alice may not")))
     assert isinstance(found, Unread)
     assert "alice may not" in found.why
@@ -38,11 +38,11 @@ def test_a_right_that_is_missing_hides_nothing_else() -> None:
 def test_nobody_who_answers_stands_for_all() -> None:
     for error in (AnswerLate("5 s"), BrokerUnreachable("gone")):
         with pytest.raises(type(error)):
-            Questions().asked(raising(error))
+            ClientQueries().asked(raising(error))
 
 
 def test_after_one_late_answer_of_a_broker_that_is_there_nothing_more_is_waited_for() -> None:
-    questions = Questions()
+    questions = ClientQueries()
     questions.is_answered = True
     assert isinstance(questions.asked(raising(AnswerLate("5 s"))), Unread)
     assert questions.asked(lambda: pytest.fail("it was asked")) == Unread(asking.NOT_ASKED)

@@ -10,7 +10,7 @@ from services.cluster.copies.checkpoints import OwnCopy
 from services.cluster.copies.copying import StoreCopier
 from services.cluster.errors import CopyRefused
 from sharedlog.engines import Beginning
-from sharedlog.errors import TooOld, Unknown
+from sharedlog.errors import EngineUnavailable, VersionUnsupported
 from sharedlog.fold import Fold
 from sharedlog.holdings import Holding
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode, encode_facts
@@ -20,7 +20,7 @@ from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
-NOWHERE = "http://127.0.0.1:9"
+EMPTY_HEAD = "http://127.0.0.1:9"
 
 
 def record(kind: Kind, body: bytes = b"") -> bytes:
@@ -33,10 +33,10 @@ class Stage:
     def __init__(self, *others: tuple[str, int], finalized: int = SUPPORTED, begins_at: int = 0) -> None:
         self.engine = MemoryEngine(Random(1))
         self.engine.is_well = True
-        self.engine.found(encode(genesis_of(CLUSTER)))
+        self.engine.create_log(encode(genesis_of(CLUSTER)))
         for node, next_record in others:
-            held = Holding(next_record, 4_096, NOWHERE, finalized=finalized)
-            self.engine.note(record(Kind.CHECKPOINT, encode_facts(held.facts(node))))
+            held = Holding(next_record, 4_096, EMPTY_HEAD, finalized=finalized)
+            self.engine.append_unchecked(record(Kind.CHECKPOINT, encode_facts(held.facts(node))))
         began = Beginning(CLUSTER, {"begins_at": begins_at})
         self.disk = MemoryDisk()
         own_copy = OwnCopy("a", "", began, self.disk, str)
@@ -52,7 +52,7 @@ class Stage:
         """All that the log says."""
         fold = Fold()
         for offset, stored in enumerate(self.engine.records):
-            fold.take(offset, stored)
+            fold.apply_record(offset, stored)
         return fold
 
 
@@ -81,7 +81,7 @@ def test_a_trim_that_the_engine_does_not_take_is_tried_again(monkeypatch: pytest
     stage = Stage(("b", 2), ("c", 3))
 
     def fail(_: int) -> None:
-        raise Unknown("away")
+        raise EngineUnavailable("away")
 
     with monkeypatch.context() as patch:
         patch.setattr(stage.engine, "trim", fail)
@@ -102,6 +102,6 @@ def test_without_another_s_copy_the_whole_log_is_read_if_it_is_whole() -> None:
 @pytest.mark.parametrize("finalized", [OLDEST - 1, SUPPORTED + 1])
 def test_a_copy_of_a_version_that_is_not_supported_is_not_fetched(finalized: int) -> None:
     stage = Stage(("b", 1), finalized=finalized)
-    with pytest.raises(TooOld, match="No copy was fetched"):
+    with pytest.raises(VersionUnsupported, match="No copy was fetched"):
         stage.copying.find_copies()
     assert len(stage.engine.records) == 2, "nothing was said"

@@ -17,7 +17,7 @@ from services.cluster.copies.rejoining import rejoin_cluster
 from services.cluster.replica import Replica
 from services.store.copying import copy_store
 from sharedlog.engines import beginning_of, create
-from sharedlog.errors import Halted, Trimmed
+from sharedlog.errors import Halted, LogTrimmed
 from sharedlog.holdings import Holding
 from sharedlog.record import NOBODY, Kind, SharedRecord, encode, encode_facts
 from tests.memory_engine import MemoryEngine
@@ -29,7 +29,7 @@ NOW_MS = 1_800_000_000_000
 class Engine(MemoryEngine):
     """An engine in memory, which a cluster begins in."""
 
-    def found(self, _: object) -> None:
+    def create_log(self, _: object) -> None:
         """Make nothing: it is empty."""
 
 
@@ -44,7 +44,7 @@ def engine() -> Engine:
 def note(engine: Engine) -> None:
     """Add a record that is nobody's right."""
     cluster = beginning_of(engine).cluster
-    engine.note(
+    engine.append_unchecked(
         encode(
             SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts({"node": "b", "next_record": 0}))
         )
@@ -79,9 +79,11 @@ def test_a_log_that_was_trimmed_behind_the_copy_joins_nothing(engine: Engine, co
     cluster = beginning_of(engine).cluster
     facts = Holding(6, 0, begins={"segment_bytes": SEGMENT_BYTES}).facts("b")
     for _ in range(3):
-        engine.note(encode(SharedRecord(cluster, Kind.CHECKPOINT, 0, NOBODY, 0, 0, encode_facts(facts))))
+        engine.append_unchecked(
+            encode(SharedRecord(cluster, Kind.CHECKPOINT, 0, NOBODY, 0, 0, encode_facts(facts)))
+        )
     engine.trim(5)
-    with pytest.raises(Trimmed, match="reads on from record 4, and the log begins at 5"):
+    with pytest.raises(LogTrimmed, match="reads on from record 4, and the log begins at 5"):
         rejoin_cluster(engine, copy, "a")  # type: ignore[arg-type]  # an engine in memory
     assert not (copy / layout.CLUSTER).exists()
 

@@ -34,15 +34,15 @@ from tests.memory_disk import Death, Fault, MemoryDisk, Unyielding
 from tests.memory_engine import MemoryEngine
 
 CLUSTER = b"one cluster's id"
-NOWHERE = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
+EMPTY_HEAD = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 SETTINGS = BrokerSettings(segment_bytes=16 * 1024, queue_count=1, sync_flush=False)
 
 
 @pytest.fixture
 def engine() -> MemoryEngine:
-    engine = MemoryEngine(Random(1), NOWHERE)
+    engine = MemoryEngine(Random(1), EMPTY_HEAD)
     engine.is_well = True
-    engine.found(encode(genesis_of(CLUSTER)))
+    engine.create_log(encode(genesis_of(CLUSTER)))
     return engine
 
 
@@ -54,8 +54,8 @@ def store(tmp_path: Path, engine: MemoryEngine) -> Iterator[Path]:
     replica = Replica.open(disk, SETTINGS, 0, CLUSTER)
     read_on(replica, engine)
     candidate = Candidate(replica.fold, b"who leads epoch1", {"node": "a"})
-    following = Head(1, candidate.epoch.holder, NOWHERE.position)
-    assert engine.append_if(NOWHERE, [encode(candidate.epoch)], following) == 1
+    following = Head(1, candidate.epoch.holder, EMPTY_HEAD.position)
+    assert engine.append_if(EMPTY_HEAD, [encode(candidate.epoch)], following) == 1
     read_on(replica, engine)
     replica.start_lead(engine, 0, lambda: 0)
     for number in range(60):

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.cluster.election.candidacy_timer import RANK_MS, SILENCE_MS
+from services.cluster.election.candidacy_timer import LEADER_TIMEOUT_MS, RANK_DELAY_MS
 from services.cluster.election.leadership import Leadership
 from services.cluster.identity import Member
 from sharedlog.fold import Outcome, Step
@@ -25,20 +25,20 @@ def record(kind: Kind, facts: dict[str, Any]) -> Step:
 
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize(
-    ("me", "facts", "candidacy_ms"),
+    ("me", "facts", "candidacy_due_ms"),
     [
-        (LEADER, {}, SILENCE_MS),
-        (OTHER, {}, RANK_MS),
-        (LEADER, {"to": "b"}, SILENCE_MS),
+        (LEADER, {}, LEADER_TIMEOUT_MS),
+        (OTHER, {}, RANK_DELAY_MS),
+        (LEADER, {"to": "b"}, LEADER_TIMEOUT_MS),
         (OTHER, {"to": "b"}, 0),
     ],
 )
 def test_who_leaves_lets_another_stand_first_however_often_it_says_so(
-    me: Member, facts: dict[str, str], candidacy_ms: int, times: int
+    me: Member, facts: dict[str, str], candidacy_due_ms: int, times: int
 ) -> None:
     read = Leadership(me, 0)
-    read.record_taken(record(Kind.EPOCH, LEADER._asdict()), 0)
+    read.apply_step(record(Kind.EPOCH, LEADER._asdict()), 0)
     for _ in range(times):
-        read.record_taken(record(Kind.BEAT, {"leaves": True} | facts), 0)
+        read.apply_step(record(Kind.BEAT, {"leaves": True} | facts), 0)
     assert read.leader is None
-    assert read.candidacy_timer.candidacy_ms(read.rank) == candidacy_ms
+    assert read.candidacy_timer.candidacy_due_ms(read.rank) == candidacy_due_ms

@@ -10,7 +10,7 @@ from services.cluster.election.reach import (
     PAUSE_MIN_MS,
     RECENT_MS,
     REPEAT_MS,
-    UNREACHED_MS,
+    UNREACHABLE_MS,
     ComplaintFilter,
     LeaderReachability,
 )
@@ -20,10 +20,10 @@ NOW = 1_000_000
 
 def test_who_gets_no_answer_for_long_complains_and_again_as_long_as_that_is_so() -> None:
     reach = LeaderReachability()
-    reach.record_failure(1, NOW, NOW + UNREACHED_MS)
-    assert reach.next_complaint(1, NOW + UNREACHED_MS - 1) is None
-    assert reach.next_complaint(1, NOW + UNREACHED_MS) == 1
-    later = NOW + UNREACHED_MS + REPEAT_MS
+    reach.record_failure(1, NOW, NOW + UNREACHABLE_MS)
+    assert reach.next_complaint(1, NOW + UNREACHABLE_MS - 1) is None
+    assert reach.next_complaint(1, NOW + UNREACHABLE_MS) == 1
+    later = NOW + UNREACHABLE_MS + REPEAT_MS
     reach.record_failure(1, later - 10, later)
     assert reach.next_complaint(1, later - 1) is None
     assert reach.next_complaint(1, later) == 2
@@ -31,27 +31,27 @@ def test_who_gets_no_answer_for_long_complains_and_again_as_long_as_that_is_so()
 
 def test_an_answer_takes_a_complaint_back() -> None:
     reach = LeaderReachability()
-    reach.record_failure(1, NOW, NOW + UNREACHED_MS)
-    reach.record_answer(NOW + UNREACHED_MS)
-    assert reach.next_complaint(1, NOW + UNREACHED_MS) is None
+    reach.record_failure(1, NOW, NOW + UNREACHABLE_MS)
+    reach.record_answer(NOW + UNREACHABLE_MS)
+    assert reach.next_complaint(1, NOW + UNREACHABLE_MS) is None
     # A call that began before the answer tells only of what came behind it.
-    reach.record_failure(1, NOW, NOW + UNREACHED_MS + 1)
-    assert reach.next_complaint(1, NOW + UNREACHED_MS + 1) is None
+    reach.record_failure(1, NOW, NOW + UNREACHABLE_MS + 1)
+    assert reach.next_complaint(1, NOW + UNREACHABLE_MS + 1) is None
 
 
 def test_nobody_complains_unless_clients_call() -> None:
     reach = LeaderReachability()
     assert reach.next_complaint(0, NOW) is None
     reach.record_failure(1, NOW, NOW + 100)
-    assert reach.next_complaint(1, NOW + 100 + max(UNREACHED_MS, RECENT_MS + 1)) is None
+    assert reach.next_complaint(1, NOW + 100 + max(UNREACHABLE_MS, RECENT_MS + 1)) is None
 
 
 def test_a_complaint_is_of_one_epoch() -> None:
     reach = LeaderReachability()
-    reach.record_failure(1, NOW, NOW + UNREACHED_MS)
-    assert reach.next_complaint(2, NOW + UNREACHED_MS) is None
-    reach.record_failure(2, NOW + UNREACHED_MS, NOW + UNREACHED_MS + 1)
-    assert reach.next_complaint(2, NOW + UNREACHED_MS + 1) is None
+    reach.record_failure(1, NOW, NOW + UNREACHABLE_MS)
+    assert reach.next_complaint(2, NOW + UNREACHABLE_MS) is None
+    reach.record_failure(2, NOW + UNREACHABLE_MS, NOW + UNREACHABLE_MS + 1)
+    assert reach.next_complaint(2, NOW + UNREACHABLE_MS + 1) is None
 
 
 def test_each_complaint_is_looked_into_once_and_none_amid_the_pause() -> None:

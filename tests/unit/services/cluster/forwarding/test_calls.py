@@ -29,10 +29,10 @@ from services.broker.spine.values import Subscriber
 from services.cluster.election.reach import LeaderReachability
 from services.cluster.errors import EngineTrouble
 from services.cluster.forwarding import calls as forwarding
-from services.cluster.forwarding import channel_pool, presence
+from services.cluster.forwarding import channel_pool, connected_clients
 from services.cluster.forwarding.calls import FORWARDED, CallForwarder
-from services.cluster.forwarding.origin_signatures import VOUCHED, verify_origin
-from services.cluster.forwarding.switch import Switch
+from services.cluster.forwarding.origin_signatures import ARRIVAL, verify_origin
+from services.cluster.forwarding.switch import ServiceSwitch
 from services.cluster.identity import Member
 from services.cluster.node import ClusterNode
 from services.cluster.peers import Identity
@@ -53,7 +53,7 @@ from services.rpc.guard import Guard
 from services.rpc.rpcs import all_rpcs
 from services.rpc.serving.service import NAME
 from services.rpc.serving.serving import Serving
-from services.rpc.serving.turns import Turns
+from services.rpc.serving.turns import CallScheduler
 from services.rpc.wire.endpoints import Advertised
 from tests.memory_disk import MemoryDisk
 
@@ -84,7 +84,7 @@ class Access:
         return user in self.secrets
 
 
-class Lead:
+class LeaderTerm:
     """Who leads, as all nodes have read."""
 
     def __init__(self) -> None:
@@ -106,10 +106,10 @@ class Lead:
 class Node:
     """What a node's port knows of its cluster."""
 
-    def __init__(self, lead: Lead, me: Member) -> None:
+    def __init__(self, lead: LeaderTerm, me: Member) -> None:
         self._lead, self.me = lead, me
-        self.acts, self.election = (
-            SimpleNamespace(shown=Identity()),
+        self.actions, self.election = (
+            SimpleNamespace(identity=Identity()),
             SimpleNamespace(reachability=LeaderReachability()),
         )
 
@@ -126,14 +126,14 @@ class Node:
 class Machine:
     """A node's port, its client's channel, and its broker while it leads."""
 
-    def __init__(self, lead: Lead, name: str, world: World) -> None:
+    def __init__(self, lead: LeaderTerm, name: str, world: World) -> None:
         self.world = world
         self.listening = socket.create_server(("127.0.0.1", 0))
         address = f"127.0.0.1:{self.listening.getsockname()[1]}"
         self.member = Member(name, address, "http://h")
         node = cast(ClusterNode, Node(lead, self.member))
         self.forwarding = CallForwarder(node, KEY, world.clock)
-        self.switch = Switch(self.forwarding)
+        self.switch = ServiceSwitch(self.forwarding)
         self.port = Port(ServerState(self.switch), Limits(), "http://h", lambda *_: None, None)
         self.port.start(self.listening)
         self.channel = aio.insecure_channel(address)
@@ -149,7 +149,7 @@ class Machine:
         refusals = Refusals(self.world.clock)
         guard = Guard(cast(Any, self.world.access), refusals, self.world.clock) if self.world.asks else None
         rpcs = all_rpcs(self.live, self.sessions, Advertised("127.0.0.1", 1, boot=0), guard)
-        self.serving = Serving(rpcs, Turns(self.live), lambda *_: None, partial(verify_origin, KEY))
+        self.serving = Serving(rpcs, CallScheduler(self.live), lambda *_: None, partial(verify_origin, KEY))
 
     async def close(self) -> None:
         self.live.receivers.close()
@@ -168,8 +168,8 @@ class World:
     def __init__(self, workers: ThreadPoolExecutor, *, asks: bool) -> None:
         self.workers, self.asks = workers, asks
         self.began_ms, self.later_ms, self.access = wall_clock_ms(), 0, Access()
-        self.lead = Lead()
-        self.a, self.b, self.c = (Machine(self.lead, name, self) for name in "abc")
+        self.leader_term = LeaderTerm()
+        self.a, self.b, self.c = (Machine(self.leader_term, name, self) for name in "abc")
 
     def clock(self) -> int:
         """Return real time, or later: only what is signed is held against it."""
@@ -177,17 +177,17 @@ class World:
 
     async def follow(self, leader: Machine) -> None:
         """Let a node lead; who led before steps down."""
-        before = self.lead.leader
+        before = self.leader_term.leader
         if before is not None:
             before.switch.forward()
             before.live.receivers.close()
             before.sessions.close()
-            self.lead.say(None)
+            self.leader_term.say(None)
             before.leads()
         for topic, kind in (("t", MessageType.TRANSACTION), ("lite", MessageType.LITE)):
             await leader.live.call(leader.live.core.topics.create, topic, kind, 1)
         leader.switch.serve(leader.serving)
-        self.lead.say(leader)
+        self.leader_term.say(leader)
 
 
 def run(scenario: Callable[[World], Coroutine[Any, Any, None]], *, asks: bool = False) -> None:
@@ -341,12 +341,12 @@ def test_who_has_hung_up_is_told_to_nobody() -> None:
             await call.write(settings("t"))
             await call.read()
         goes.cancel()
-        await until(lambda: world.b.forwarding.presence.find("c") is None)
+        await until(lambda: world.b.forwarding.connected_clients.find("c") is None)
         await world.follow(world.c)
         await until(lambda: producers(world.c))
         assert [one.client_id for one in world.c.sessions] == ["stays"]
         stays.cancel()
-        await until(lambda: world.b.forwarding.presence.find("stays") is None)
+        await until(lambda: world.b.forwarding.connected_clients.find("stays") is None)
 
     run(scenario)
 
@@ -412,8 +412,8 @@ def test_the_next_leader_knows_lite_topics_but_those_that_the_client_lost(at: st
             assert lite.lite_topics_of(who) == ["one", "three"]
             assert not lite.lite_topics_of(replace_group(who, "gone"))
         call.cancel()
-        await until(lambda: here.forwarding.presence.find("c") is None)
-        assert not here.forwarding.presence._lite_bytes
+        await until(lambda: here.forwarding.connected_clients.find("c") is None)
+        assert not here.forwarding.connected_clients._lite_bytes
 
     run(scenario)
 
@@ -431,13 +431,13 @@ def test_a_subscription_that_the_next_leader_refuses_holds_up_no_other(
         for group in ("one", "other"):
             request = sync("COMPLETE_ADD", "x", group=group)
             assert (await ask(here, "SyncLiteSubscription", request)).status.code == Code.OK
-        kept = here.forwarding.presence.find("c")
+        kept = here.forwarding.connected_clients.find("c")
         assert kept is not None
         for key, lite_topics in kept.lite.items():  # the first and the last alike
             refused = key, dict(lite_topics)
             lite_topics["x" * 300] = None
-            await world.follow(world.c if world.lead.leader is world.a else world.a)
-            lite = cast(Machine, world.lead.leader).live.core.lite
+            await world.follow(world.c if world.leader_term.leader is world.a else world.a)
+            lite = cast(Machine, world.leader_term.leader).live.core.lite
             whole = next(one for one in kept.lite if one != key)
             who = Subscriber(wire.Resource.FromString(whole[1]).name, "lite", "c")
             await until(lite.lite_topics_of, who)
@@ -505,7 +505,7 @@ def test_nobody_but_a_node_can_vouch_for_a_call() -> None:
         world.later_ms = 20 * HOUR_MS
         no_proof = f"{world.began_ms}.{world.clock()}.{'0' * 64}"
         for value in ("", "1.2", no_proof, "a.b.c", f"{world.began_ms}..", "1.1.1.1"):
-            call = talk(world.a, (*signed(world.began_ms), (FORWARDED, "2"), (VOUCHED, value)))
+            call = talk(world.a, (*signed(world.began_ms), (FORWARDED, "2"), (ARRIVAL, value)))
             assert (await call.read()).status.code == Code.UNAUTHORIZED
         assert not list(world.a.sessions)
 
@@ -539,7 +539,7 @@ def test_a_node_that_stops_ends_its_streams() -> None:
             await call.read()
             here.forwarding.end_telemetry()
             assert await call.read() == END
-            assert here.forwarding.presence.find("c") is None
+            assert here.forwarding.connected_clients.find("c") is None
 
     run(scenario)
 
@@ -595,7 +595,7 @@ def test_a_refusal_behind_an_attempt_without_an_answer_says_that_nobody_knows(
     async def scenario(world: World) -> None:
         async def last_answer_is_lost(*call: Any) -> bytes:
             reply = await asked_of(*call)
-            if world.lead.leader is not world.a:
+            if world.leader_term.leader is not world.a:
                 return reply
             taken.append(service.SendMessageResponse.FromString(reply).status.code)
             await world.follow(world.c)
@@ -617,7 +617,9 @@ def test_every_call_of_one_message_is_known_to_write_or_to_leave_all_as_it_is() 
     asks = ("QueryRoute", "QueryAssignment", "GetOffset", "QueryOffset")
     # Of these a refusal is no promise: they tell of a client.
     tells = ("Heartbeat", "NotifyClientTermination", "SyncLiteSubscription", "Export")
-    shapes = [one for one in forwarding._shapes() if not (one.takes_stream or one.gives_stream)]
+    shapes = [
+        one for one in forwarding._rpc_methods() if not (one.has_request_stream or one.has_response_stream)
+    ]
     assert {one.method for one in shapes} - {*asks, *tells} == forwarding.WRITES
     for name in forwarding.WRITES:
         reply = getattr(service, f"{name}Response")
@@ -631,24 +633,24 @@ def test_the_topic_of_a_send_is_found_as_protobuf_finds_it() -> None:
         request = half("t" * length)
         request.messages[0].topic.resource_namespace = "n"
         request.messages.add().CopyFrom(half("other").messages[0])
-        found = presence.first_topic(request.SerializeToString())
+        found = connected_clients.first_topic(request.SerializeToString())
         assert wire.Resource.FromString(found) == request.messages[0].topic
     whole = half("topic").SerializeToString()
     for cut in range(len(whole)):
-        found = presence.first_topic(whole[:cut])
-        assert not found or not presence.is_topic(found) or b"topic"[: len(found)] in found
-    assert presence.first_topic(service.SendMessageRequest().SerializeToString()) == b""
-    assert presence.first_topic(half("t" * 1_000).SerializeToString()) == b""
+        found = connected_clients.first_topic(whole[:cut])
+        assert not found or not connected_clients.is_topic(found) or b"topic"[: len(found)] in found
+    assert connected_clients.first_topic(service.SendMessageRequest().SerializeToString()) == b""
+    assert connected_clients.first_topic(half("t" * 1_000).SerializeToString()) == b""
 
 
 def test_what_is_kept_of_a_client_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
-        kept_of = presence.Presence()
+        kept_of = connected_clients.ConnectedClients()
         kept = kept_of.add_stream("c")
-        for number in range(2 * presence.TOPICS_MAX):
+        for number in range(2 * connected_clients.TOPICS_MAX):
             kept_of.record_topic("c", half(f"t{number}").SerializeToString())
-        assert len(kept.topics) == presence.TOPICS_MAX
-        monkeypatch.setattr(presence, "KEPT_BYTES_MAX", 10 * (presence.LITE_BYTES + 1))
+        assert len(kept.topics) == connected_clients.TOPICS_MAX
+        monkeypatch.setattr(connected_clients, "KEPT_BYTES_MAX", 10 * (connected_clients.LITE_BYTES + 1))
         for count, known in ((5, 5), (11, 0), (10, 10)):
             message = sync("COMPLETE_ADD", *map(chr, range(97, 97 + count))).SerializeToString()
             kept_of.record_subscription("c", kept, "", "JAVA", message)
@@ -676,9 +678,9 @@ def test_a_call_that_failed_is_kept_by_nobody_since_grpc_would_dial_on_for_it() 
         forever = asyncio.get_running_loop().create_future()
         node: Any = SimpleNamespace(wait_for_other_epoch=lambda _: forever)
         channel: Any = None
-        attempt = forwarding.Attempt(channel, (), 1.0, 1, LeaderReachability(), 0)
+        attempt = forwarding.ForwardAttempt(channel, (), 1.0, 1, LeaderReachability(), 0)
         with attempt.retry_on_failure():
-            await CallForwarder(node, b"", wall_clock_ms)._while_leads(attempt, fail())
+            await CallForwarder(node, b"", wall_clock_ms)._run_while_leader(attempt, fail())
 
     gc.disable()
     try:

@@ -133,8 +133,8 @@ async def asked(
     receive = Caller().receive
 
     try:
-        patience.setattr(http_forwarding, "LAST_WORD_SECONDS", 60.0 if answers_late else 0.0)
-        answering = asyncio.create_task(app._forward_one(Request(scope, receive)))
+        patience.setattr(http_forwarding, "FORMER_LEADER_SECONDS", 60.0 if answers_late else 0.0)
+        answering = asyncio.create_task(app._forward_request(Request(scope, receive)))
         assert await asyncio.to_thread(first.asked.wait, 10), answering
         node.move()
         if answers_late:
@@ -190,9 +190,9 @@ def test_a_caller_that_hangs_up_ends_its_request_at_the_leader(monkeypatch: pyte
                 ended.set()
 
         monkeypatch.setattr(http_forwarding, "send_request", called)
-        answering = asyncio.create_task(app._forward_one(Request(scope, caller.receive)))
+        answering = asyncio.create_task(app._forward_request(Request(scope, caller.receive)))
         assert await asyncio.to_thread(leader.asked.wait, 10), answering
-        refused = await app._forward_one(Request(scope, Caller().receive))
+        refused = await app._forward_request(Request(scope, Caller().receive))
         assert refused.status_code == 503
         assert b"as many as may" in bytes(refused.body)
         caller.hung_up.set()
@@ -200,7 +200,7 @@ def test_a_caller_that_hangs_up_ends_its_request_at_the_leader(monkeypatch: pyte
         assert await asyncio.to_thread(ended.wait, 10), "its thread waits for the leader all the same"
         assert not leader.goes_on.is_set()
         leader.goes_on.set()
-        assert (await app._forward_one(Request(scope, Caller().receive))).status_code == 200
+        assert (await app._forward_request(Request(scope, Caller().receive))).status_code == 200
         leader.end()
 
     asyncio.run(play())
@@ -212,8 +212,8 @@ def test_a_node_judges_its_own_answers_by_the_users_of_its_copy(monkeypatch: pyt
     core.access.add_user("orders", "sealed", False, now_ms)
     text = text_of(bytes(ID_BYTES + SECRET_BYTES))
     core.access.add_token("orders", text, 1_000, now_ms)
-    acts = SimpleNamespace(replica=None, clocks=SimpleNamespace(wall=lambda: now_ms))
-    node: Any = SimpleNamespace(acts=acts)
+    actions = SimpleNamespace(replica=None, clocks=SimpleNamespace(wall=lambda: now_ms))
+    node: Any = SimpleNamespace(actions=actions)
     app = ClusterHttp(node, Path(), Demands("the-token-of-the-administrator"), Refusals(int), *[nothing] * 4)
     monkeypatch.setattr(http_forwarding, "status_of", lambda node: {})
     app.metrics = SimpleNamespace(view=dict, progress=AsyncMock(return_value={}))  # type: ignore[assignment]  # two of its methods
@@ -228,7 +228,7 @@ def test_a_node_judges_its_own_answers_by_the_users_of_its_copy(monkeypatch: pyt
         nonlocal now_ms
         assert await asked("the-token-of-the-administrator") == (200, "None")
         assert (await asked(text))[0] == 503, "a node without a copy knows no users"
-        acts.replica = SimpleNamespace(core=core)
+        actions.replica = SimpleNamespace(core=core)
         assert await asked(text) == (403, "TW-182")
         both = [Rule("orders", kind, "*", Verb.ADMIN) for kind in Kind]
         core.access.set_rules(both, now_ms)
@@ -314,7 +314,7 @@ def test_a_foreign_page_is_refused_by_the_node_that_it_asks_and_its_own_page_is_
 
 
 def test_of_a_position_nothing_is_read_before_its_secret_is_right() -> None:
-    class Lead:
+    class LeaderTerm:
         told: Any = None
 
         def is_followed_by(self, secret: str) -> bool:
@@ -324,7 +324,7 @@ def test_of_a_position_nothing_is_read_before_its_secret_is_right() -> None:
             self.told = told
 
     nothing: Any = None
-    node: Any = Lead()
+    node: Any = LeaderTerm()
     app = ClusterHttp(node, Path(), Demands(), Refusals(lambda: 0), *[nothing] * 4)
     read: list[bytes] = []
 

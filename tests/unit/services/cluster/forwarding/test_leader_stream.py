@@ -15,7 +15,7 @@ import pytest
 from grpc import StatusCode
 
 from services.cluster.forwarding import leader_stream
-from services.cluster.forwarding.leader_stream import NO_WORD, LeaderStream
+from services.cluster.forwarding.leader_stream import NO_STATUS, LeaderStream
 
 WAIT_SECONDS: Final = 30
 OF_A_WRITE: Final = (StatusCode.INTERNAL, "Internal error from Core")
@@ -152,10 +152,10 @@ def test_the_word_of_a_leader_counts_whenever_it_comes(order: str, word: tuple[S
 
 
 def test_a_leader_without_a_word_is_asked_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leader_stream, "WORD_SECONDS", 0.01)
+    monkeypatch.setattr(leader_stream, "STATUS_SECONDS", 0.01)
 
     async def scenario() -> None:
         told = await end_of(LeaderStream(Played(OF_A_WRITE)), say(b"x"))
-        assert told == ([b"said"], StatusCode.UNAVAILABLE, NO_WORD)
+        assert told == ([b"said"], StatusCode.UNAVAILABLE, NO_STATUS)
 
     asyncio.run(asyncio.wait_for(scenario(), WAIT_SECONDS))

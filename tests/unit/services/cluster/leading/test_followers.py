@@ -70,7 +70,7 @@ def test_moves_that_come_fast_are_marked_as_of_the_first_of_them() -> None:
         stage.at(2_000 + number, end=1_000 + number)
     stage.at(5_000, b=1_050)
     assert stage.lags("b") == (49, 2_999)
-    assert len(stage.followers._marks) == 2
+    assert len(stage.followers._ends) == 2
 
 
 def test_the_secret_is_another_one_in_each_epoch() -> None:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import pytest
 
-from services.cluster.election.pace import LagAndSkew
+from services.cluster.election.lag_and_skew import LagAndSkew
 from services.cluster.watching.clocks import FRESH_MS, ClockComparison
 from sharedlog.engine import Stored
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, Kind, SharedRecord, encode_facts
@@ -20,11 +20,11 @@ class Bench:
 
     def __init__(self, skew_ms: int) -> None:
         self.now_ms, self.skew_ms = 1_000, skew_ms
-        self.pace = LagAndSkew(lambda: WALL_MS + self.now_ms, lambda: self.now_ms)
-        self.clocks = ClockComparison(self.pace, lambda: self.now_ms)
+        self.lag_and_skew = LagAndSkew(lambda: WALL_MS + self.now_ms, lambda: self.now_ms)
+        self.clocks = ClockComparison(self.lag_and_skew, lambda: self.now_ms)
         for _ in range(3):
-            self.pace.record_read([], lambda: 0)
-            self.pace.record_read([self.taken()], lambda: 1)
+            self.lag_and_skew.record_read([], lambda: 0)
+            self.lag_and_skew.record_read([self.taken()], lambda: 1)
 
     def taken(self) -> Stored:
         """A record that the engine takes now."""

@@ -15,7 +15,7 @@ from services.broker.schedules.schedule_values import Schedule
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Resolution, TimerName, Verdict
 from services.cluster.errors import EngineTrouble
-from services.cluster.watching.engine_check import CHECK_SECONDS, TROUBLED_SECONDS, EngineCheck
+from services.cluster.watching.engine_check import CHECK_SECONDS, UNSAFE_CHECK_SECONDS, EngineCheck
 from services.live.live_broker import LiveBroker
 from tests.memory_disk import MemoryDisk
 from tests.memory_engine import MemoryEngine
@@ -100,7 +100,7 @@ def test_when_the_trouble_is_over_sends_go_on() -> None:
             assert await stage.asked() == CHECK_SECONDS
             await stage.send("M1")
             stage.engine.troubles = [BAD]
-            assert await stage.ask_again() == TROUBLED_SECONDS
+            assert await stage.ask_again() == UNSAFE_CHECK_SECONDS
             assert stage.check.trouble == [BAD]
             with pytest.raises(EngineTrouble):
                 await stage.send("M2")
@@ -122,7 +122,7 @@ def test_an_engine_that_does_not_answer_changes_nothing() -> None:
             stage.engine.is_away, stage.engine.troubles = False, [BAD]
             await stage.ask_again()
             stage.engine.is_away, stage.engine.troubles = True, []
-            assert await stage.ask_again() == TROUBLED_SECONDS
+            assert await stage.ask_again() == UNSAFE_CHECK_SECONDS
             with pytest.raises(EngineTrouble):
                 await stage.send("M2")
 

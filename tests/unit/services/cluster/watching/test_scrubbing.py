@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from services.cluster.metrics import ClusterMetrics
-from services.cluster.watching.scrubbing import FIRST_SECONDS, LOOK_SECONDS, LogScrubber
+from services.cluster.watching.scrubbing import FIRST_SECONDS, POLL_SECONDS, LogScrubber
 from sharedlog.engine import Head
 from sharedlog.fold import Position
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY, encode
@@ -39,7 +39,7 @@ class Stage:
     def __init__(self, executor: ThreadPoolExecutor) -> None:
         self.engine, self.now_ms = Rows(Random(1), Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))), 0
         self.engine.is_well = True
-        self.engine.found(encode(genesis_of(CLUSTER)))
+        self.engine.create_log(encode(genesis_of(CLUSTER)))
         begin = lambda: Scrub(self.engine, CLUSTER, lambda: self.now_ms)  # noqa: E731
         self.scrubbing = LogScrubber(begin, executor, self._pause)
         self._paused: asyncio.Queue[float] = asyncio.Queue()
@@ -57,7 +57,7 @@ class Stage:
 
     async def look_again(self) -> None:
         self._goes_on.set()
-        assert await self._paused.get() == LOOK_SECONDS
+        assert await self._paused.get() == POLL_SECONDS
 
     def scraped(self) -> list[str]:
         """The samples that the looks give Prometheus."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
 
-from services.cluster.watching.sessions import AGAIN_SECONDS, TRY_SECONDS, SessionTrials
+from services.cluster.watching.sessions import REPEAT_SECONDS, TRIAL_SECONDS, SessionTrials
 from sharedlog.errors import SessionRefused
 
 
@@ -34,11 +34,11 @@ def test_a_refusal_is_told_until_a_session_is_opened() -> None:
         with ThreadPoolExecutor(1) as executor:
             sessions = SessionTrials(door.attempt, executor, pause)
             watching = asyncio.create_task(sessions.watch())
-            assert (await paused.get(), door.count) == (TRY_SECONDS, 0), "a start has opened one just now"
+            assert (await paused.get(), door.count) == (TRIAL_SECONDS, 0), "a start has opened one just now"
             for refusal, seconds in (
-                ("", TRY_SECONDS),
-                ("a wrong password", AGAIN_SECONDS),
-                ("", TRY_SECONDS),
+                ("", TRIAL_SECONDS),
+                ("a wrong password", REPEAT_SECONDS),
+                ("", TRIAL_SECONDS),
             ):
                 door.refusal = refusal
                 goes_on.set()

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from services.cluster.watching.unanswered import (
-    AGAIN_SECONDS,
     ANSWER_MS,
-    LOOK_SECONDS,
+    POLL_SECONDS,
+    REPEAT_SECONDS,
     EngineDiagnosis,
-    WatchedEngine,
+    TimedEngine,
 )
 from sharedlog.engine import Head
-from sharedlog.errors import Unknown
+from sharedlog.errors import EngineUnavailable
 from sharedlog.fold import Position
 from sharedlog.record import CHAIN_AT_GENESIS, NOBODY
 from tests.memory_engine import MemoryEngine
@@ -35,22 +35,22 @@ class Hanging(MemoryEngine):
         self.is_well = self.is_deaf = True
         self.came, self.goes_on = Event(), Event()
 
-    def note(self, stored: bytes) -> None:
+    def append_unchecked(self, stored: bytes) -> None:
         self.came.set()
         assert self.goes_on.wait(30)
         if self.is_deaf:
-            raise Unknown("the connection broke")
+            raise EngineUnavailable("the connection broke")
 
 
 def test_an_engine_tells_for_how_long_its_oldest_call_has_waited() -> None:
     now_ms, engine = 1_000, Hanging()
-    watched = WatchedEngine(engine, lambda: now_ms)
-    errors: list[Unknown] = []
+    watched = TimedEngine(engine, lambda: now_ms)
+    errors: list[EngineUnavailable] = []
 
     def note() -> None:
         try:
-            watched.note(b"")
-        except Unknown as error:
+            watched.append_unchecked(b"")
+        except EngineUnavailable as error:
             errors.append(error)
 
     assert watched.read(0, 100) == []
@@ -71,21 +71,21 @@ def test_an_engine_tells_for_how_long_its_oldest_call_has_waited() -> None:
 def test_what_has_failed_is_over_once_its_like_is_answered_or_a_new_record_is_read() -> None:
     engine = Hanging()
     engine.goes_on.set()
-    watched = WatchedEngine(engine, lambda: 0)
-    engine.found(b"one")
+    watched = TimedEngine(engine, lambda: 0)
+    engine.create_log(b"one")
     assert watched.answers()
     assert watched.read(0, 100)
-    with pytest.raises(Unknown):
-        watched.note(b"mine")
+    with pytest.raises(EngineUnavailable):
+        watched.append_unchecked(b"mine")
     assert watched.read(0, 100)
     assert not watched.answers(), "what was read before does not tell that anything is taken now"
-    engine.found(b"another's")
+    engine.create_log(b"another's")
     assert watched.read(1, 100)
     assert watched.answers()
-    with pytest.raises(Unknown):
-        watched.note(b"mine")
+    with pytest.raises(EngineUnavailable):
+        watched.append_unchecked(b"mine")
     engine.is_deaf = False
-    watched.note(b"mine")
+    watched.append_unchecked(b"mine")
     assert watched.answers()
 
 
@@ -125,7 +125,7 @@ def play(scenario: Callable[[Stage], Awaitable[None]]) -> None:
         stage = Stage()
         task = asyncio.create_task(stage.watch.watch())
         try:
-            assert await stage.paused() == LOOK_SECONDS
+            assert await stage.paused() == POLL_SECONDS
             await scenario(stage)
         finally:
             task.cancel()
@@ -137,21 +137,21 @@ def play(scenario: Callable[[Stage], Awaitable[None]]) -> None:
 def test_what_waits_for_long_is_told_with_its_reason_until_it_is_answered() -> None:
     async def scenario(stage: Stage) -> None:
         stage.waiting_ms = ANSWER_MS - 1
-        assert await stage.go_on() == LOOK_SECONDS
+        assert await stage.go_on() == POLL_SECONDS
         assert (stage.looks, stage.watch.sentence, stage.watch.seconds) == (0, "", 0.0)
         stage.waiting_ms = 4_000
         assert stage.watch.sentence == "The shared log has not answered for 4 s."
-        assert await stage.go_on() == AGAIN_SECONDS
+        assert await stage.go_on() == REPEAT_SECONDS
         stage.waiting_ms = 9_000
         assert stage.watch.sentence == f"The shared log has not answered for 9 s. {BAD}"
-        assert await stage.go_on() == AGAIN_SECONDS
+        assert await stage.go_on() == REPEAT_SECONDS
         assert stage.looks == 2
         stage.waiting_ms, stage.answers = 0, False
         assert stage.watch.sentence == ""
-        assert await stage.go_on() == LOOK_SECONDS
+        assert await stage.go_on() == POLL_SECONDS
         assert stage.looks == 2, "it waits no more since it has failed: that is no answer"
         stage.answers = True
-        assert await stage.go_on() == LOOK_SECONDS
+        assert await stage.go_on() == POLL_SECONDS
         assert stage.looks == 3, "a leader that has refused new messages looks again"
 
     play(scenario)
@@ -161,7 +161,10 @@ def test_what_waits_for_long_is_told_with_its_reason_until_it_is_answered() -> N
     ("given", "said"),
     [
         ({"found": []}, "slow, full or out of reach. To look: tidewheel cluster doctor URL"),
-        ({"error": Unknown("PostgreSQL did not answer: timeout")}, "PostgreSQL did not answer: timeout"),
+        (
+            {"error": EngineUnavailable("PostgreSQL did not answer: timeout")},
+            "PostgreSQL did not answer: timeout",
+        ),
     ],
 )
 def test_what_the_settings_do_not_tell_is_said_all_the_same(given: dict[str, Any], said: str) -> None:

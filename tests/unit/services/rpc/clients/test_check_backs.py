@@ -140,7 +140,7 @@ def test_all_streams_together_have_a_bound_and_whoever_had_no_room_is_told_of_it
     monkeypatch.setattr(limits, "COMMANDS_WAITING_ALL_BYTES_MAX", 2 * size)
     sessions = Sessions(lambda: 0)
     told: list[str] = []
-    sessions.room_with(lambda session: told.append(session.client_id))
+    sessions.set_room(lambda session: told.append(session.client_id))
     first, second, third = (stream_of(sessions, name) for name in ("first", "second", "third"))
     assert [first.write(COMMAND), second.write(COMMAND), third.write(COMMAND)] == [True, True, False]
     assert (sessions.backlog.waiting_bytes, told) == (2 * size, [])

@@ -14,7 +14,7 @@ from commitlog import limits
 from services.auth.refusals import Refusals
 from services.cluster.forwarding.origin_signatures import ORIGIN, sign_origin, verify_origin
 from services.live.errors import TooManyPolls
-from services.rpc.clients.client_room import LOOK_EACH_MS
+from services.rpc.clients.client_room import CHECK_INTERVAL_MS
 from services.rpc.clients.session import Session
 from services.rpc.clients.sessions import Sessions
 from services.rpc.generated import definition_pb2 as wire
@@ -107,7 +107,7 @@ class Table:
         self.now_ms = 1_000_000
         self.sessions = Sessions(lambda: self.now_ms)
         self.refusals = Refusals(lambda: self.now_ms)
-        self.sessions.room.refuse_with(self.refusals.add)
+        self.sessions.room.set_refusal_callback(self.refusals.add)
 
     def call(self, client_id: str, connection: int = 0, host: str = "h") -> Session:
         self.now_ms += 1
@@ -226,7 +226,7 @@ def test_a_look_for_idle_clients_that_found_none_is_not_made_again_at_once() -> 
     table.sessions.close_stream(streams[0])
     with pytest.raises(TooManyClients):
         table.call("new", connection=1)
-    table.now_ms += LOOK_EACH_MS
+    table.now_ms += CHECK_INTERVAL_MS
     table.call("new", connection=1)
 
 

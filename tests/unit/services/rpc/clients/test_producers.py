@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commitlog.limits import ENTRIES_PER_REQUEST_MAX
-from services.rpc.clients.producers import LOOK_EACH_MIN, Producers
+from services.rpc.clients.producers import CHECKED_PLACES_MIN, Producers
 from services.rpc.clients.session import Session
 from services.rpc.clients.sessions import Sessions
 from services.rpc.generated.definition_pb2 import Resource, Settings
@@ -22,9 +22,9 @@ def test_those_who_are_gone_are_forgotten_as_others_come(sessions: Sessions) -> 
     producers = Producers(sessions)
     sessions.seen(Caller("stays"))
     producers.add("orders", "stays", "")
-    for number in range(2 * LOOK_EACH_MIN):
+    for number in range(2 * CHECKED_PLACES_MIN):
         producers.add("orders", f"gone-{number}", "")
-    assert len(producers.views("orders")) <= LOOK_EACH_MIN
+    assert len(producers.views("orders")) <= CHECKED_PLACES_MIN
     assert producers.views()[0].client_id == "stays"
 
 
@@ -34,12 +34,12 @@ def test_a_client_that_declares_topics_without_end_gets_so_many_places(
     monkeypatch.setattr("services.rpc.clients.producers.PLACES_MAX", 10)
     producers = Producers(sessions)
     sessions.seen(Caller("hostile"))
-    for number in range(3 * LOOK_EACH_MIN):
+    for number in range(3 * CHECKED_PLACES_MIN):
         producers.add(f"topic-{number}", "hostile", "")
     assert len(producers.views()) == 10
     sessions.gone("hostile")
     sessions.seen(Caller("other"))
-    for number in range(2 * LOOK_EACH_MIN):
+    for number in range(2 * CHECKED_PLACES_MIN):
         producers.add("orders", "other" if number else "another", "")
         producers.add(f"topic-{number}", "nobody", "")
     assert "other" in {view.client_id for view in producers.views("orders")}
@@ -72,7 +72,7 @@ def test_a_client_gives_up_its_oldest_topic_for_one_beyond_its_places(
         producers.add(topic, "c", "")
     assert [one.topic for one in producers.views()] == ["b", "c"]
     sessions.gone("c")
-    for number in range(LOOK_EACH_MIN + 1):
+    for number in range(CHECKED_PLACES_MIN + 1):
         producers.add("b", f"new-{number}", "")
     assert "c" not in producers._of_client
 

@@ -11,7 +11,7 @@ from commitlog.message import Message
 from services.broker.sending import message_record
 from services.broker.spine.values import Delivery
 from services.live.errors import ClientNotFound
-from services.rpc.clients.questions import Questions
+from services.rpc.clients.questions import ClientQueries
 from services.rpc.clients.session import Session
 from services.rpc.clients.sessions import Sessions
 from services.rpc.generated import definition_pb2 as wire
@@ -28,7 +28,7 @@ class Asked:
 
     def __init__(self, answer_seconds: float = PATIENCE_SECONDS) -> None:
         self.sessions = Sessions(lambda: 0)
-        self.questions = Questions(self.sessions, answer_seconds)
+        self.questions = ClientQueries(self.sessions, answer_seconds)
         self.stream = self.sessions.open_stream(Caller("a"))
         self.other = self.sessions.seen(Caller("b"))
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from commitlog.message import MessageType
-from services.broker.groups.group_values import GroupPolicy, Start
+from services.broker.groups.group_values import GroupPolicy, GroupStart
 from services.rpc.clients import settings
 from services.rpc.clients.consumers import consumers
 from services.rpc.clients.sessions import Sessions
@@ -27,7 +27,7 @@ def said(group: str, *topics: str) -> wire.Settings:
 def test_a_consumer_is_told_its_groups_attempts_and_pauses(play: Any) -> None:
     async def scenario(front: Any) -> None:
         await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
-        await front.live.call(front.live.core.group_views.create, "g", "t", Start())
+        await front.live.call(front.live.core.group_views.create, "g", "t", GroupStart())
         await front.live.groups.set("g", GroupPolicy(attempts_max=3, retry_after_ms=(1_000, 90_000)))
         told = settings.answer(said("g", "t"), front.live).settings.backoff_policy
         assert told.max_attempts == 3

@@ -12,7 +12,7 @@ import pytest
 
 from commitlog import limits
 from commitlog.message import MessageType
-from services.broker.groups.group_values import Start
+from services.broker.groups.group_values import GroupStart
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
@@ -48,7 +48,7 @@ def test_an_answer_has_so_many_bytes_and_the_next_one_has_the_rest(
         if message_group:
             policy = front.live.core.groups.policy("g")
             create = partial(front.live.core.group_views.create, policy=replace(policy, fifo_run_max=32))
-            await front.live.call(create, "g", "t", Start())
+            await front.live.call(create, "g", "t", GroupStart())
         monkeypatch.setattr(limits, "RECEIVE_BYTES_MAX", 2 * len(BODY) + record_bytes(front))
         first = await front.receive("t")
         assert ids(first) == ["0", "1", "2"], "at the limit"

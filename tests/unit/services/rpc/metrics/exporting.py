@@ -8,7 +8,7 @@ from typing import Any
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 
 from commitlog.message import MessageType
-from services.broker.groups.group_values import Start
+from services.broker.groups.group_values import GroupStart
 from services.rpc.generated import opencensus_pb2 as opencensus
 from services.rpc.generated import service_pb2 as service
 from services.rpc.metrics.metrics_export import OTLP
@@ -68,7 +68,7 @@ async def there(front: Any, *callers: Caller) -> None:
     await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
     for group in GROUPS:
         if not front.live.core.groups.is_subscribed(group, "t"):
-            await front.live.call(front.live.core.group_views.create, group, "t", Start())
+            await front.live.call(front.live.core.group_views.create, group, "t", GroupStart())
 
 
 async def exported(front: Any, request: Any, caller: Caller = CLIENT) -> int:

@@ -12,7 +12,7 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 
 from commitlog.message import MessageType
 from services.auth.rights import Kind, Verb
-from services.broker.groups.group_values import Start
+from services.broker.groups.group_values import GroupStart
 from services.live.client_metrics import Histogram, Key
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import opencensus_pb2 as opencensus
@@ -129,7 +129,7 @@ def test_behind_a_guard_a_user_tells_of_its_own_clients_and_topics(watch: Any) -
         for user in ("orders", "carts"):
             await front.call("Heartbeat", service.HeartbeatRequest(), watched.callers[user])
         await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
-        await front.live.call(front.live.core.group_views.create, "g", "t", Start())
+        await front.live.call(front.live.core.group_views.create, "g", "t", GroupStart())
         request = histogram(named("client"), (1, *[0] * 7))
         assert await exported(front, request, watched.callers["carts"]) == 1
         assert await exported(front, request, watched.callers["orders"]) == 0

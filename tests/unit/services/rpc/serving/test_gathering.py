@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 
 from commitlog import limits
 from commitlog.message import MessageType
+from services.live.append_quota import AppendQuota
 from services.live.durability import Answers
-from services.live.room import Room
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
-from services.rpc.serving.gathering import Gathering, divided
+from services.rpc.serving.gathering import CallGatherer, split_call
 from services.rpc.serving.service import Entries, Prompt, acknowledgement_refused, body_bytes, send_refused
-from services.rpc.serving.turns import Call, Turns
+from services.rpc.serving.turns import Call, CallScheduler
 from services.rpc.wire.caller import Caller
 from services.rpc.wire.errors import TooManyClients
-from services.rpc.wire.replies import Decided
+from services.rpc.wire.replies import DecidedReply
 
 SOMEBODY = Caller("client-1", seconds_left=0.6)
 ACKNOWLEDGE = Prompt(
@@ -46,7 +46,7 @@ def acknowledging(count: int) -> Call:
 
 async def gathered(front: Any, name: str, *requests: Any) -> list[Any]:
     """The replies to calls that came in one turn."""
-    gathering, rpc = Gathering(Turns(front.live)), front.rpcs[name]
+    gathering, rpc = CallGatherer(CallScheduler(front.live)), front.rpcs[name]
     replies: list[asyncio.Future[bytes]] = []
     for request in requests:
         replies.append(told := asyncio.get_running_loop().create_future())
@@ -79,7 +79,7 @@ def test_calls_beyond_those_of_a_turn_wait_for_the_next(
     monkeypatch.setattr("services.rpc.serving.gathering.CALLS_PER_TURN_MAX", 2)
     monkeypatch.setattr("services.rpc.serving.gathering.ENTRIES_PER_REQUEST_MAX", 8)
 
-    class Taking(Turns):
+    class Taking(CallScheduler):
         def __init__(self) -> None:
             self.taken: list[list[Any]] = []
 
@@ -88,7 +88,7 @@ def test_calls_beyond_those_of_a_turn_wait_for_the_next(
 
     async def scenario() -> None:
         turns = Taking()
-        gathering = Gathering(turns)
+        gathering = CallGatherer(turns)
         for count in entries:
             gathering.add(acknowledging(count))
         for turn in range(len(expected) + 1):
@@ -162,7 +162,7 @@ def test_parts_have_all_messages_in_order_and_no_more_than_a_turn_takes(
     request_bytes = sum(lengths) + beside
     rpc = SimpleNamespace(entries=Entries("messages", send_refused))
     call = Call("SendMessage", rpc, request, request_bytes, SOMEBODY, ignored, ignored)  # type: ignore[arg-type]
-    parts = [*divided(call)]
+    parts = [*split_call(call)]
     assert [one for part, _ in parts for one in part] == request.messages
     assert request_bytes <= sum(part_bytes for _, part_bytes in parts) <= request_bytes + len(lengths)
     for part, part_bytes in parts:
@@ -241,13 +241,13 @@ def test_too_many_messages_are_refused_and_none_is_stored(play: Any, count: int)
 def test_the_parts_of_a_call_are_stored_in_order_where_the_first_has_to_wait_for_room() -> None:
     unflushed, stored = [limits.CALLERS_UNFLUSHED_BYTES_MAX - 3 * 1024 * 1024], list[str]()
 
-    def decide(calls: Sequence[Any]) -> list[Decided]:
+    def decide(calls: Sequence[Any]) -> list[DecidedReply]:
         stored.extend(one.system_properties.message_id for request, _ in calls for one in request.messages)
-        return [Decided(0, b"") for _ in calls]
+        return [DecidedReply(0, b"") for _ in calls]
 
     async def scenario() -> None:
-        room = Room(lambda: unflushed[0])
-        gathering = Gathering(Turns(SimpleNamespace(room=room, answers=Answers(0))))  # type: ignore[arg-type]
+        room = AppendQuota(lambda: unflushed[0])
+        gathering = CallGatherer(CallScheduler(SimpleNamespace(room=room, answers=Answers(0))))  # type: ignore[arg-type]
         rpc = Prompt(
             service.SendMessageRequest,
             service.SendMessageResponse,

@@ -39,7 +39,7 @@ from services.rpc.metrics.metrics_export import EXPORT_BYTES_MAX, OPENCENSUS, OT
 from services.rpc.rpcs import all_rpcs
 from services.rpc.serving.service import NAME
 from services.rpc.serving.serving import Serving
-from services.rpc.serving.turns import Turns
+from services.rpc.serving.turns import CallScheduler
 from services.rpc.wire.endpoints import Advertised
 from tests.http2_client import (
     ACK,
@@ -78,7 +78,7 @@ class Stage:
         self.observed: list[tuple[str, str]] = []
         self.refused: list[tuple[str, str]] = []
         self.live = LiveBroker(MemoryDisk(), SETTINGS_OF_CORE, now_ms, loop.call_later, writer)
-        self.health, self.turns = Health(), Turns(self.live)
+        self.health, self.turns = Health(), CallScheduler(self.live)
         self.sessions = Sessions(now_ms)
         where, measured = Advertised("127.0.0.1", 8081, boot=0), ClientMetrics(now_ms())
         self.rpcs = all_rpcs(self.live, self.sessions, where, metrics=measured)

@@ -15,10 +15,10 @@ from services.live.errors import DiskBehind
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code
-from services.rpc.serving.service import Prompt, one_by_one
-from services.rpc.serving.turns import Call, Turns
+from services.rpc.serving.service import Prompt, per_call_handler
+from services.rpc.serving.turns import Call, CallScheduler
 from services.rpc.wire.caller import Caller
-from services.rpc.wire.replies import Decided
+from services.rpc.wire.replies import DecidedReply
 from services.rpc.wire.statuses import name_of
 from tidewheel.errors import TidewheelError
 
@@ -120,7 +120,9 @@ def test_what_was_to_be_done_with_a_reply_is_not_done_when_the_disk_failed() -> 
     told: list[str] = []
     done: list[str] = []
     rpc = Prompt(
-        service.EndTransactionRequest, service.EndTransactionResponse, one_by_one(lambda *_: Decided(0, b""))
+        service.EndTransactionRequest,
+        service.EndTransactionResponse,
+        per_call_handler(lambda *_: DecidedReply(0, b"")),
     )
     call = Call(
         "EndTransaction", rpc, end("x"), 0, Caller(""), lambda _, code: told.append(code), lambda *_: None
@@ -135,7 +137,7 @@ async def told(front: Any, asked: list[tuple[str, Any, Caller]]) -> list[Any]:
     """The replies to calls of one turn, in the order of the calls; and in which they were told."""
     loop = asyncio.get_running_loop()
     replies: list[asyncio.Future[bytes]] = [loop.create_future() for _ in asked]
-    Turns(front.live).take(
+    CallScheduler(front.live).take(
         Call(
             name,
             front.rpcs[name],
@@ -226,7 +228,7 @@ def test_a_bug_that_hits_acknowledgements_of_one_turn_is_told_to_each(
         def fail(*_: object) -> None:
             raise AssertionError("a bug")
 
-        monkeypatch.setattr(front.live, "decide", fail)
+        monkeypatch.setattr(front.live, "call_with_time", fail)
         replies = await told(front, [("AckMessage", acknowledgement(one), SOMEBODY) for one in handles])
         assert {one.status.code for one in replies} == {Code.INTERNAL_SERVER_ERROR}
 

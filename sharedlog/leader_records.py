@@ -3,8 +3,9 @@
 A record that a leader has read, or has written and proven, must be the same for every other reader. Comparing
 records by offset reveals a lost or replaced record even if offsets have gaps.
 
-Cost: up to `LED_MAX` entries of 12 bytes in memory, and the newest `FROZEN_LED_MAX` in each checkpoint. Weak
-spot: older records are not checked. A node that starts from a checkpoint does not read them again, however.
+Cost: up to `LEADER_RECORDS_MAX` entries of 12 bytes in memory, and the newest `FROZEN_LEADER_RECORDS_MAX` in
+each checkpoint. Weak spot: older records are not checked. A node that starts from a checkpoint does not read
+them again, however.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from array import array
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
-LED_MAX: Final = 65_536
-FROZEN_LED_MAX: Final = 2_048
+LEADER_RECORDS_MAX: Final = 65_536
+FROZEN_LEADER_RECORDS_MAX: Final = 2_048
 
 
 class LeaderRecord(NamedTuple):
@@ -31,12 +32,12 @@ class LeaderRecords:
         self._offsets, self._crcs = array("Q"), array("I")
 
     def add(self, offset: int, crc: int) -> None:
-        """Add the newest record. Discard the older half if there are more than `LED_MAX`."""
+        """Add the newest record. Discard the older half if there are more than `LEADER_RECORDS_MAX`."""
         assert not self._offsets or offset > self._offsets[-1], "records come in order"
         self._offsets.append(offset)
         self._crcs.append(crc)
-        if len(self._offsets) > LED_MAX:
-            del self._offsets[: LED_MAX // 2], self._crcs[: LED_MAX // 2]
+        if len(self._offsets) > LEADER_RECORDS_MAX:
+            del self._offsets[: LEADER_RECORDS_MAX // 2], self._crcs[: LEADER_RECORDS_MAX // 2]
 
     def records_up_to(self, offset: int) -> list[LeaderRecord]:
         """Return the last record before `offset` and the record at `offset`, if they exist."""
@@ -46,7 +47,7 @@ class LeaderRecords:
 
     def freeze(self, next_offset: int) -> list[list[int]]:
         """Return the newest records before `next_offset`, for a checkpoint."""
-        newest = slice(-FROZEN_LED_MAX, None)
+        newest = slice(-FROZEN_LEADER_RECORDS_MAX, None)
         both = zip(self._offsets[newest], self._crcs[newest], strict=True)
         return [[offset, crc] for offset, crc in both if offset < next_offset]
 

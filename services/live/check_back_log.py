@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-QUESTIONS_MAX = 10_000
+CHECK_BACKS_MAX = 10_000
 NOBODY = ""
 
 
@@ -31,10 +31,10 @@ class CheckBackEntry:
     answered_ms: int = 0
 
 
-class CheckLog:
+class CheckBackLog:
     """The latest transaction check-backs, oldest first."""
 
-    def __init__(self, questions_max: int = QUESTIONS_MAX) -> None:
+    def __init__(self, questions_max: int = CHECK_BACKS_MAX) -> None:
         self._questions_max = questions_max
         self._questions: deque[CheckBackEntry] = deque()
         self._by_transaction: dict[str, deque[CheckBackEntry]] = {}

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import structlog
 
-from services.cluster.election.inputs import Move, Order
+from services.cluster.election.inputs import BeatRequest, LeadershipTransferRequested
 from services.cluster.election.table import Role
-from services.cluster.errors import OrderRefused
+from services.cluster.errors import CommandRefused
 from services.cluster.identity import Member
 from services.cluster.node import ClusterNode
 from sharedlog.fold import Fold
@@ -29,100 +29,100 @@ MOVE_SECONDS: Final = 10.0
 log = structlog.get_logger()
 
 
-async def move_lead(node: ClusterNode, to: str = "") -> Member:
+async def transfer_leadership(node: ClusterNode, to: str = "") -> Member:
     """Transfer the leadership to the node `to`, or to any other node. Return the new leader.
 
-    Raise `OrderRefused` if this node is not the leader, or if no other node takes over.
+    Raise `CommandRefused` if this node is not the leader, or if no other node takes over.
     """
-    _require_lead(node)
+    _require_leader(node)
     epoch, me = node.epoch, node.me.node
     others = sorted(node_names(node) - {me})
     if to == me:
-        raise OrderRefused(f"Node {to} leads already.")
+        raise CommandRefused(f"Node {to} leads already.")
     if not others or (to and to not in others):
         known = f"known are {', '.join(others)}" if others else "no other node is known"
-        raise OrderRefused(f"There is no node {to or 'else'} to lead: {known}.")
-    node.handle_input(Move(to))
+        raise CommandRefused(f"There is no node {to or 'else'} to lead: {known}.")
+    node.handle_input(LeadershipTransferRequested(to))
     try:
         async with asyncio.timeout(MOVE_SECONDS):
             await node.wait_for_other_epoch(epoch)
     except TimeoutError:
-        raise OrderRefused(
+        raise CommandRefused(
             f"No node leads after {MOVE_SECONDS:.0f} s: see tidewheel cluster status on each."
         ) from None
     _, leader = await node.wait_for_leader(MOVE_SECONDS)
     if leader.node == me:
-        raise OrderRefused(f"No other node stood in time: {leader.node} leads again. See the others' logs.")
+        raise CommandRefused(f"No other node stood in time: {leader.node} leads again. See the others' logs.")
     return leader
 
 
 async def forget_node(node: ClusterNode, gone: str) -> None:
     """Remove a permanently stopped node from the cluster.
 
-    Raise `OrderRefused` if this node is not the leader, or if the shared log contains no holding of `gone`.
+    Raise `CommandRefused` if this node is not the leader, or if the shared log contains no holding of `gone`.
     """
-    fold = _require_lead(node)
+    fold = _require_leader(node)
     if gone == node.me.node:
-        raise OrderRefused(f"Node {gone} leads: stop it first.")
+        raise CommandRefused(f"Node {gone} leads: stop it first.")
     if fold.holdings.of(gone) is None:
         known = ", ".join(fold.holdings.all()) or "none"
-        raise OrderRefused(f"Nothing is kept for a node {gone!r}. Nodes that hold a copy: {known}.")
-    await _write_order(node, {"forget": gone})
+        raise CommandRefused(f"Nothing is kept for a node {gone!r}. Nodes that hold a copy: {known}.")
+    await _append_facts(node, {"forget": gone})
     node.election.leadership.names.discard(gone)
 
 
 async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
     """Finalize a version and return it.
 
-    By default, finalize the highest version that all nodes support. Raise `OrderRefused` if this node is not
-    the leader, or if any node does not support the version.
+    By default, finalize the highest version that all nodes support. Raise `CommandRefused` if this node is
+    not the leader, or if any node does not support the version.
     """
-    fold = _require_lead(node)
+    fold = _require_leader(node)
     supports = {name: one.supports for name, one in fold.holdings.all().items()}
     supports[node.me.node] = node.me.supports
     version = max(fold.finalized, min(supports.values())) if wanted is None else wanted
     if version < fold.finalized:
-        raise OrderRefused(
+        raise CommandRefused(
             f"Version {fold.finalized} is finalized, and there may be records of it: it never goes down."
         )
     if cannot := nodes_without_support(version, supports):
         told = ", ".join(f"{name} supports up to {most}" for name, most in cannot.items())
-        raise OrderRefused(
+        raise CommandRefused(
             f"Not all nodes can read records of version {version}: {told}. Upgrade them and try again; of a "
             "node that is gone for good tell: tidewheel cluster forget NODE"
         )
     if version > fold.finalized:
-        await _write_order(node, {"finalize": version})
+        await _append_facts(node, {"finalize": version})
         log.info("finalized", version=version)
     return version
 
 
 def node_names(node: ClusterNode) -> set[str]:
     """Return the names of all nodes in the shared log except removed ones."""
-    replica = node.acts.replica
+    replica = node.actions.replica
     held = set() if replica is None else replica.fold.holdings.all().keys()
     return node.election.leadership.names | held
 
 
-def _require_lead(node: ClusterNode) -> Fold:
-    """Return the leader's fold. Raise `OrderRefused` if this node is not the leader."""
-    if node.role is not Role.LEADING or node.lead is None:
-        raise OrderRefused("This node does not lead. Tell the leader: tidewheel cluster status names it.")
-    return node.lead.fold
+def _require_leader(node: ClusterNode) -> Fold:
+    """Return the leader's fold. Raise `CommandRefused` if this node is not the leader."""
+    if node.role is not Role.LEADING or node.leader_term is None:
+        raise CommandRefused("This node does not lead. Tell the leader: tidewheel cluster status names it.")
+    return node.leader_term.fold
 
 
-async def _write_order(node: ClusterNode, facts: dict[str, Any]) -> None:
+async def _append_facts(node: ClusterNode, facts: dict[str, Any]) -> None:
     """Write a BEAT record with `facts` to the shared log.
 
-    Raise `OrderRefused` if the write is not confirmed within MOVE_SECONDS.
+    Raise `CommandRefused` if the write is not confirmed within MOVE_SECONDS.
     """
     written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
         async with asyncio.timeout(MOVE_SECONDS):
-            node.handle_input(Order(facts, written))
+            node.handle_input(BeatRequest(facts, written))
             await written
     except TimeoutError:
-        raise OrderRefused(
+        raise CommandRefused(
             f"The shared log has not confirmed it within {MOVE_SECONDS:.0f} s, so nobody knows whether it is "
             "written. See tidewheel cluster nodes and status, and tell the leader again."
         ) from None

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from commitlog import limits
+from services.live.append_quota import AppendQuota
 from services.live.errors import DiskBehind
-from services.live.room import Room
 
 Scenario = Callable[["Disk"], Awaitable[None]]
 
@@ -19,7 +19,7 @@ class Disk:
 
     def __init__(self) -> None:
         self.unflushed = 0
-        self.room = Room(lambda: self.unflushed)
+        self.room = AppendQuota(lambda: self.unflushed)
         self.done: list[str] = []
 
     async def append(self, name: str, new_bytes: int) -> None:

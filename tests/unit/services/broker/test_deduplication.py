@@ -16,7 +16,7 @@ from commitlog.recovery import LogScan
 from consumequeue.keyindex import KeyIndex
 from consumequeue.sorted_runs import BLOCK_BYTES
 from services.broker.broker import Broker
-from services.broker.repeats import PERIOD_MS, PERIODS_KEPT, WINDOW_MS, Repeats
+from services.broker.deduplication import PERIOD_MS, PERIODS_KEPT, WINDOW_MS, Deduplicator
 from services.broker.spine.settings import BrokerSettings
 from services.broker.timers.delays import with_absolute_times
 from services.cluster.errors import EngineTrouble
@@ -314,7 +314,7 @@ def test_a_start_behind_nothing_young_looks_no_id_up(
         bench.now_ms += pause_ms
     bench.disk = bench.disk if pause_ms is not None else MemoryDisk()
     bench.open()
-    monkeypatch.setattr(Repeats, "find_first", lambda *_: pytest.fail("an id was looked up"))
+    monkeypatch.setattr(Deduplicator, "find_first", lambda *_: pytest.fail("an id was looked up"))
     for number in range(10):
         bench.send(replace(PLAIN, message_id=f"N{number}"))
 
@@ -389,11 +389,11 @@ def test_a_table_that_cannot_be_filled_says_so_and_looks_up_until_the_window_has
     assert len(set(known.values()) & set(offsets.values())) > 200
     bench.send(replace(PLAIN, message_id="of the first turn"))
     for number in range(PERIODS_KEPT):
-        assert bench.broker.sending.repeats.ids.is_incomplete
+        assert bench.broker.sending.deduplicator.ids.is_incomplete
         bench.now_ms += PERIOD_MS
         bench.flush()
         bench.send(replace(PLAIN, message_id=f"turn-{number}"))
-    assert not bench.broker.sending.repeats.ids.is_incomplete
+    assert not bench.broker.sending.deduplicator.ids.is_incomplete
     assert {one: bench.send(replace(PLAIN, message_id=one)) for one in known} != offsets
 
 

@@ -15,7 +15,7 @@ from consumequeue.filter import EVERYTHING
 from consumequeue.sql_filter import SqlFilter, parse_sql
 from services.broker.spine.settings import BrokerSettings
 from services.live.live_broker import LiveBroker
-from services.live.slices import Slices
+from services.live.scan_budget import ScanBudget
 from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000
@@ -95,7 +95,7 @@ def test_many_costly_receives_share_the_slices_of_a_turn(monkeypatch: pytest.Mon
 
 def test_first_looks_go_in_order_and_before_more_of_others() -> None:
     async def scenario() -> None:
-        slices, order = Slices(), []
+        slices, order = ScanBudget(), []
 
         async def look(name: str, times: int) -> None:
             if not slices.has_room:
@@ -118,7 +118,7 @@ def test_first_looks_go_in_order_and_before_more_of_others() -> None:
 
 def test_a_receive_whose_caller_has_gone_holds_up_none() -> None:
     async def scenario() -> None:
-        slices = Slices()
+        slices = ScanBudget()
         slices.count_work(limits.SCANNED_PER_RECEIVE_MAX)
         gone = [
             asyncio.create_task(slices.wait_for_first_scan()),

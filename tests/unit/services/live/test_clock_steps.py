@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.live.jumps import STEP_MS_MIN, ClockSteps
+from services.live.clock_steps import STEP_MS_MIN, ClockSteps
 
 
 class Clocks:

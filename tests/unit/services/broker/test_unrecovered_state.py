@@ -1,4 +1,4 @@
-"""What `may_be_lost` lists is true of a broker, and of the one that starts on its disk it is not."""
+"""What `unrecovered_state` lists is true of a broker, and of the one that starts on its disk it is not."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from commitlog.retention import RetentionPolicy
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.groups.lite_subscribing import LiteStart
-from services.broker.may_be_lost import MAY_BE_LOST
 from services.broker.schedules.schedule_values import Schedule
 from services.broker.spine.errors import IllegalSchedule
 from services.broker.spine.settings import BrokerSettings
-from services.broker.spine.values import DamagedPart, Effect, Retire, Subscriber
+from services.broker.spine.values import DamagedPart, Effect, RetireSegments, Subscriber
+from services.broker.unrecovered_state import UNRECOVERED_STATE
 from tests.memory_disk import MemoryDisk
 from txn.checkback import CheckBackPolicy
 
@@ -97,7 +97,7 @@ class Bench:
         self.wish()
         self.flush()
         self.checkpoint()
-        assert [one for one in self.tick(1_000) if isinstance(one, Retire)]
+        assert [one for one in self.tick(1_000) if isinstance(one, RetireSegments)]
 
     def checkpoint(self) -> None:
         checkpoint = self.broker.checkpoint(self.now_ms)
@@ -148,7 +148,7 @@ FACTS: Final = {
 
 
 def test_what_is_listed_is_tried_here() -> None:
-    assert list(FACTS) == list(MAY_BE_LOST)
+    assert list(FACTS) == list(UNRECOVERED_STATE)
 
 
 @pytest.mark.parametrize("name", FACTS)

@@ -44,7 +44,7 @@ from services.rpc.generated.service_pb2 import (
     SyncLiteSubscriptionResponse,
     TelemetryCommand,
 )
-from services.rpc.handlers.lite_receiving import put_together
+from services.rpc.handlers.lite_receiving import merge_lite_topics
 from services.rpc.wire.names import stored_name
 from tidewheel.errors import IllegalTopic
 
@@ -55,7 +55,7 @@ TOPIC_BYTES_MAX: Final = 512
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 LITE_BYTES: Final = 64
 """Approximate memory overhead of a lite topic in bytes, excluding its name."""
-_SAID_MAX: Final = 16
+_PENDING_MESSAGES_MAX: Final = 16
 _FIRST_FIELD: Final = 0x0A
 """The protobuf tag of field 1 if it is a message."""
 
@@ -75,7 +75,7 @@ class ClientState:
         """Makes this node and the leader apply subscriptions in the same order."""
 
 
-class Presence:
+class ConnectedClients:
     """The state of all clients connected to a node."""
 
     def __init__(self) -> None:
@@ -122,7 +122,7 @@ class Presence:
         said = dict.fromkeys(request.lite_topic_set)
         match request.action:
             case LiteSubscriptionAction.PARTIAL_ADD:
-                added = put_together(list(request.lite_topic_set)) if language == "PYTHON" else said
+                added = merge_lite_topics(list(request.lite_topic_set)) if language == "PYTHON" else said
                 after = before | dict.fromkeys(added)
             case LiteSubscriptionAction.PARTIAL_REMOVE:
                 after = {one: None for one in before if one not in said}
@@ -151,7 +151,7 @@ class ClientMessages:
 
     def __init__(self, kept: ClientState) -> None:
         self._kept = kept
-        self._said: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=_SAID_MAX)
+        self._pending: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=_PENDING_MESSAGES_MAX)
         self._settings: bytes | None = None
         self._is_over = self._was_told = False
 
@@ -160,20 +160,20 @@ class ClientMessages:
         async for message in connection.messages(stream_id):
             if is_settings(message):
                 self._settings = message
-            await self._said.put(message)
+            await self._pending.put(message)
         self._is_over = True
-        await self._said.put(None)
+        await self._pending.put(None)
 
     async def messages(self) -> AsyncIterator[bytes]:
         """Yield the messages for a leader. After a leader change, the client settings come first."""
         if self._was_told:
-            while not self._said.empty():
-                self._said.get_nowait()
+            while not self._pending.empty():
+                self._pending.get_nowait()
             for introduction in settings_to_repeat(self._settings, self._kept.topics):
                 yield introduction
         self._was_told = True
-        while not self._is_over or not self._said.empty():
-            message = await self._said.get()
+        while not self._is_over or not self._pending.empty():
+            message = await self._pending.get()
             if message is None:
                 return
             yield message

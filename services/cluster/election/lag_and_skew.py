@@ -1,7 +1,7 @@
 """Measures a node's lag behind the shared log and its clock skew relative to the engine.
 
     lag in records    the number of records in the engine minus the number of records that this node has read,
-                      measured at most once every ASK_MS
+                      measured at most once every LAG_QUERY_MS
     lag in ms         the age of the newest record when it was read, or zero after a read without new records,
                       plus the time since that read
     skew              this node's clock minus the engine's clock
@@ -30,9 +30,9 @@ from contextlib import suppress
 from typing import Any, Final
 
 from sharedlog.engine import Stored
-from sharedlog.errors import Unknown
+from sharedlog.errors import EngineUnavailable
 
-ASK_MS: Final = 1_000
+LAG_QUERY_MS: Final = 1_000
 SAMPLES: Final = 64
 OFF_MS: Final = 2_000
 """Difference from the engine's clock, in milliseconds, above which a clock is off."""
@@ -67,9 +67,9 @@ class LagAndSkew:
         if had_all:
             self._at_most.append(now_ms - newest.appended_ms)
             self._narrow()
-        if self._asked_ms is None or now_ms - self._asked_ms >= ASK_MS:
+        if self._asked_ms is None or now_ms - self._asked_ms >= LAG_QUERY_MS:
             self._asked_ms = now_ms
-            with suppress(Unknown):
+            with suppress(EngineUnavailable):
                 self._lag_records = max(0, end() - newest.offset - 1)
 
     def record_own_append(self, began_ms: int, found: list[Stored]) -> None:

@@ -1,14 +1,14 @@
 """State that a restart loses because it is not in the log, and why each loss is safe.
 
-The log restores all other state. For each entry in `MAY_BE_LOST`, a test sets the state, restarts the broker,
-and verifies the loss.
+The log restores all other state. For each entry in `UNRECOVERED_STATE`, a test sets the state, restarts the
+broker, and verifies the loss.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-MAY_BE_LOST: Final = {
+UNRECOVERED_STATE: Final = {
     "half that waits for a producer": (
         "It is due, so a start asks about it, and learns again that nobody is there. What counts, that a "
         "producer was asked, is a record."

@@ -15,7 +15,7 @@ STEP_MS_MIN: Final = 20
 
 The minimum exceeds the time between two clock readings in a running process.
 """
-_LOOKS: Final = 3
+_READINGS: Final = 3
 
 
 class ClockSteps:
@@ -41,7 +41,7 @@ class ClockSteps:
         if abs(wall_ms - self._counted_ms() - self._ahead_ms) < STEP_MS_MIN:
             return 0
         # A pause between the two clock readings can only make the system clock appear to be behind.
-        ahead_ms = max(self._measure_lead() for _ in range(_LOOKS))
+        ahead_ms = max(self._measure_lead() for _ in range(_READINGS))
         step_ms = round(ahead_ms - self._ahead_ms)
         if abs(step_ms) < STEP_MS_MIN:
             return 0

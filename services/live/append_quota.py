@@ -30,7 +30,7 @@ from services.live.errors import DiskBehind
 Turn = asyncio.Future[None]
 
 
-class Room:
+class AppendQuota:
     """Limits the unflushed bytes of callers. `unflushed` returns the number of unflushed bytes."""
 
     def __init__(self, unflushed: Callable[[], int]) -> None:

@@ -64,7 +64,7 @@ TAKEOVER_BYTES: Final = 1 << 30
 """More log bytes than a leader writes within WINDOW_MS."""
 
 
-class Repeats:
+class Deduplicator:
     """The recent ids and their periods, and the search for a message's first attempt."""
 
     def __init__(self, store: Store, statistics: Statistics) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 from services.cluster.election import candidacy_timer
 from services.cluster.election.table import Role
-from services.cluster.errors import OrderRefused
+from services.cluster.errors import CommandRefused
 from services.cluster.identity import Member
-from services.cluster.leading import orders
+from services.cluster.leading import operator_commands
 from services.cluster.node import ClusterNode
 from sharedlog import versions
 from sharedlog.engines import Beginning
@@ -50,7 +50,7 @@ def leading(
         engine, _ = engine_with_messages()
         for name, supports in held:
             facts = Holding(1, supports=supports).facts(name)
-            engine.note(
+            engine.append_unchecked(
                 encode(SharedRecord(CLUSTER, Kind.HOLD, 0, NOBODY, 0, CHAIN_AT_GENESIS, encode_facts(facts)))
             )
         began = Beginning(CLUSTER, {"segment_bytes": SETTINGS.segment_bytes})
@@ -71,25 +71,25 @@ def leading(
 
 @pytest.fixture(autouse=True)
 def _stands_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(candidacy_timer, "SILENCE_MS", 0)
+    monkeypatch.setattr(candidacy_timer, "LEADER_TIMEOUT_MS", 0)
 
 
 async def refused(order: Awaitable[Any]) -> str:
     """What an order is refused with."""
-    with pytest.raises(OrderRefused) as raised:
+    with pytest.raises(CommandRefused) as raised:
         await order
     return str(raised.value)
 
 
 def test_a_node_is_forgotten_once_and_the_leader_is_not() -> None:
     async def scenario(node: ClusterNode) -> None:
-        assert "leads: stop it first" in await refused(orders.forget_node(node, "a"))
-        assert "Nodes that hold a copy: a, c." in await refused(orders.forget_node(node, "nobody"))
-        await orders.forget_node(node, "c")
-        assert "c" not in orders.node_names(node)
-        fold = orders._require_lead(node)
+        assert "leads: stop it first" in await refused(operator_commands.forget_node(node, "a"))
+        assert "Nodes that hold a copy: a, c." in await refused(operator_commands.forget_node(node, "nobody"))
+        await operator_commands.forget_node(node, "c")
+        assert "c" not in operator_commands.node_names(node)
+        fold = operator_commands._require_leader(node)
         assert fold.holdings.of("c") is None
-        assert "Nothing is kept for a node 'c'" in await refused(orders.forget_node(node, "c"))
+        assert "Nothing is kept for a node 'c'" in await refused(operator_commands.forget_node(node, "c"))
 
     leading(scenario, ("a", SUPPORTED), ("c", SUPPORTED))
 
@@ -98,13 +98,13 @@ def test_a_version_is_finalized_as_far_as_all_support_it_and_never_goes_down(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def scenario(node: ClusterNode) -> None:
-        assert f"c supports up to {SUPPORTED}" in await refused(orders.set_version(node, NEWER))
-        assert await orders.set_version(node) == SUPPORTED
-        await orders.forget_node(node, "c")
-        assert await orders.set_version(node) == NEWER
-        fold = orders._require_lead(node)
+        assert f"c supports up to {SUPPORTED}" in await refused(operator_commands.set_version(node, NEWER))
+        assert await operator_commands.set_version(node) == SUPPORTED
+        await operator_commands.forget_node(node, "c")
+        assert await operator_commands.set_version(node) == NEWER
+        fold = operator_commands._require_leader(node)
         assert fold.finalized == NEWER
-        assert "it never goes down" in await refused(orders.set_version(node, OLDEST))
+        assert "it never goes down" in await refused(operator_commands.set_version(node, OLDEST))
 
     with monkeypatch.context() as patch:
         patch.setattr(versions, "SUPPORTED", NEWER)
@@ -113,22 +113,24 @@ def test_a_version_is_finalized_as_far_as_all_support_it_and_never_goes_down(
 
 def test_of_an_order_that_is_not_confirmed_in_time_nobody_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario(node: ClusterNode) -> None:
-        engine, answers = node.acts.engine, Event()
+        engine, answers = node.actions.engine, Event()
         append = engine.append_if
 
         def waits(*values: Any) -> int | None:
             answers.wait(WAIT_SECONDS)
             return append(*values)
 
-        monkeypatch.setattr(orders, "MOVE_SECONDS", 0.05)
+        monkeypatch.setattr(operator_commands, "MOVE_SECONDS", 0.05)
         monkeypatch.setattr(engine, "append_if", waits)
-        said = await refused(orders.forget_node(node, "c"))
+        said = await refused(operator_commands.forget_node(node, "c"))
         assert "nobody knows whether it is written" in said
         assert "leads no more" not in said
         assert node.role is Role.LEADING
         answers.set()
         async with asyncio.timeout(WAIT_SECONDS):
-            while orders._require_lead(node).holdings.of("c") is not None:  # it is written all the same
+            while (
+                operator_commands._require_leader(node).holdings.of("c") is not None
+            ):  # it is written all the same
                 await asyncio.sleep(0.005)
 
     leading(scenario, ("c", SUPPORTED))
@@ -136,8 +138,10 @@ def test_of_an_order_that_is_not_confirmed_in_time_nobody_knows(monkeypatch: pyt
 
 def test_the_lead_is_moved_to_a_node_that_is_known_and_is_another() -> None:
     async def scenario(node: ClusterNode) -> None:
-        assert "leads already" in await refused(orders.move_lead(node, "a"))
-        assert "There is no node x to lead: known are b" in await refused(orders.move_lead(node, "x"))
+        assert "leads already" in await refused(operator_commands.transfer_leadership(node, "a"))
+        assert "There is no node x to lead: known are b" in await refused(
+            operator_commands.transfer_leadership(node, "x")
+        )
 
     leading(scenario)
 
@@ -145,7 +149,7 @@ def test_the_lead_is_moved_to_a_node_that_is_known_and_is_another() -> None:
 def test_a_move_for_which_nobody_stands_says_who_leads() -> None:
     async def scenario(node: ClusterNode) -> None:
         epoch = node.epoch
-        said = await refused(orders.move_lead(node))
+        said = await refused(operator_commands.transfer_leadership(node))
         assert said.endswith("No other node stood in time: a leads again. See the others' logs."), said
         assert node.epoch > epoch
 
@@ -157,7 +161,11 @@ def test_who_does_not_lead_takes_no_orders() -> None:
         node.leave()
         while node.role is Role.LEADING:
             await asyncio.sleep(0)
-        for order in (orders.move_lead(node), orders.forget_node(node, "b"), orders.set_version(node)):
+        for order in (
+            operator_commands.transfer_leadership(node),
+            operator_commands.forget_node(node, "b"),
+            operator_commands.set_version(node),
+        ):
             assert "does not lead" in await refused(order)
 
     leading(scenario)

@@ -31,7 +31,7 @@ First scans beyond the budget keep their place in the queue.
 Waiter = asyncio.Future[None]
 
 
-class Slices:
+class ScanBudget:
     """The scan budget of the event loop, and the receives that wait for it."""
 
     def __init__(self) -> None:

@@ -21,25 +21,25 @@ from services.cluster.copies.copying import StoreCopier
 from services.cluster.election import health
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import (
-    Appended,
-    Confirmed,
-    Copied,
     CopiesFound,
+    CopyFetched,
+    EpochAppended,
+    EpochConfirmed,
+    HealthCheckCompleted,
     Input,
-    LookDone,
-    Opened,
-    ReadDone,
-    RecordTaken,
+    ReadCompleted,
+    RecordApplied,
+    ReplicaOpened,
     read_progress_of,
 )
-from services.cluster.election.table import Act
+from services.cluster.election.table import ActionType
 from services.cluster.identity import Member
 from services.cluster.peers import Identity
 from services.cluster.replica import Replica
 from services.cluster.watching import clocks as clocks_of_all
 from sharedlog.engine import Engine, Head
 from sharedlog.engines import Beginning
-from sharedlog.errors import LogDamaged, Refused, Unknown
+from sharedlog.errors import EngineRefused, EngineUnavailable, LogDamaged
 from sharedlog.fold import Outcome, Position
 from sharedlog.holdings import Unreadable
 from sharedlog.leading import Candidate
@@ -59,7 +59,7 @@ class Clocks(NamedTuple):
 
 
 class NodeActions:
-    """The actions of the node `me`. `tell` passes intermediate inputs to the election."""
+    """The actions of the node `me`. `pass_input` passes intermediate inputs to the election."""
 
     def __init__(
         self,
@@ -69,15 +69,15 @@ class NodeActions:
         disk: Disk,
         settings: BrokerSettings,
         clocks: Clocks,
-        show: Callable[[], Identity],
+        read_identity: Callable[[], Identity],
         own_health: Health,
-        tell: Callable[[Input, int], None],
+        pass_input: Callable[[Input, int], None],
     ) -> None:
         self.me, self._began, self.engine = me, began, engine
-        self._disk, self._settings, self.clocks, self.show = disk, settings, clocks, show
-        self._health, self._tell = own_health, tell
-        self.compared = clocks_of_all.ClockComparison(own_health.pace, clocks.monotonic)
-        self.shown = show()
+        self._disk, self._settings, self.clocks, self.read_identity = disk, settings, clocks, read_identity
+        self._health, self._pass_input = own_health, pass_input
+        self.clock_comparison = clocks_of_all.ClockComparison(own_health.lag_and_skew, clocks.monotonic)
+        self.identity = read_identity()
         """This node's identity at the last check. Set only by the event loop."""
         self.own_copy = OwnCopy(me.node, me.http, began, disk, self.shown_over_http)
         self.copying = StoreCopier(me.node, self.own_copy, began, engine, disk)
@@ -85,25 +85,25 @@ class NodeActions:
         self.replica: Replica | None = None
         """The open replica, or None while a copy replaces it. Set only by the event loop."""
 
-    def prepare_act(self, act: Act) -> None:
-        """Release the replica if `act` replaces it. Call only from the event loop."""
-        if act in (Act.OPEN, Act.COPY) and self.replica is not None:
+    def prepare_action(self, action: ActionType) -> None:
+        """Release the replica if `action` replaces it. Call only from the event loop."""
+        if action in (ActionType.OPEN_REPLICA, ActionType.FETCH_COPY) and self.replica is not None:
             self.witness.record_progress(self.replica.fold)
-        if act is Act.COPY:
+        if action is ActionType.FETCH_COPY:
             self.replica = None
 
-    def apply_answer(self, answer: Input) -> None:
+    def apply_result(self, answer: Input) -> None:
         """Store the replica or identity returned by an action. Call only from the event loop."""
-        if isinstance(answer, Opened):
+        if isinstance(answer, ReplicaOpened):
             self.replica = answer.replica
             self.witness.restore(answer.replica.last_led)
-        elif isinstance(answer, LookDone):
-            self.shown, self._health.has_room = answer.shown, answer.has_room
+        elif isinstance(answer, HealthCheckCompleted):
+            self.identity, self._health.has_room = answer.identity, answer.has_room
 
     @property
     def open_replica(self) -> Replica:
         """The open replica. A replica must be open."""
-        assert self.replica is not None, "an act without a replica"
+        assert self.replica is not None, "an action without a replica"
         return self.replica
 
     def unreadable(self, error: Exception) -> Unreadable | None:
@@ -114,21 +114,21 @@ class NodeActions:
         record = fold.next_offset if error.record is None else error.record
         return Unreadable(record, fold.end, error.detail)
 
-    def open(self, _: Any = None) -> Opened:
+    def open(self, _: Any = None) -> ReplicaOpened:
         """Open the replica at its newest checkpoint.
 
         Raise a `StoreError` if the store is unusable, or OSError if the disk fails.
         """
         replica = Replica.open(self._disk, self._settings, self.clocks.wall(), self._began.cluster)
         self.copying.verify_fetched_copy(replica)
-        return Opened(replica.fold.epoch, replica.fold.leads, read_progress_of(replica.fold), replica)
+        return ReplicaOpened(replica.fold.epoch, replica.fold.leads, read_progress_of(replica.fold), replica)
 
-    def read(self, must_check: bool) -> ReadDone:
+    def read(self, must_check: bool) -> ReadCompleted:
         """Apply the next shared log records to the replica, up to a few MiB per call.
 
         If `must_check` is true, first verify that the log still contains the records already read. Raise
-        `Unknown`, `Halted`, `Trimmed` or `NoCluster` if the log cannot be read, or OSError if the disk fails.
-        After an OSError, the replica is unusable.
+        `EngineUnavailable`, `Halted`, `LogTrimmed` or `NoCluster` if the log cannot be read, or OSError if
+        the disk fails. After an OSError, the replica is unusable.
         """
         replica = self.open_replica
         if must_check:
@@ -139,7 +139,7 @@ class NodeActions:
             replica.checkpoint(self.clocks.wall())
         return answer
 
-    def catch_up(self, _: Any = None) -> ReadDone:
+    def catch_up(self, _: Any = None) -> ReadCompleted:
         """Apply the next shared log records, up to a few MiB. Raise the same errors as `read`."""
         replica = self.open_replica
         fold = replica.fold
@@ -152,11 +152,11 @@ class NodeActions:
             step = replica.take_record(one.offset, one.stored, self.clocks.wall())
             if step.outcome is Outcome.READ_AGAIN:
                 break
-            self.compared.record_leader_clock(one, step.record)
-            self._tell(RecordTaken(step), read_ms)
-        self._health.pace.record_read(found, lambda: self.engine.bounds()[1])
+            self.clock_comparison.record_leader_clock(one, step.record)
+            self._pass_input(RecordApplied(step), read_ms)
+        self._health.lag_and_skew.record_read(found, lambda: self.engine.bounds()[1])
         is_listed = fold.holdings.of(self.me.node) is not None
-        return ReadDone(
+        return ReadCompleted(
             len(found), read_progress_of(fold), fold.is_founded, is_listed, self._health.unfit_reason()
         )
 
@@ -170,18 +170,18 @@ class NodeActions:
         """Append a complaint to the shared log: the leader does not respond to client calls."""
         known = self.open_replica.fold.holdings.of(self.me.node)
         if known is not None:
-            with suppress(Unknown, Refused):  # the complaint is repeated later
-                self.engine.note(self.own_copy.complaint(known, *complaint))
+            with suppress(EngineUnavailable, EngineRefused):  # the complaint is repeated later
+                self.engine.append_unchecked(self.own_copy.complaint(known, *complaint))
 
-    def check_copy_and_disk(self, has_read_all: bool) -> LookDone:
+    def check_copy_and_disk(self, has_read_all: bool) -> HealthCheckCompleted:
         """Check the copy and the free disk space, and announce the copy in the shared log.
 
         Raise `StoreDamaged` if the copy is damaged, or OSError if the disk fails.
         """
         replica = self.open_replica
         has_room = health.has_room(self._disk, replica.core.segment_bytes)
-        shown = self.announce_copy(replica, has_read_all)
-        return LookDone(read_progress_of(replica.fold), has_room, shown)
+        identity = self.announce_copy(replica, has_read_all)
+        return HealthCheckCompleted(read_progress_of(replica.fold), has_room, identity)
 
     def announce_copy(self, replica: Replica, has_read_all: bool) -> Identity:
         """Check, sync and announce the copy, and return this node's current identity.
@@ -191,62 +191,63 @@ class NodeActions:
         replica.require_sound(has_read_all=has_read_all)
         replica.sync()
         self.copying.announce_checkpoint(replica, self.clocks.monotonic())
-        return self.show()
+        return self.read_identity()
 
-    def append_epoch(self, holder: bytes) -> Appended:
+    def append_epoch(self, holder: bytes) -> EpochAppended:
         """Append an EPOCH record unless the shared log contains unread leader records.
 
-        Raise `Refused` or `Unknown` if the engine does not confirm the append, or OSError if the disk fails.
+        Raise `EngineRefused` or `EngineUnavailable` if the engine does not confirm the append, or OSError if
+        the disk fails.
         """
         self.open_replica.prepare_to_lead()
         fold = self.open_replica.fold
-        me = self.me._replace(certificate=self.show().certificate)
+        me = self.me._replace(certificate=self.read_identity().certificate)
         candidate = Candidate(fold, holder, me._asdict())
         head = Head(fold.epoch, fold.holder, Position(fold.end, fold.chain))
         following = Head(candidate.epoch.epoch, holder, head.position)
         offset = self.engine.append_if(head, [encode(candidate.epoch)], following)
-        return Appended(None if offset is None else (candidate, offset))
+        return EpochAppended(None if offset is None else (candidate, offset))
 
-    def confirm(self, candidacy: tuple[Candidate, int]) -> Confirmed:
+    def confirm(self, candidacy: tuple[Candidate, int]) -> EpochConfirmed:
         """Check whether this node has won the election, and that the engine has lost no records.
 
-        Raise `Unknown` if the engine does not respond, or `Halted` if it has lost a record that this process
-        read.
+        Raise `EngineUnavailable` if the engine does not respond, or `Halted` if it has lost a record that
+        this process read.
         """
         (candidate, offset), fold = candidacy, self.open_replica.fold
         self.catch_up()
         if fold.next_offset <= offset:
-            return Confirmed(None)
+            return EpochConfirmed(None)
         self.witness.require_records(self.engine, fold)
         again = (
             None if candidate.record_to_verify is None else read_crc(self.engine, candidate.record_to_verify)
         )
-        return Confirmed(candidate.has_won(fold, again))
+        return EpochConfirmed(candidate.has_won(fold, again))
 
-    def copy(self, where: Unreadable | None = None) -> Copied:
+    def copy(self, where: Unreadable | None = None) -> CopyFetched:
         """Fetch a copy from another node. If `where` is given, the copy must extend past that record.
 
-        Raise `Unknown` if the engine does not respond, `TooOld` if the cluster version is not supported,
-        `CopyRefused` if no node provides a copy, or OSError if the disk fails.
+        Raise `EngineUnavailable` if the engine does not respond, `VersionUnsupported` if the cluster version
+        is not supported, `CopyRefused` if no node provides a copy, or OSError if the disk fails.
         """
         found = self.copying.find_copies(where)
         if found.epoch is not None:
-            self._tell(CopiesFound(found.epoch.epoch, found.epoch.facts), self.clocks.monotonic())
-        return Copied(self.copying.fetch_copy(found, where))
+            self._pass_input(CopiesFound(found.epoch.epoch, found.epoch.facts), self.clocks.monotonic())
+        return CopyFetched(self.copying.fetch_copy(found, where))
 
     def shown_over_http(self) -> str:
         """Return the PEM certificate of this node's HTTP interface, or "" for an http:// URL."""
-        return self.shown.certificate if self.me.http.startswith("https:") else ""
+        return self.identity.certificate if self.me.http.startswith("https:") else ""
 
 
-CARRIED_OUT: Final[dict[Act, Callable[[NodeActions, Any], Input | None]]] = {
-    Act.OPEN: NodeActions.open,
-    Act.READ: NodeActions.read,
-    Act.CATCH_UP: NodeActions.catch_up,
-    Act.COMPLAIN: NodeActions.append_complaint,
-    Act.LOOK: NodeActions.check_copy_and_disk,
-    Act.APPEND_EPOCH: NodeActions.append_epoch,
-    Act.CONFIRM: NodeActions.confirm,
-    Act.COPY: NodeActions.copy,
+ACTION_METHODS: Final[dict[ActionType, Callable[[NodeActions, Any], Input | None]]] = {
+    ActionType.OPEN_REPLICA: NodeActions.open,
+    ActionType.READ_LOG: NodeActions.read,
+    ActionType.CATCH_UP: NodeActions.catch_up,
+    ActionType.APPEND_COMPLAINT: NodeActions.append_complaint,
+    ActionType.CHECK_HEALTH: NodeActions.check_copy_and_disk,
+    ActionType.APPEND_EPOCH: NodeActions.append_epoch,
+    ActionType.CONFIRM_EPOCH: NodeActions.confirm,
+    ActionType.FETCH_COPY: NodeActions.copy,
 }
 """The method for each action."""

@@ -26,31 +26,31 @@ from typing import Any, NamedTuple, Protocol
 import structlog
 
 from services.broker.broker import Broker
-from services.cluster.acts import NodeActions
 from services.cluster.election.health import Health
 from services.cluster.election.inputs import (
-    Begun,
-    Ended,
-    HeartbeatDone,
-    LookDone,
-    Order,
+    BeatRequest,
+    HealthCheckCompleted,
+    HeartbeatAppended,
+    LeadershipEnded,
+    LeadershipGained,
     Tick,
     read_progress_of,
 )
 from services.cluster.leading import followers
 from services.cluster.leading.followers import Followers
-from services.cluster.leading.log_damage import LogDamage, State
+from services.cluster.leading.log_damage import LogDamage, LogState
+from services.cluster.node_actions import NodeActions
 from services.cluster.peers import Identity
 from services.live.durability import Answers, LeadershipProofs
 from services.live.errors import ResultUnknown
-from sharedlog.errors import LogDamaged, NotAccepted, Refused, Unknown
+from sharedlog.errors import EngineRefused, EngineUnavailable, LogDamaged, NotAccepted
 from sharedlog.fold import Fold
 from sharedlog.sink import SharedSink
 
 log = structlog.get_logger()
 
 
-class Leading(Protocol):
+class LeaderService(Protocol):
     """A broker that serves clients from a leader's core."""
 
     @property
@@ -65,37 +65,50 @@ class Leading(Protocol):
         """Release the core after a rejected append."""
 
 
-Serve = Callable[[Broker, Callable[[OSError], None], LeadershipProofs], AbstractAsyncContextManager[Leading]]
+ServeCore = Callable[
+    [Broker, Callable[[OSError], None], LeadershipProofs], AbstractAsyncContextManager[LeaderService]
+]
 """Serves a core within a block, and calls its second argument if the core is released."""
-Work = Callable[[Callable[[], Any]], Awaitable[Any]]
+RunInWorker = Callable[[Callable[[], Any]], Awaitable[Any]]
 """Runs a function in a worker thread."""
 
 
-class LeadCallbacks(NamedTuple):
+class LeaderCallbacks(NamedTuple):
     """Callbacks for a release of the core, a proof request, and a core failure."""
 
-    stepped_down: Callable[[OSError], None]
-    proof_wanted: Callable[[], None]
+    core_released: Callable[[OSError], None]
+    proof_requested: Callable[[], None]
     broken: Callable[[asyncio.Future[None]], None]
 
 
-class Lead:
-    """The leadership of a node during one epoch. Uses the open replica of `acts`."""
+class LeaderTerm:
+    """The leadership of a node during one epoch. Uses the open replica of `actions`."""
 
     def __init__(
-        self, acts: NodeActions, own_health: Health, serve: Serve, work: Work, told: LeadCallbacks
+        self,
+        actions: NodeActions,
+        own_health: Health,
+        serve: ServeCore,
+        work: RunInWorker,
+        told: LeaderCallbacks,
     ) -> None:
-        self._acts, self._health, self._serve, self._work, self._told = acts, own_health, serve, work, told
-        self._replica = replica = acts.open_replica
-        replica.start_lead(acts.engine, acts.clocks.wall(), acts.clocks.monotonic, acts.me.node)
+        self._actions, self._health, self._serve, self._work, self._told = (
+            actions,
+            own_health,
+            serve,
+            work,
+            told,
+        )
+        self._replica = replica = actions.open_replica
+        replica.start_lead(actions.engine, actions.clocks.wall(), actions.clocks.monotonic, actions.me.node)
         assert replica.sink is not None, "a leader has a sink"
         self._sink: SharedSink = replica.sink
         self._began_ms = replica.sink.proven_ms
         self._stack = AsyncExitStack()
-        self._served: Leading | None = None
+        self._served: LeaderService | None = None
         self._is_over = False
-        self._followers = Followers(replica.fold.end, acts.clocks.monotonic)
-        self.log_damage = LogDamage(acts.me.node)
+        self._followers = Followers(replica.fold.end, actions.clocks.monotonic)
+        self.log_damage = LogDamage(actions.me.node)
         """The damaged shared log records that other nodes cannot read."""
 
     @property
@@ -103,73 +116,73 @@ class Lead:
         """The fold of this node, including its own appended records."""
         return self._replica.fold
 
-    async def begin(self) -> Begun:
+    async def begin(self) -> LeadershipGained:
         """Start serving clients. Raise OSError if the disk fails."""
-        proving = LeadershipProofs(self._acts.clocks.monotonic, self._told.proof_wanted)
-        serving = self._serve(self._replica.core, self._told.stepped_down, proving)
+        proving = LeadershipProofs(self._actions.clocks.monotonic, self._told.proof_requested)
+        serving = self._serve(self._replica.core, self._told.core_released, proving)
         self._served = served = await self._stack.enter_async_context(serving)
         served.broken.add_done_callback(self._told.broken)
-        return Begun(self._began_ms)
+        return LeadershipGained(self._began_ms)
 
     def tick(self) -> Tick:
         """Return the input for the periodic tick of the election."""
         self._followers.record_end(self.fold.end)
-        return Tick(self._sink.proven_ms, self._news())
+        return Tick(self._sink.proven_ms, self._changed_facts())
 
-    def _news(self) -> dict[str, Any]:
+    def _changed_facts(self) -> dict[str, Any]:
         """Return the leader's certificate as a fact, or {} if it is already announced."""
-        certificate = self._acts.shown.certificate
+        certificate = self._actions.identity.certificate
         return {} if self.fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 
-    async def beat(self, order: Order) -> HeartbeatDone | None:
+    async def beat(self, order: BeatRequest) -> HeartbeatAppended | None:
         """Append a BEAT record. If the append is not confirmed, release the core and return None."""
-        assert self._served is not None, "a lead has begun before its first BEAT"
-        clock = {"clock_ms": self._acts.clocks.wall()} if order.written is None else {}
+        assert self._served is not None, "the term has begun before its first BEAT"
+        clock = {"clock_ms": self._actions.clocks.wall()} if order.written is None else {}
         try:
             await self._work(partial(self._sink.beat, clock | dict(order.facts)))
         except NotAccepted as error:
             self._served.fail(error)
             return None
         self._served.answers.confirm_leadership(self._sink.proven_ms)
-        return HeartbeatDone(self._sink.proven_ms, self._news())
+        return HeartbeatAppended(self._sink.proven_ms, self._changed_facts())
 
-    async def check_copy_and_log(self, has_read_all: bool) -> LookDone:
+    async def check_copy_and_log(self, has_read_all: bool) -> HealthCheckCompleted:
         """Check the leader's copy, clock and shared log, and trim the shared log.
 
         Raise `StoreDamaged` if the copy has lost data, or `Halted` if the shared log has lost records.
         """
         core = self._replica.core
-        if self._acts.has_many_records(self._replica) or self._replica.claim_due_checkpoint():
+        if self._actions.has_many_records(self._replica) or self._replica.claim_due_checkpoint():
             core.request_checkpoint()
-        shown: Identity = await self._work(partial(self._check_disk_and_log, has_read_all))
+        identity: Identity = await self._work(partial(self._check_disk_and_log, has_read_all))
         await self._check_damage()
         self._health.has_room = not core.housekeeping.is_full
         self._health.log_clock_change()
-        return LookDone(
+        return HealthCheckCompleted(
             read_progress_of(self.fold),
             self._health.has_room,
-            shown,
+            identity,
             self._health.unfit_reason(),
             self._followers.fittest_follower(),
             tuple(self.fold.holdings.unreached.items()),
         )
 
     def _check_disk_and_log(self, has_read_all: bool) -> Identity:
-        acts = self._acts
-        shown = acts.announce_copy(self._replica, has_read_all)
+        actions = self._actions
+        identity = actions.announce_copy(self._replica, has_read_all)
         with suppress(LogDamaged):  # the scrub and other nodes report the damage
-            acts.copying.trim_log(self.fold)
+            actions.copying.trim_log(self.fold)
         if self._sink.proven_ms > self._began_ms:  # the append time of the EPOCH record is unknown
             self.compare_clock()
-        with suppress(Unknown):
-            acts.witness.verify_last_record(acts.engine, self.fold)
-        return shown
+        with suppress(EngineUnavailable):
+            actions.witness.verify_last_record(actions.engine, self.fold)
+        return identity
 
     async def _check_damage(self) -> None:
         """Withhold all answers if no other node has the records after a damaged one (`log_damage`)."""
-        assert self._served is not None, "a lead has begun before its first look"
+        assert self._served is not None, "the term has begun before its first health check"
         damage, holdings, core = self.log_damage, self.fold.holdings, self._replica.core
-        with suppress(Unknown, Refused):
+        with suppress(EngineUnavailable, EngineRefused):
             for word in damage.unchecked_reports(dict(holdings.unreadable)):
                 fault = await self._work(partial(self._sink.fault_at, word.where.record))
                 damage.record_check(word, fault, self.fold.end)
@@ -182,9 +195,9 @@ class Lead:
         if state is not before:
             log.error("the shared log", state=state.value, faults=damage.sentences())
         answers = self._served.answers
-        if state is State.HELD:
+        if state is LogState.HELD:
             answers.hold(ResultUnknown(" ".join(damage.sentences())))
-            if damage.needs_checkpoint(holdings.of(self._acts.me.node)):
+            if damage.needs_checkpoint(holdings.of(self._actions.me.node)):
                 core.request_checkpoint()
         elif answers.held is not None:
             answers.release(core.durable_offset)
@@ -192,12 +205,14 @@ class Lead:
     def compare_clock(self) -> None:
         """Compare this node's clock with the engine's timestamp of the newest record."""
         began_ms = self._sink.proven_ms
-        with suppress(Unknown, LogDamaged):  # the newest record is the confirmed record or a later one
-            found = self._acts.engine.read(self.fold.next_offset - 1, 1)[:1]
+        with suppress(
+            EngineUnavailable, LogDamaged
+        ):  # the newest record is the confirmed record or a later one
+            found = self._actions.engine.read(self.fold.next_offset - 1, 1)[:1]
             if not self._is_over:  # the result is outdated once the leader has stepped down
-                self._health.pace.record_own_append(began_ms, found)
+                self._health.lag_and_skew.record_own_append(began_ms, found)
 
-    async def end(self) -> Ended:
+    async def end(self) -> LeadershipEnded:
         """Stop serving clients.
 
         If the core has failed with an unexpected error, raise it again. Raise OSError if the disk fails.
@@ -208,7 +223,7 @@ class Lead:
         finally:
             if self._served is not None and self._served.broken.done():
                 self._served.broken.result()  # the error ends the process, and another node takes over
-        return Ended()
+        return LeadershipEnded()
 
     async def hand_over(self, to: str) -> None:
         """Announce in the shared log that this node steps down, so that a successor takes over at once.
@@ -223,7 +238,7 @@ class Lead:
     def lags(self) -> dict[str, dict[str, Any]]:
         """Return the lag of each follower as a JSON-serializable dictionary."""
         self._followers.record_end(self.fold.end)
-        return self._followers.view(self.fold.holdings.all(), self._acts.me.node)
+        return self._followers.view(self.fold.holdings.all(), self._actions.me.node)
 
     def is_followed_by(self, secret: str) -> bool:
         """Return whether `secret` is that of a follower of this node."""

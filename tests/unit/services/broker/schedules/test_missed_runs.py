@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commitlog import limits
-from services.broker.schedules.missed import find_cutoff_ms
+from services.broker.schedules.missed_runs import find_cutoff_ms
 from services.broker.schedules.schedule_values import MissedRunPolicy, Schedule
 
 NOW_MS = 1_763_700_000_000

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from services.cluster.election.pace import ASK_MS, OFF_MS, SAMPLES, LagAndSkew
+from services.cluster.election.lag_and_skew import LAG_QUERY_MS, OFF_MS, SAMPLES, LagAndSkew
 from sharedlog.engine import Stored
-from sharedlog.errors import Unknown
+from sharedlog.errors import EngineUnavailable
 
 ENGINE_MS = 1_763_700_000_000
 
@@ -14,23 +14,23 @@ class Stage:
 
     def __init__(self, skew_ms: int = 0) -> None:
         self.now_ms, self.skew_ms, self.end, self.asked = 5_000, skew_ms, 0, 0
-        self.pace = LagAndSkew(lambda: ENGINE_MS + self.now_ms + self.skew_ms, lambda: self.now_ms)
+        self.lag_and_skew = LagAndSkew(lambda: ENGINE_MS + self.now_ms + self.skew_ms, lambda: self.now_ms)
 
     def read(self, *offsets: int, age_ms: int = 0) -> None:
         """Read records, the last of them `age_ms` old."""
-        self.pace.record_read(
+        self.lag_and_skew.record_read(
             [Stored(one, b"", ENGINE_MS + self.now_ms - age_ms) for one in offsets], self._end
         )
 
     def _end(self) -> int:
         self.asked += 1
         if self.end < 0:
-            raise Unknown("The engine is away.")
+            raise EngineUnavailable("The engine is away.")
         return self.end
 
     def saw(self) -> tuple[int, int | None, int | None]:
         """Lag in records and in ms, and the skew."""
-        view = self.pace.view(leads=False)
+        view = self.lag_and_skew.view(leads=False)
         return view["lag_records"], view["lag_ms"], view["clock_skew_ms"]
 
 
@@ -48,17 +48,17 @@ def test_who_reads_old_records_is_behind_until_a_read_finds_no_more() -> None:
     stage.read(*range(100, 1_000), age_ms=10)
     stage.read()
     assert stage.saw() == (0, 0, None)
-    assert stage.pace.view(leads=True)["lag_ms"] == 0
+    assert stage.lag_and_skew.view(leads=True)["lag_ms"] == 0
 
 
 def test_the_end_is_asked_for_now_and_then_and_may_not_be_known() -> None:
     stage = Stage()
     for offset in range(20):
         stage.read(offset)
-        stage.now_ms += ASK_MS // 10
+        stage.now_ms += LAG_QUERY_MS // 10
     assert stage.asked == 2
     stage.end = -1
-    stage.now_ms += ASK_MS
+    stage.now_ms += LAG_QUERY_MS
     stage.read(20)
     assert stage.asked == 3
 
@@ -93,13 +93,13 @@ def test_an_engine_whose_clock_was_set_is_known_after_some_records() -> None:
 
 def test_a_clock_is_off_from_2_seconds_on() -> None:
     stage = Stage()
-    assert not stage.pace.is_off, "nothing is known"
+    assert not stage.lag_and_skew.is_off, "nothing is known"
     stage.read()
     stage.read(1)
     for skew_ms, is_off in ((OFF_MS, False), (OFF_MS + 1, True), (-OFF_MS, False), (-OFF_MS - 1, True)):
         stage.skew_ms = skew_ms
-        assert stage.pace.is_off is is_off
-        assert stage.pace.view(leads=False)["clock_is_off"] is is_off
+        assert stage.lag_and_skew.is_off is is_off
+        assert stage.lag_and_skew.view(leads=False)["clock_is_off"] is is_off
 
 
 def test_a_leader_over_a_slow_engine_is_not_off() -> None:
@@ -107,17 +107,17 @@ def test_a_leader_over_a_slow_engine_is_not_off() -> None:
     for _ in range(SAMPLES):
         began_ms, appended_ms = stage.now_ms, ENGINE_MS + stage.now_ms + 9_000
         stage.now_ms += 30_000  # the answer took so long, and the engine took the record meanwhile
-        stage.pace.record_own_append(began_ms, [Stored(1, b"", appended_ms)])
-    assert not stage.pace.is_off
+        stage.lag_and_skew.record_own_append(began_ms, [Stored(1, b"", appended_ms)])
+    assert not stage.lag_and_skew.is_off
     stage.skew_ms = 9_000 + OFF_MS + 1
-    assert stage.pace.is_off, "so far ahead that no answer can have been so slow"
+    assert stage.lag_and_skew.is_off, "so far ahead that no answer can have been so slow"
     stage.skew_ms = -21_000 - OFF_MS - 1
-    assert stage.pace.is_off, "so far behind, too"
+    assert stage.lag_and_skew.is_off, "so far behind, too"
 
 
 def test_appends_of_the_past_prove_nothing_about_who_follows() -> None:
     stage = Stage(OFF_MS + 1)
-    stage.pace.record_own_append(stage.now_ms - 10, [Stored(1, b"", ENGINE_MS + stage.now_ms)])
-    assert not stage.pace.is_off
-    stage.pace.drop_append_bounds()
-    assert stage.pace.is_off
+    stage.lag_and_skew.record_own_append(stage.now_ms - 10, [Stored(1, b"", ENGINE_MS + stage.now_ms)])
+    assert not stage.lag_and_skew.is_off
+    stage.lag_and_skew.drop_append_bounds()
+    assert stage.lag_and_skew.is_off
