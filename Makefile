@@ -74,7 +74,7 @@ check: install
 	MYPYPATH=.:benchmarks/peers $(BIN)/mypy --explicit-package-bases benchmarks/peers/*.py
 	$(BIN)/lint-imports
 
-test-console: install ## one verb of each page of the console, in Chromium (apt-get install chromium)
+test-console: install ## every action of the console as every role, by mouse and keys, in Chromium (apt-get install chromium; axe by npm)
 	$(BIN)/python -m pytest tests/console -q
 
 simulate: install     ## thousands of seeds of the core on a faulty disk

@@ -26,7 +26,8 @@ from starlette.staticfiles import StaticFiles
 
 from services.console.broker import SignedOut
 from services.console.gate import Gate, form_of
-from services.console.page import Act, Asked, File, Page
+from services.console.page import Act, Asked, File, Model, Page
+from services.console.rights import NEEDS, Caller
 from services.console.sessions import Session, Sessions
 from services.console.words import FILTERS
 from services.http.api import Api
@@ -120,11 +121,15 @@ class Console:
         """Return a page as HTML or JSON."""
         session, asked = self._session(request), Asked(request.query_params)
         as_of_ms = now_ms()
-        model = await run_in_threadpool(page.read, self._connect(session.token), asked)
+        broker = self._connect(session.token)
+        model = await run_in_threadpool(page.read, broker, asked)
         if wants_json(request):
             return JSONResponse({"as_of_ms": str(as_of_ms), **model})
-        told = {"page": page, "session": session, "as_of_ms": as_of_ms, "note": session.take_note()}
-        return self._rendered(page.template, told | {"asked": asked, "here": str(request.url.query)} | model)
+        offered = self._offered(page, model, Caller(await run_in_threadpool(broker.get, "whoami")))
+        note = session.take_note() if is_navigation(request) else ""
+        told = {"page": page, "session": session, "as_of_ms": as_of_ms, "note": note}
+        told |= {"asked": asked, "here": str(request.url.query)} | offered
+        return self._rendered(page.template, told | model)
 
     async def hand(self, file: File, request: Request) -> Response:
         """Return the content of a file."""
@@ -153,7 +158,14 @@ class Console:
         if wants_json(request):
             return JSONResponse({"code": error.code, "message": str(error)}, status)
         session = self._found(request)
-        told = {"error": error, "status": status, "session": session, "page": None, "note": ""}
+        told = {
+            "error": error,
+            "status": status,
+            "session": session,
+            "page": None,
+            "note": "",
+            "withheld": "",
+        }
         again = status == AGAIN and request.method == "GET"
         return self._rendered("error.html", told | {"as_of_ms": now_ms(), "is_tried_again": again}, status)
 
@@ -163,6 +175,12 @@ class Console:
         if error.status_code != 404:
             return Response(status_code=error.status_code, headers=error.headers)
         return await self.failed(request, NotFound(f"{request.url.path[:200]} is no page of the console."))
+
+    def _offered(self, page: Page, model: Model, caller: Caller) -> dict[str, Any]:
+        """Return the actions that a page offers to a caller, and the reason why others are not offered."""
+        refusals = {verb: caller.refusal(NEEDS[page.path, verb](model)) for verb in page.acts}
+        offers = {verb for verb, refusal in refusals.items() if not refusal and not self._is_read_only}
+        return {"offers": offers, "may": caller.may, "withheld": next(filter(None, refusals.values()), "")}
 
     def _found(self, request: Request) -> Session | None:
         return self._sessions.find(request.cookies.get(self._cookie, ""))
@@ -179,11 +197,16 @@ class Console:
         return answer
 
     def _sign_in_page(self, said: str, status: int) -> Response:
-        told = {"said": said, "session": None, "page": None, "note": "", "as_of_ms": now_ms()}
+        told = {"said": said, "session": None, "page": None, "note": "", "withheld": "", "as_of_ms": now_ms()}
         return self._rendered("sign_in.html", told, status)
 
     def _rendered(self, template: str, told: dict[str, Any], status: int = 200) -> Response:
         return HTMLResponse(self._templates.get_template(template).render(told), status)
+
+
+def is_navigation(request: Request) -> bool:
+    """Return whether a tab opens the page. The refresh of a page must not take the note of another tab."""
+    return request.headers.get("sec-fetch-dest", "document") == "document"
 
 
 def wants_json(request: Request) -> bool:

@@ -21,12 +21,14 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from services.ops.errors import ForeignHost, ForeignPage
 from services.ops.origins import Names, check_origin
 from tidewheel.errors import AccessRefused, ClientMistake
 
 BODY_BYTES_MAX: Final = 256 * 1024
 FORM: Final = "application/x-www-form-urlencoded"
 POLICY: Final = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+REMEDY: Final = "open the console at its loopback address, in a tab of its own."
 HEADERS: Final = (
     ("Content-Security-Policy", POLICY),
     ("Referrer-Policy", "same-origin"),
@@ -65,7 +67,14 @@ class Gate:
 
 def check(request: Request, names: Names) -> None:
     """Raise `AccessRefused` for a request that another site may have sent."""
-    check_origin(request.headers, names)
+    try:
+        check_origin(request.headers, names)
+    except ForeignHost as error:
+        # The console has no option for more names, which the broker's sentence proposes.
+        host = request.headers.get("host", "")[:100]
+        raise ForeignHost(f"The request is for {host!r}: {REMEDY}") from error
+    except ForeignPage as error:
+        raise ForeignPage(f"The console answers to its own pages only: {REMEDY}") from error
     if request.method not in ("GET", "HEAD") and "origin" not in request.headers:
         raise AccessRefused("An act must come from a page of the console; it has no Origin.")
 

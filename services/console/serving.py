@@ -27,6 +27,7 @@ from services.console.sparklines import Samples, collect
 from services.ops.http_server import HttpServer
 from services.ops.origins import names_of
 from services.process.ending import signals_to_end
+from services.process.open_files import allow_many_files
 from services.process.ports import listen_on
 from services.settings.config import Address
 from tidewheel.client.address import is_loopback
@@ -57,6 +58,7 @@ def serve(plan: Plan, listen: Address, token: str, announce: Callable[[str, str]
             f"--listen is {listen}: the console is served on loopback only. From another machine: "
             f"ssh -L {listen.port or 8089}:127.0.0.1:{listen.port or 8089} HOST"
         )
+    allow_many_files()
     with closing(listen_on(listen, "--listen")) as bound:
         asyncio.run(_serve(plan, bound, token, announce))
 

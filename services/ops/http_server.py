@@ -37,7 +37,11 @@ _TOO_LONG = "Receive buffer too long"
 """The message of h11's error for a longer head."""
 HEADERS = [("X-Content-Type-Options", "nosniff"), ("X-Frame-Options", "DENY")]
 """What every answer says to browsers: it is what it says it is, and nobody's frame."""
-TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+TOO_MANY_TEXT = b"The server has its maximum number of connections. Close some of them, or try again.\n"
+TOO_MANY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain\r\n"
+    b"Content-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(TOO_MANY_TEXT), TOO_MANY_TEXT)
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import os
-import resource
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any
 
 import structlog
@@ -29,6 +28,7 @@ from services.live.clock import open_clock_offset
 from services.live.live_broker import LiveBroker
 from services.process import logs, memory
 from services.process.event_loop import new_event_loop
+from services.process.open_files import allow_many_files
 from services.process.ports import listen_on
 from services.server.authentication import check_exposure
 from services.server.console import ConsoleProcess
@@ -78,15 +78,6 @@ def serve(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:
             runner.run(run_node(settings, announce))
         else:
             runner.run(run(settings, announce))
-
-
-def allow_many_files() -> None:
-    """Raise the limit of open files to the maximum, because queues and timer partitions keep their files
-    open.
-    """
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def run(settings: ServeSettings, announce: Callable[[Ready], None]) -> None:

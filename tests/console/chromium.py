@@ -19,7 +19,12 @@ LOOK_AGAIN_SECONDS: Final = 0.05
 FLAGS: Final = (
     *("--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-dev-shm-usage"),
     *("--disable-background-networking", "--disable-component-update", "--remote-debugging-pipe"),
+    *("--host-resolver-rules=MAP *.example 127.0.0.1", "--disable-popup-blocking"),
 )
+"""The names of sites below `example` lead to this machine."""
+KEYS: Final = {"Tab": 9, "Enter": 13, " ": 32, "ArrowDown": 40}
+"""Keys that a test presses, with their codes."""
+SHIFT: Final = 8
 
 
 class ScriptFailed(Exception):
@@ -29,13 +34,15 @@ class ScriptFailed(Exception):
 class Tab:
     """One tab. Its calls wait until the page has loaded."""
 
-    def __init__(self, pipe: Pipe, size: tuple[int, int] = (1280, 900), *, is_dark: bool = False) -> None:
-        self._pipe = pipe
-        target = pipe.call("Target.createTarget", url="about:blank")["targetId"]
+    def __init__(self, pipe: Pipe, size: tuple[int, int] = (1280, 900), *, profile: str = "") -> None:
+        self._pipe, self.profile = pipe, profile
+        place = {"browserContextId": profile} if profile else {}
+        target = pipe.call("Target.createTarget", url="about:blank", **place)["targetId"]
         self._session = pipe.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self._call("Page.enable")
         self._call("Runtime.enable")
-        self.show_as(size, is_dark=is_dark)
+        self._call("Emulation.setFocusEmulationEnabled", enabled=True)
+        self.show_as(size)
 
     def show_as(self, size: tuple[int, int], *, is_dark: bool = False) -> None:
         """Set the size of the window in pixels, and the colours that its user prefers."""
@@ -91,11 +98,13 @@ class Tab:
         self.until(f"document.body.innerText.includes({json.dumps(text)})")
 
     def fill(self, form: str, **fields: str) -> None:
-        """Fill in a form, chosen by a selector."""
+        """Fill in a form, chosen by a selector; a box whose field is given is checked."""
         for name, text in fields.items():
             place = json.dumps(f"{form} [name={json.dumps(name)}]")
             self.until(f"document.querySelector({place})")
-            self.run(f"document.querySelector({place}).value = {json.dumps(text)}")
+            field = f"const field = document.querySelector({place});"
+            value = f"field.value = {json.dumps(text)}"
+            self.run(f"{{ {field} if (field.type === 'checkbox') field.checked = true; else {value}; }}")
 
     def press(self, button: str) -> None:
         """Press a button, chosen by a selector, and wait for the next page."""
@@ -110,16 +119,31 @@ class Tab:
             held = {"button": "left", "clickCount": 1} if kind != "mouseMoved" else {}
             self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **held)
 
-    def type(self, text: str) -> None:
-        """Type a text into the field that has the focus."""
+    def key(self, key: str, *, is_shifted: bool = False) -> None:
+        """Press and release a key."""
+        text = {"Enter": "\r", " ": " "}.get(key, "")
+        said = {
+            "key": key,
+            "code": {" ": "Space"}.get(key, key),
+            "windowsVirtualKeyCode": KEYS[key],
+            "modifiers": SHIFT if is_shifted else 0,
+        }
+        self._call("Input.dispatchKeyEvent", type="keyDown" if text else "rawKeyDown", text=text, **said)
+        self._call("Input.dispatchKeyEvent", type="keyUp", **said)
+
+    def press_characters(self, text: str) -> None:
+        """Press the key of each character, which also chooses an option of a list."""
         for character in text:
             self._call("Input.dispatchKeyEvent", type="char", text=character)
 
-    def press_enter(self) -> None:
-        """Press the Enter key."""
-        key = {"key": "Enter", "code": "Enter", "windowsVirtualKeyCode": 13}
-        self._call("Input.dispatchKeyEvent", type="keyDown", text="\r", **key)
-        self._call("Input.dispatchKeyEvent", type="keyUp", **key)
+    def type(self, text: str) -> None:
+        """Type a text into the field that has the focus, in place of its content."""
+        self.run("document.activeElement.select && document.activeElement.select()")
+        self._call("Input.insertText", text=text)
+
+    def close(self) -> None:
+        """Close the tab."""
+        self._call("Page.close")
 
     def picture(self, path: Path, *, is_whole: bool = True) -> None:
         """Write a picture of the whole page, or of the part in the window."""
@@ -128,6 +152,11 @@ class Tab:
 
     def _call(self, method: str, **parameters: Any) -> Any:
         return self._pipe.call(method, self._session, **parameters)
+
+
+def new_profile(pipe: Pipe) -> str:
+    """Return a profile with cookies of its own."""
+    return str(pipe.call("Target.createBrowserContext")["browserContextId"])
 
 
 class PipeError(Exception):

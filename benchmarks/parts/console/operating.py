@@ -176,7 +176,7 @@ class Operator:
         counts.scrolls += not place["isSeen"]
         if place["tag"].startswith("SELECT"):  # by keyboard: its list is no part of the page
             self._tab.run(f"document.elementFromPoint({place['x']}, {place['y']}).focus()")
-            self._tab.type(step.text)
+            self._tab.press_characters(step.text)
             return
         self._tab.click_at(place["x"], place["y"])
         if place["tag"].endswith(":checkbox"):
@@ -185,7 +185,7 @@ class Operator:
         self._tab.type(step.text)
         if step.is_sent:
             counts.clicks += 1
-            self._leave(self._tab.press_enter, counts)
+            self._leave(lambda: self._tab.key("Enter"), counts)
 
     def _leave(self, act: Callable[[], None], counts: Counts) -> None:
         """Do what leads to another page, and wait for that."""

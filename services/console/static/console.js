@@ -2,10 +2,11 @@
 // It leaves a page alone while somebody fills in a form, is at a link by keyboard, or selects text, and in a tab that is not looked at.
 "use strict";
 const USUAL_MS = 5000;
+const SCROLLED = ".scroll, pre";
 
 function isBusy() {
   const at = document.activeElement;
-  const isAway = at && at !== document.body && at.id !== "content"; // replaced, it would lose the focus
+  const isAway = at && at !== document.body && at.id !== "content" && !at.matches(SCROLLED); // replaced, it would lose the focus
   const fields = "main form[method=post] input, main form[method=post] textarea";
   const filled = [...document.querySelectorAll(fields)].some((one) => one.value !== one.defaultValue);
   return document.hidden || isAway || filled || String(getSelection()) !== "";
@@ -22,11 +23,16 @@ async function refresh() {
       late.textContent = " · " + fresh.querySelector("main .error").textContent + " The page asks again.";
       return; // what was there stays to be read, and says how old it is
     }
-    const scrolled = [...document.querySelectorAll(".scroll")].map((one) => one.scrollLeft);
+    const before = [...document.querySelectorAll(SCROLLED)];
+    const scrolled = before.map((one) => [one.scrollLeft, one.scrollTop]);
+    const focused = before.indexOf(document.activeElement);
     for (const part of ["main", "header", "footer"]) {
       document.querySelector(part).replaceWith(fresh.querySelector(part));
     }
-    document.querySelectorAll(".scroll").forEach((one, at) => { one.scrollLeft = scrolled[at] || 0; });
+    document.querySelectorAll(SCROLLED).forEach((one, at) => {
+      [one.scrollLeft, one.scrollTop] = scrolled[at] || [0, 0];
+      if (at === focused) one.focus({ preventScroll: true });
+    });
     document.title = fresh.title;
   } catch {
     late.textContent = " · the console does not answer; the page asks again";
