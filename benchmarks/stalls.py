@@ -36,7 +36,7 @@ from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Resolution
 from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker
-from services.ops.metrics import Metrics
+from services.ops.metrics.broker_metrics import Metrics
 from services.ops.probes import Probes
 from services.process.memory import WholeLooks, keep_little
 from services.server.parts import share_interpreter

@@ -1,4 +1,4 @@
-"""Moves single messages from one topic to another, for an operator's task (`live/move_tasks.py`).
+"""Moves single messages from one topic to another, for an operator's task (`live/bulk/move_tasks.py`).
 
     unfinished message --copy--> target --same call--> finished for each group of the source topic
                                                        (no groups: first offset of the queue advanced)

@@ -31,7 +31,7 @@ from services.console.rights import NEEDS, Caller
 from services.console.sessions import Session, Sessions
 from services.console.words import FILTERS
 from services.http.api import Api
-from services.ops.origins import Names
+from services.ops.requests.origins import Names
 from services.times.display import now_ms
 from tidewheel.errors import (
     AccessRefused,

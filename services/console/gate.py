@@ -2,7 +2,7 @@
 
 | threat                                     | protection                                                    |
 |--------------------------------------------|---------------------------------------------------------------|
-| a page of another site or port             | `services.ops.origins`: Host, Origin, Sec-Fetch-Site; Origin  |
+| a page of another site or port             | `ops/requests/origins.py`: Host, Origin, Sec-Fetch-Site; Origin        |
 |                                            | required for POST; SameSite=Strict cookie                     |
 | a script or style in a name or a body      | Jinja escaping; `default-src 'self'` without exceptions       |
 | a console page in a frame of another site  | `frame-ancestors 'none'`                                      |
@@ -21,8 +21,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from services.ops.errors import ForeignHost, ForeignPage
-from services.ops.origins import Names, check_origin
+from services.ops.requests.errors import ForeignHost, ForeignPage
+from services.ops.requests.origins import Names, check_origin
 from tidewheel.errors import AccessRefused, ClientMistake
 
 BODY_BYTES_MAX: Final = 256 * 1024

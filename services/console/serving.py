@@ -25,7 +25,7 @@ from services.console.pages.table import pages_of
 from services.console.sessions import Sessions
 from services.console.sparklines import Samples, collect
 from services.ops.http_server import HttpServer
-from services.ops.origins import names_of
+from services.ops.requests.origins import names_of
 from services.process.ending import signals_to_end
 from services.process.open_files import allow_many_files
 from services.process.ports import listen_on

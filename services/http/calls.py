@@ -52,7 +52,7 @@ class HttpCalls:
     """The HTTP interface of a broker. `http` and `token` take precedence over the environment."""
 
     def __init__(self, http: str | None, token: str | None = None, program: str = "tidewheel") -> None:
-        """`program` is the User-Agent, which is stored in the journal (`services.ops.journal`)."""
+        """`program` is the User-Agent, which the broker stores in its journal."""
         settings = client_settings(http)
         self._program = program
         self.address: HttpAddress = reachable(settings.http.all)

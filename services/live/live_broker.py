@@ -68,15 +68,15 @@ from services.live.access import LiveAccess
 from services.live.advancing import ClockAdvancer
 from services.live.alarm import Alarm, CallLater
 from services.live.append_quota import AppendQuota
-from services.live.check_back_polls import CheckBackPolls, Read
+from services.live.clients.check_back_polls import CheckBackPolls, Read
+from services.live.clients.long_polls import LongPolls
+from services.live.clients.receivers import Receivers
 from services.live.clock import Clock, StoredClockOffset
 from services.live.durability import OWN_MS, Answers, LeadershipProofs, required_offset
 from services.live.errors import BrokerBroken, DiskBehind, ResultUnknown, StoreUnavailable
 from services.live.flushing import LogFlusher, log_checkpoint
 from services.live.groups import LiveGroups
-from services.live.long_polls import LongPolls
 from services.live.rebuilding import StoreRebuilder
-from services.live.receivers import Receivers
 from services.live.transactions import LiveTransactions
 from tidewheel.errors import Busy, TidewheelError
 

@@ -12,7 +12,7 @@ from services.broker.spine.values import (
     TransactionReceipt,
 )
 from services.live.append_quota import AppendQuota
-from services.live.check_back_log import CheckBackEntry, CheckBackLog
+from services.live.clients.check_back_log import CheckBackEntry, CheckBackLog
 
 
 @dataclass(slots=True, frozen=True)

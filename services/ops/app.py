@@ -11,41 +11,41 @@ from starlette.routing import Route
 
 from services.auth.refusals import Refusals
 from services.explain.evidence import Files
-from services.live.client_metrics import ClientMetrics
-from services.live.clients import ClientRequests, NoClients
-from services.live.consumers import ConsumersOf, no_consumers
-from services.live.dead_letter_tasks import DeadLetterTasks
+from services.live.bulk.dead_letter_tasks import DeadLetterTasks
+from services.live.bulk.move_tasks import MoveTasks
+from services.live.bulk.timer_tasks import TimerTasks
+from services.live.clients.client_metrics import ClientMetrics
+from services.live.clients.clients import ClientRequests, NoClients
+from services.live.clients.consumers import ConsumersOf, no_consumers
 from services.live.live_broker import LiveBroker
-from services.live.move_tasks import MoveTasks
-from services.live.timer_tasks import TimerTasks
 from services.ops import entrance
-from services.ops.access import AccessApi
-from services.ops.callers import authority_of
-from services.ops.clients import ClientsApi
-from services.ops.clock import ClockApi
-from services.ops.dead_letters import DeadLettersApi
+from services.ops.administration.access import AccessApi
+from services.ops.administration.clients import ClientsApi
+from services.ops.administration.clock import ClockApi
+from services.ops.administration.groups import GroupsApi
+from services.ops.administration.journal import JournalApi, journalled
+from services.ops.administration.topics import TopicsApi
+from services.ops.bulk.dead_letters import DeadLettersApi
+from services.ops.bulk.tasks import TasksApi
 from services.ops.entrance import ConsoleLink, Entrance
-from services.ops.explain import ExplainApi
 from services.ops.gate import Demands, Gate
-from services.ops.groups import GroupsApi
-from services.ops.halves import HalvesApi
-from services.ops.journal import JournalApi, journalled
-from services.ops.messages import MessagesApi
-from services.ops.metrics import Metrics
+from services.ops.messages.explain import ExplainApi
+from services.ops.messages.messages import MessagesApi
+from services.ops.messages.receiving import ReceivingApi
+from services.ops.messages.search import SearchApi
+from services.ops.messages.sending import SendingApi
+from services.ops.metrics.broker_metrics import Metrics
 from services.ops.needs import admitted
 from services.ops.openapi import document
-from services.ops.polls import Polls
 from services.ops.probes import Probes
-from services.ops.receiving import ReceivingApi
+from services.ops.requests.callers import authority_of
+from services.ops.requests.polls import Polls
+from services.ops.requests.statuses import WRONG_METHOD, bug, disk_failed, refuse, unknown, wrong_method
 from services.ops.routes import OPERATIONS, TASKS
-from services.ops.schedules import SchedulesApi
-from services.ops.search import SearchApi
-from services.ops.sending import SendingApi
-from services.ops.statuses import WRONG_METHOD, bug, disk_failed, refuse, unknown, wrong_method
-from services.ops.tasks import TasksApi
-from services.ops.timers import TimersApi
-from services.ops.topics import TopicsApi
-from services.ops.transactions import TransactionsApi
+from services.ops.timers.schedules import SchedulesApi
+from services.ops.timers.timers import TimersApi
+from services.ops.transactions.halves import HalvesApi
+from services.ops.transactions.transactions import TransactionsApi
 from services.ops.whoami import WhoamiApi
 from tidewheel.errors import TidewheelError
 

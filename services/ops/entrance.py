@@ -14,7 +14,7 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 
-from services.ops.statuses import refuse
+from services.ops.requests.statuses import refuse
 from tidewheel.client.address import is_loopback
 from tidewheel.errors import TidewheelError
 

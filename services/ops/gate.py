@@ -1,7 +1,7 @@
 """Checks of an HTTP request before its body is read and before the application runs.
 
-    origin (services.ops.origins) --> token --> content type --> limit on the body (services.ops.bodies)
-    403                               401       415
+    origin (services.ops.requests.origins) --> token --> content type --> limit on the body
+    (services.ops.requests.bodies) 403                               401       415
 
 Health probes require no `Host` and no token. A web page can send text, forms and files across origins, but
 JSON only after a CORS preflight, which the broker never grants (Fetch standard, CORS-safelisted request
@@ -9,10 +9,10 @@ headers). Therefore, a body must be declared as JSON. This requirement also bloc
 no `Origin`. Routes for raw bytes (`bodies.is_raw`) refuse only the content types that need no preflight.
 
 With `Authorization: Bearer <token>`, the token of `--http-token` belongs to the administrator, and any other
-token belongs to a user (`services.ops.callers`). A request with two such header fields is refused, because a
-proxy and the broker could use different fields. A URL that contains a token, encoded or not, is refused
-before any other check, so that lists of refusals do not show the token. Cost: one constant-time comparison,
-and for the token of a user also a hash.
+token belongs to a user (`services.ops.requests.callers`). A request with two such header fields is refused,
+because a proxy and the broker could use different fields. A URL that contains a token, encoded or not, is
+refused before any other check, so that lists of refusals do not show the token. Cost: one constant-time
+comparison, and for the token of a user also a hash.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from services.auth.errors import Unauthorized
 from services.auth.refusals import Refusals
 from services.auth.tokens import id_within
 from services.ops import entrance
-from services.ops.bodies import Bodies, is_raw
-from services.ops.callers import TOKEN, Authority, Caller, let_in
-from services.ops.cloud_events import VERSION_HEADER
-from services.ops.errors import BodyNotJson, ForeignHost, TokenInUrl
-from services.ops.origins import Names, check_origin
-from services.ops.statuses import refuse
+from services.ops.messages.cloud_events import VERSION_HEADER
+from services.ops.requests.bodies import Bodies, is_raw
+from services.ops.requests.callers import TOKEN, Authority, Caller, let_in
+from services.ops.requests.errors import BodyNotJson, ForeignHost, TokenInUrl
+from services.ops.requests.origins import Names, check_origin
+from services.ops.requests.statuses import refuse
 from tidewheel.errors import AccessRefused, ClientMistake, TidewheelError
 
 OPEN_PATHS: Final = frozenset(("/livez", "/readyz"))

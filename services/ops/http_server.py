@@ -28,7 +28,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from commitlog import limits
 from services.live.errors import ResultUnknown
-from services.ops.statuses import error_shape
+from services.ops.requests.statuses import error_shape
 from tidewheel.errors import ClientMistake
 
 GRACE_SECONDS = 1

@@ -30,11 +30,11 @@ from services.broker.halves.transactions import unknown_half
 from services.broker.spine import verb_properties
 from services.broker.timers import recall
 from services.live.live_broker import LiveBroker
-from services.ops.callers import Caller, caller_of
-from services.ops.operation import Endpoint, Operation
-from services.ops.receiving import parted
-from services.ops.request import said_by
-from services.ops.transactions import id_of
+from services.ops.messages.receiving import parted
+from services.ops.requests.callers import Caller, caller_of
+from services.ops.requests.operation import Endpoint, Operation
+from services.ops.requests.request import said_by
+from services.ops.transactions.transactions import id_of
 
 CARRIED: Final = ("cancel", "move", "fire")
 """Fields of a message that name another timer."""

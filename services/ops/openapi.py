@@ -15,11 +15,11 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import JsonSchemaMode
 
-from services.ops.bodies import bound_of
 from services.ops.gate import OPEN_PATHS
-from services.ops.operation import Operation
+from services.ops.requests.bodies import bound_of
+from services.ops.requests.operation import Operation
+from services.ops.requests.statuses import ErrorAnswer
 from services.ops.routes import OPERATIONS
-from services.ops.statuses import ErrorAnswer
 
 Json = dict[str, Any]
 Key = tuple[Any, JsonSchemaMode]

@@ -3,7 +3,7 @@
 GET /livez           returns 200 as long as the process responds
 GET /readyz          returns 200 if the broker serves calls, or 503 with the reason; the text also
                      reports a full disk and damage
-GET /metrics         returns the Prometheus metrics (`services.ops.metrics`)
+GET /metrics         returns the Prometheus metrics (`services.ops.metrics.broker_metrics`)
 GET /openapi.json    returns the OpenAPI document of the HTTP interface (`services.ops.openapi`)
 """
 
@@ -23,9 +23,9 @@ from starlette.responses import PlainTextResponse, Response
 from commitlog import layout
 from services.broker.spine.values import DamagedPart
 from services.live.live_broker import LiveBroker
-from services.ops.answers import InParts, Parts, written
-from services.ops.metrics import Metrics
-from services.ops.operation import Operation
+from services.ops.metrics.broker_metrics import Metrics
+from services.ops.requests.answers import InParts, Parts, written
+from services.ops.requests.operation import Operation
 from tidewheel.errors import TidewheelError
 
 SAMPLES_AT_ONCE: Final = 250

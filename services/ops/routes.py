@@ -8,7 +8,8 @@ right. A new noun requires a file, a row in the table of this file, and an objec
 messages), `errors` (errors of the HTTP port) and `operation` (a row).
 
 64-bit numbers (offsets, times) are returned as strings, because JavaScript numbers cannot represent them.
-Times are real times, which differ from the broker's time on a virtual clock (`services.ops.clock`).
+Times are real times, which differ from the broker's time on a virtual clock
+(`services.ops.administration.clock`).
 
 The operations are grouped by the class of their handlers, so `services.ops.app` passes a single object for
 each class. The OpenAPI document lists nouns in the order of this table.
@@ -19,30 +20,13 @@ from __future__ import annotations
 from itertools import chain
 from typing import Any
 
-from services.ops import (
-    access,
-    clients,
-    clock,
-    dead_letters,
-    explain,
-    groups,
-    halves,
-    journal,
-    messages,
-    moves,
-    probes,
-    receiving,
-    schedules,
-    search,
-    sending,
-    tasks,
-    timer_tasks,
-    timers,
-    topics,
-    transactions,
-    whoami,
-)
-from services.ops.operation import Operation
+from services.ops import probes, whoami
+from services.ops.administration import access, clients, clock, groups, journal, topics
+from services.ops.bulk import dead_letters, moves, tasks, timer_tasks
+from services.ops.messages import explain, messages, receiving, search, sending
+from services.ops.requests.operation import Operation
+from services.ops.timers import schedules, timers
+from services.ops.transactions import halves, transactions
 
 TASKS = (timer_tasks.TIMERS, dead_letters.DEAD_LETTERS, moves.MOVES)
 OPERATIONS: dict[type[Any], tuple[Operation, ...]] = {

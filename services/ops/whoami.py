@@ -20,11 +20,11 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from services.live.live_broker import LiveBroker
-from services.ops.access import RuleAnswer, rule_shape
-from services.ops.answers import written
-from services.ops.callers import caller_of
+from services.ops.administration.access import RuleAnswer, rule_shape
 from services.ops.needs import WHOLE_BROKER
-from services.ops.operation import Operation
+from services.ops.requests.answers import written
+from services.ops.requests.callers import caller_of
+from services.ops.requests.operation import Operation
 
 
 class OwnTokenAnswer(TypedDict):

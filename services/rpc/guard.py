@@ -28,7 +28,7 @@ from services.auth.refusals import Refusals
 from services.auth.rights import Kind, Need, Verb, lacking
 from services.auth.signature import Reason, Refused, check, parse
 from services.live.access import LiveAccess
-from services.live.client_metrics import Key
+from services.live.clients.client_metrics import Key
 from services.rpc.metrics.metrics_export import OPENCENSUS, OTLP
 from services.rpc.needs import NEEDS
 from services.rpc.serving.service import Prompt, Rpc, Streaming, Unary

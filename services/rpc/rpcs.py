@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.live.client_metrics import ClientMetrics
+from services.live.clients.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
 from services.rpc.clients.clients import Clients
 from services.rpc.clients.producers import Producers

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from services.auth.refusals import Refusals
 from services.live.live_broker import LiveBroker
 from services.ops.gate import Demands
-from services.ops.origins import Names, names_of
+from services.ops.requests.origins import Names, names_of
 from services.process.private_files import auth_key, http_token, key_of
 from services.rpc.guard import Guard
 from services.server.errors import OpenToAll

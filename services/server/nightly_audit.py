@@ -34,7 +34,7 @@ from apscheduler.schedulers.blocking import BlockingScheduler
 from apscheduler.triggers.cron import CronTrigger
 from prometheus_client import start_http_server
 
-from services.ops.audit_metrics import AuditMetrics
+from services.ops.metrics.audit_metrics import AuditMetrics
 from services.process.ending import signals_to_end
 from services.process.errors import PortTaken
 from services.settings.config import Address

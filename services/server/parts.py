@@ -31,12 +31,12 @@ from services.front.admission import Limits
 from services.front.certificates import TlsFiles, ensure_own_files, make_grpc_context_source
 from services.front.connection import ServerState, Service
 from services.front.port import Port
-from services.live.client_metrics import ClientMetrics
+from services.live.clients.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
 from services.ops.entrance import ConsoleLink
 from services.ops.http_server import HttpServer
-from services.ops.metrics import Metrics
+from services.ops.metrics.broker_metrics import Metrics
 from services.process.ending import signals_to_end
 from services.process.private_files import EVERYBODY_READS, GROUP_READS, write_whole
 from services.rpc.clients.consumers import each_consumer

@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.cluster.errors import NoLeader
-from services.ops.statuses import error_shape
+from services.ops.requests.statuses import error_shape
 from services.server.parts import told_to_stop
 from sharedlog.errors import EngineUnavailable
 

@@ -10,7 +10,7 @@ import pytest
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
-from services.ops.audit_metrics import AuditMetrics
+from services.ops.metrics.audit_metrics import AuditMetrics
 from spark_jobs.layout import RunFolders
 from spark_jobs.runs import forget, newest_run, run_of, runs
 from tests.audit_runs import write_run

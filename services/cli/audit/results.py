@@ -19,7 +19,7 @@ FINDINGS_SHOWN = 20
 
 def publish(out: Path) -> None:
     """Write the metrics of the newest run for Prometheus."""
-    from services.ops.audit_metrics import AuditMetrics
+    from services.ops.metrics.audit_metrics import AuditMetrics
 
     AuditMetrics(out).write()
 

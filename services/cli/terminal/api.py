@@ -16,7 +16,7 @@ from services.broker.spine import errors as broker_errors
 from services.cluster import errors as cluster_errors
 from services.http.api import Api
 from services.live import errors as live_errors
-from services.ops import errors as ops_errors
+from services.ops.requests import errors as ops_errors
 from services.rpc.wire import errors as rpc_errors
 from sharedlog import errors as sharedlog_errors
 from tidewheel import errors as tidewheel_errors

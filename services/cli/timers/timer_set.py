@@ -2,9 +2,9 @@
 
     file --> rows --> batches --> POST /api/messages --> a result for each row, by its line
 
-1. A row has the fields of a message over HTTP (`services.ops.sending`), with its time: `in`, `at`, `in_ms` or
-   `at_ms`. In CSV, `keys` are separated by blanks, and a column `properties.NAME` is a property; an empty
-   cell counts as missing.
+1. A row has the fields of a message over HTTP (`services.ops.messages.sending`), with its time: `in`, `at`,
+   `in_ms` or `at_ms`. In CSV, `keys` are separated by blanks, and a column `properties.NAME` is a property;
+   an empty cell counts as missing.
 2. An invalid row is reported with its line number, and the other rows are set. If a row is malformed, the
    broker refuses the whole batch, and the batch is sent again without this row.
 3. A row with a `timer_key` replaces the pending timer with this key, so that repeating the command sets it

@@ -67,12 +67,12 @@ from services.cluster.watching.engine_check import EngineCheck
 from services.cluster.watching.scrubbing import LogScrubber
 from services.cluster.watching.sessions import SessionTrials
 from services.cluster.watching.unanswered import EngineDiagnosis
-from services.ops.callers import Authority, caller_of
 from services.ops.gate import Demands, Gate
 from services.ops.needs import VIEW_OF_ALL, WHOLE_BROKER
-from services.ops.polls import CALLER_GONE, CallerGone, HangUp
-from services.ops.request import body_of
-from services.ops.statuses import error_shape, refuse
+from services.ops.requests.callers import Authority, caller_of
+from services.ops.requests.polls import CALLER_GONE, CallerGone, HangUp
+from services.ops.requests.request import body_of
+from services.ops.requests.statuses import error_shape, refuse
 from services.process.event_loop import let_end
 from tidewheel.errors import AccessRefused, TidewheelError
 

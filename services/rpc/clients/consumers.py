@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from services.live.consumers import ConsumerView
+from services.live.clients.consumers import ConsumerView
 from services.rpc.clients.session import Session
 from services.rpc.clients.sessions import Sessions
 from services.rpc.generated.definition_pb2 import ClientType

@@ -27,7 +27,7 @@ from typing import Protocol
 import structlog
 
 from services.broker.spine.values import CheckBackRequest
-from services.live.check_back_polls import Read
+from services.live.clients.check_back_polls import Read
 from services.live.transactions import ProducerView
 from services.rpc.clients.session import Session
 from services.rpc.clients.sessions import Sessions

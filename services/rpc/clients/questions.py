@@ -19,7 +19,7 @@ from itertools import count
 from typing import Any, Final
 
 from services.broker.spine.values import Delivery
-from services.live.clients import ClientView, client_not_found
+from services.live.clients.clients import ClientView, client_not_found
 from services.rpc.clients.session import Session, Stream
 from services.rpc.clients.sessions import Sessions
 from services.rpc.generated.definition_pb2 import ClientType, Code

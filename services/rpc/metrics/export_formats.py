@@ -1,4 +1,4 @@
-"""Conversion of exported client metrics from two protocols to the series of `services.live.client_metrics`.
+"""Conversion of exported client metrics from two protocols to the series of `client_metrics.py`.
 
 The clients for Java, Python and C# use OpenTelemetry (OTLP). The clients for Go and C++ use the older
 OpenCensus protocol. Both contain the same data: a name, the attributes `topic`, `consumer_group`,
@@ -12,7 +12,14 @@ from collections.abc import Iterator, Mapping
 from math import nan
 from typing import Any, Final, NamedTuple
 
-from services.live.client_metrics import BOUNDS_MS, GAUGES, NUMBER_MAX, Histogram, Value, convert_histogram
+from services.live.clients.client_metrics import (
+    BOUNDS_MS,
+    GAUGES,
+    NUMBER_MAX,
+    Histogram,
+    Value,
+    convert_histogram,
+)
 from services.rpc.generated.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
 from services.rpc.wire.messages import wall_ms
 

@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Any, Final
 
 from services.broker.spine.errors import TopicNotFound
-from services.live.client_metrics import ClientMetrics, Key, ReportedSeries
+from services.live.clients.client_metrics import ClientMetrics, Key, ReportedSeries
 from services.live.live_broker import LiveBroker
 from services.rpc.clients.session import Session
 from services.rpc.clients.sessions import Sessions

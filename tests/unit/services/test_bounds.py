@@ -15,7 +15,7 @@ from commitlog.message import MessageType
 from services.broker.groups.group_values import GroupPolicy, GroupStart
 from services.broker.spine.errors import TooManyGroups, TooManyHalves, TooManyTopics
 from services.broker.spine.values import Resolution, SendReceipt
-from services.live.check_back_log import CheckBackLog
+from services.live.clients.check_back_log import CheckBackLog
 from services.rpc.clients.handover import PendingLease
 from services.rpc.clients.sessions import Sessions
 from services.rpc.handlers.receiving import remember

@@ -24,7 +24,7 @@ from services.broker.timers.timer_ends import NAMES
 from services.broker.timers.timer_repair import TimerRepair
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
-from services.ops.metrics import Metrics
+from services.ops.metrics.broker_metrics import Metrics
 from tests.memory_disk import MemoryDisk
 from txn.checkback import CheckBackPolicy
 

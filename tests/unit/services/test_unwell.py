@@ -22,7 +22,7 @@ from services.broker.spine.values import LogWarning
 from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
-from services.ops.metrics import Metrics
+from services.ops.metrics.broker_metrics import Metrics
 from services.rpc.clients.sessions import Sessions
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service

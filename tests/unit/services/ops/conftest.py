@@ -17,7 +17,7 @@ from services.broker.spine.settings import BrokerSettings
 from services.live.clock import open_clock_offset
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
-from services.ops.metrics import Metrics
+from services.ops.metrics.broker_metrics import Metrics
 from tests.memory_disk import MemoryDisk
 
 START_MS = 1_763_700_000_000

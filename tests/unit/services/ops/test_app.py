@@ -20,12 +20,12 @@ from commitlog import limits
 from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from services.broker.spine.settings import BrokerSettings
+from services.live.clients.consumers import ConsumerView
 from services.live.clock import ClockKind, open_clock_offset
-from services.live.consumers import ConsumerView
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
-from services.ops.metrics import TIMER_BOUNDS_SECONDS, Metrics
-from services.ops.sending import NewMessage
+from services.ops.messages.sending import NewMessage
+from services.ops.metrics.broker_metrics import TIMER_BOUNDS_SECONDS, Metrics
 from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000

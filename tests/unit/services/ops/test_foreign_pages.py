@@ -17,8 +17,8 @@ import pytest
 from services.auth.refusals import Refusals
 from services.ops.app import make_app
 from services.ops.gate import Demands
-from services.ops.metrics import Metrics
-from services.ops.origins import Names, host_in, names_of
+from services.ops.metrics.broker_metrics import Metrics
+from services.ops.requests.origins import Names, host_in, names_of
 
 OWN = "127.0.0.1:8088"
 TIMER = b'{"topic": "t", "body": "x", "in": "30m"}'

@@ -20,11 +20,11 @@ from starlette.routing import Route
 
 from services.auth.refusals import Refusals
 from services.front.certificates import ensure_own_files, make_https_context
-from services.ops.bodies import Bodies
 from services.ops.gate import Demands, Gate
 from services.ops.http_server import HttpLimits, HttpServer
-from services.ops.request import body_of
-from services.ops.statuses import refuse
+from services.ops.requests.bodies import Bodies
+from services.ops.requests.request import body_of
+from services.ops.requests.statuses import refuse
 from tidewheel.errors import TidewheelError
 
 SECONDS = 60

@@ -14,7 +14,7 @@ from commitlog.message import Message
 from consumequeue.filter import EVERYTHING
 from services.broker.spine.finding import MessageLookup
 from services.broker.spine.reading import ArrivedMessages
-from services.ops import messages
+from services.ops.messages import messages
 
 Desk = Any
 AtDesk = Callable[..., None]

@@ -15,8 +15,8 @@ from commitlog import limits
 from consumequeue.filter import EVERYTHING
 from services.auth.vault import KEY_BYTES
 from services.ops.openapi import document
+from services.ops.requests.statuses import ErrorAnswer
 from services.ops.routes import OPERATIONS
-from services.ops.statuses import ErrorAnswer
 
 GROUPS: list[tuple[str, str, object]] = [
     ("get", "/api/groups", None),

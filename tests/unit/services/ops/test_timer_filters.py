@@ -10,7 +10,7 @@ from typer.main import get_command
 
 from services.cli.timers.timer import app
 from services.console.pages.calendar import FILTER
-from services.ops.timers import FilterQuery
+from services.ops.timers.timers import FilterQuery
 
 NAMES = {one.alias or name for name, one in FilterQuery.model_fields.items()}
 

@@ -20,7 +20,7 @@ from services.auth.vault import KEY_BYTES
 from services.cluster.forwarding.http_calls import _COMMANDS
 from services.ops.app import make_app
 from services.ops.gate import Demands
-from services.ops.metrics import Metrics
+from services.ops.metrics.broker_metrics import Metrics
 from services.ops.needs import NEEDS, whole_broker
 from services.ops.routes import OPERATIONS
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from services.broker.spine.settings import BrokerSettings
-from services.live.client_metrics import ClientMetrics
+from services.live.clients.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
 from services.rpc.clients.sessions import Sessions
 from services.rpc.generated import definition_pb2 as wire

@@ -14,7 +14,7 @@ from commitlog.message import MessageType
 from services.broker.spine.settings import BrokerSettings
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
-from services.ops.metrics import Metrics
+from services.ops.metrics.broker_metrics import Metrics
 from services.process.ports import listen_on
 from services.server.parts import Ready, count_boot, ready_file, serving_http
 from services.settings.config import Address, HttpAddress

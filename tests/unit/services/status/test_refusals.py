@@ -6,7 +6,8 @@ import pytest
 
 from services.auth.signature import Reason
 from services.front import admission, port
-from services.ops import callers, gate
+from services.ops import gate
+from services.ops.requests import callers
 from services.rpc import guard
 from services.rpc.clients import client_room
 from services.status.refusals import advice

@@ -19,7 +19,7 @@ from services.broker.spine.values import Resolution, SendReceipt
 from services.cli.messages.msg import lines
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app
-from services.ops.metrics import Metrics
+from services.ops.metrics.broker_metrics import Metrics
 from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000

@@ -30,9 +30,9 @@ from services.cluster.forwarding import http_calls as http_forwarding
 from services.cluster.forwarding.http_calls import Chunks, ClusterHttp
 from services.cluster.identity import Member
 from services.cluster.peers import SECRET
-from services.ops import request as ops_request
-from services.ops.bodies import Bodies
 from services.ops.gate import Demands
+from services.ops.requests import request as ops_request
+from services.ops.requests.bodies import Bodies
 from tests.memory_disk import MemoryDisk
 
 

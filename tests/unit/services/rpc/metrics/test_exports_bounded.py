@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from commitlog import limits
-from services.live import client_metrics
+from services.live.clients import client_metrics
 from services.rpc.generated import service_pb2 as service
 from services.rpc.metrics.metrics_export import EXPORT_BYTES_MAX, EXPORT_SERIES_MAX, OPENCENSUS, OTLP
 from services.rpc.serving.service import CallRefused

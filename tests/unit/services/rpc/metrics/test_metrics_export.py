@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 from commitlog.message import MessageType
 from services.auth.rights import Kind, Verb
 from services.broker.groups.group_values import GroupStart
-from services.live.client_metrics import Histogram, Key
+from services.live.clients.client_metrics import Histogram, Key
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import opencensus_pb2 as opencensus
 from services.rpc.generated import service_pb2 as service

@@ -27,9 +27,9 @@ from services.front.admission import Limits
 from services.front.connection import ServerState
 from services.front.grpc_wire import frame_message
 from services.front.port import Port
-from services.live.client_metrics import ClientMetrics
+from services.live.clients.client_metrics import ClientMetrics
 from services.live.live_broker import LiveBroker
-from services.ops.metrics import Metrics
+from services.ops.metrics.broker_metrics import Metrics
 from services.process.event_loop import new_event_loop
 from services.rpc.clients.sessions import Sessions
 from services.rpc.generated import definition_pb2 as wire

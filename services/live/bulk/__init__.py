@@ -1,0 +1,1 @@
+"""Tasks, which apply a verb to many items at a bounded pace."""

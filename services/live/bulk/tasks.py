@@ -1,0 +1,324 @@
+"""Runs background tasks. A task processes many items, and can be monitored and stopped.
+
+    start -> count the matches -> a batch -> its flush -> next batch -> ... -> DONE
+                 |                   |
+                 +-------------------+-> STOPPED: by an operator, by an error, by loss of the starter's
+                                                  right, or with the broker
+
+Rules:
+- After each batch, a task waits until the batch is durable. Other callers are served meanwhile.
+- A task processes only items stored before its start (`end_offset`), each of them once.
+- A task with a limit ends after that number of items, in the order in which they are found.
+- Items are counted by verdict, or by error code if the operation was refused.
+- Like a long poll, a user's task requires a valid token and the user's rights until it ends (`Watch`). If the
+  token is revoked, the task finishes the current batch and stops.
+- Each batch is stored with its verdicts (`services.broker.task_items`).
+- Tasks exist only in memory, so a restart stops them. Finished batches are durable, and the remaining items
+  are unchanged. The journal records each task's result and survives a restart. If a task has no result in the
+  journal, a crash has interrupted it.
+
+For the operations and their items, see `services.live.bulk.timer_tasks`,
+`services.live.bulk.dead_letter_tasks`, and `services.live.bulk.move_tasks`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, Generic, Protocol, TypeVar
+from uuid import uuid4
+
+import structlog
+
+from commitlog import limits
+from services.broker.journal import JournalEntry
+from services.broker.task_items import ItemsPage, TaskItem
+from services.live.live_broker import LiveBroker
+from tidewheel.errors import AccessRefused, Busy, NotFound, TidewheelError
+
+log = structlog.get_logger()
+
+
+class TaskRequest(Protocol):
+    """What a task does with each item, and why."""
+
+    @property
+    def verb(self) -> Enum:
+        """The operation on each item."""
+
+    @property
+    def reason(self) -> str:
+        """The reason given by the user, or empty."""
+
+    @property
+    def limit(self) -> int:
+        """Maximum number of items to process, or 0 for all items."""
+
+
+Order = TypeVar("Order", bound=TaskRequest)
+"""The type of a task order."""
+
+
+Item = TypeVar("Item")
+
+
+Watch = Callable[[Callable[[AccessRefused], None]], Callable[[], None]]
+"""Watches the rights of the user who started a task, and returns a function that ends the watch.
+
+The argument is called once if the user loses a required right.
+"""
+
+
+BATCHES_PER_SECOND: Final = 10
+
+
+def batch_size(per_second: float) -> int:
+    """Return the maximum batch size for a rate in items per second, or for no limit if 0."""
+    if not per_second:
+        return limits.TASK_SLICE
+    return min(limits.TASK_SLICE, max(1, int(per_second / BATCHES_PER_SECOND)))
+
+
+def pause_seconds(per_second: float, count: int) -> float:
+    """Return the minimum time in seconds to process `count` items at this rate."""
+    return count / per_second if per_second else 0
+
+
+def ignore_task_end(ended: Callable[[AccessRefused], None]) -> Callable[[], None]:
+    """Watch nothing. The caller cannot lose its rights."""
+    return lambda: None
+
+
+class TaskState(Enum):
+    """A task's state. If STOPPED, `Task.why` contains the reason."""
+
+    RUNNING = "running"
+    DONE = "done"
+    STOPPED = "stopped"
+
+
+@dataclass(slots=True)
+class Preview:
+    """The number of items by verdict, with the reasons for verdicts that leave items unchanged."""
+
+    by_verdict: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Task(Generic[Order]):
+    """A task and its progress.
+
+    The event `stop_requested` is set when the task must stop. If the task ends early, `why` contains the
+    reason. `reasons` contains the reason for the first item of each verdict that left items unchanged.
+    `first_items` is the offset of the first item record of the task. `items_at` is the log offset at which
+    all item records of the task are durable.
+    """
+
+    id: str
+    order: Order
+    started_ms: int
+    end_offset: int
+    matched: int | None = None
+    state: TaskState = TaskState.RUNNING
+    by_verdict: Counter[str] = field(default_factory=Counter)
+    ended_ms: int | None = None
+    why: str = ""
+    reasons: dict[str, str] = field(default_factory=dict)
+    stop_requested: asyncio.Event = field(default_factory=asyncio.Event)
+    first_items: int | None = None
+    items_at: int = 0
+
+    @property
+    def done(self) -> int:
+        """Number of processed items."""
+        return self.by_verdict.total()
+
+    def admit(self, items: Sequence[Item]) -> Sequence[Item]:
+        """Return the items of a page that the order's limit still allows."""
+        return items[: max(0, self.order.limit - self.done)] if self.order.limit else items
+
+    def refuse(self, error: TidewheelError) -> str:
+        """Return the error code as the verdict on an item, and keep the message of the first such error."""
+        self.reasons.setdefault(error.code, str(error))
+        return error.code
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the task has reached its limit."""
+        return 0 < self.order.limit <= self.done
+
+
+class Tasks(ABC, Generic[Order]):
+    """The running tasks of one kind, and the most recent ended tasks."""
+
+    what: str
+    """The plural noun that is used for the items in log messages and error messages."""
+    command: str
+    """The group of commands that lists the tasks."""
+
+    def __init__(self, live: LiveBroker) -> None:
+        self._live = live
+        self._tasks: dict[str, Task[Order]] = {}
+        self._runs: dict[str, asyncio.Task[None]] = {}
+
+    @abstractmethod
+    def check(self, order: Order) -> None:
+        """Raise an error if an order cannot be carried out."""
+
+    @abstractmethod
+    def _end_offset(self, order: Order) -> int:
+        """Return the offset below which a new task processes items."""
+
+    @abstractmethod
+    async def _process_items(self, task: Task[Order]) -> None:
+        """Count the matching items, and process them until none are left or `task.why` is set."""
+
+    def start(self, order: Order, watch: Watch = ignore_task_end) -> Task[Order]:
+        """Start a task. Raise `Busy` if too many tasks are running.
+
+        The task stops if `watch` reports the loss of a required right.
+        """
+        self.check(order)
+        if len(self._runs) >= limits.TASKS_RUNNING_MAX:
+            raise Busy(f"{len(self._runs)} tasks over {self.what} are running: wait for one, or stop one.")
+        task = Task(uuid4().hex[:12], order, self._live.now_ms(), self._end_offset(order))
+        self._tasks[task.id] = task
+        run = self._runs[task.id] = asyncio.create_task(self._run(task))
+        unwatch = watch(lambda error: self._stop_task(task, f"its starter lost the right: {error.detail}"))
+        run.add_done_callback(lambda _: self._finish_task(task, unwatch))
+        self._drop_oldest_ended()
+        verb = order.verb.value
+        log.info("task begins", what=self.what, task=task.id, verb=verb, reason=order.reason)
+        return task
+
+    def list_tasks(self) -> list[Task[Order]]:
+        """Return all running and retained tasks, newest first."""
+        return list(reversed(self._tasks.values()))
+
+    def get(self, task_id: str) -> Task[Order]:
+        """Return the task with a given id. Raise `NotFound` if the task does not exist."""
+        task, name = self._tasks.get(task_id), task_id[:80]
+        if task is not None:
+            return task
+        if self._page(task_id, None, 1) is None:
+            found = f"There is no task {name!r} over {self.what}, and the log contains no items of it."
+        else:
+            found = (
+                f"The task {name!r} ended with an earlier process of the broker. The items that it handled, "
+                f"with their verdicts: tidewheel {self.command} tasks {name} --items."
+            )
+        raise NotFound(
+            f"{found} The start and the result of a task are in the journal: tidewheel journal --about "
+            f"{name}. Without a result, a crash interrupted it: count the {self.what} of the filter, and "
+            "begin a new task for them."
+        )
+
+    def read_items(self, task_id: str, after: tuple[int, int] | None, count_max: int) -> ItemsPage:
+        """Return a page of a task's items. The task may be older than the broker process.
+
+        Raise `NotFound` if the task is unknown and the log contains none of its items.
+        """
+        page = self._page(task_id, after, count_max)
+        if page is not None:
+            return page
+        self.get(task_id)
+        return ItemsPage([], None)
+
+    def _page(self, task_id: str, after: tuple[int, int] | None, count_max: int) -> ItemsPage | None:
+        return self._live.query(self._live.core.task_items.page, task_id, self.what, after, count_max)
+
+    async def stop(self, task_id: str) -> Task[Order]:
+        """Stop a task after its current batch. An ended task is not changed."""
+        task, run = self.get(task_id), self._runs.get(task_id)
+        if run is not None:
+            self._stop_task(task, "an operator stopped it")
+            await asyncio.wait([run])
+        return task
+
+    async def close(self) -> None:
+        """Stop all tasks before the broker stops."""
+        for task_id in self._runs:
+            self._stop_task(self._tasks[task_id], "the broker ends")
+        if self._runs:
+            await asyncio.wait(self._runs.values())
+
+    def _stop_task(self, task: Task[Order], why: str) -> None:
+        """Stop a task after its current batch, or immediately if it is still counting.
+
+        An ended task is not changed.
+        """
+        if self._runs[task.id].done():
+            return
+        task.why = task.why or why
+        task.stop_requested.set()
+        if task.matched is None:
+            self._runs[task.id].cancel()
+
+    async def _run(self, task: Task[Order]) -> None:
+        try:
+            await self._process_items(task)
+            await self._live.wait_until_durable(task.items_at)
+        except TidewheelError as error:
+            task.why = str(error)
+        except Exception as bug:
+            task.why = f"it broke: {bug!r}"
+            raise
+
+    async def _gather(self, task: Task[Order], verbs: Iterable[tuple[TaskItem, Awaitable[str]]]) -> None:
+        """Wait for the verdicts on a batch, count them, and store the items.
+
+        An item whose operation fails has no verdict. The first error is raised after all operations have
+        ended.
+        """
+        slice_ = list(verbs)
+        results = await asyncio.gather(*(verb for _, verb in slice_), return_exceptions=True)
+        done = [
+            item._replace(verdict=result)
+            for (item, _), result in zip(slice_, results, strict=True)
+            if isinstance(result, str)
+        ]
+        self._record_items(task, done)
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+
+    def _record_items(self, task: Task[Order], done: Sequence[TaskItem]) -> None:
+        """Count a batch of items by verdict, and store the items if all nodes of the cluster support this."""
+        task.by_verdict.update(item.verdict for item in done)
+        if done and self._live.core.task_items.is_enabled:
+            add = self._live.core.task_items.add_items
+            added = self._live.call_with_time(add, task.id, self.what, task.first_items, done)
+            task.first_items, task.items_at = added.first, added.durable_at
+
+    def _finish_task(self, task: Task[Order], unwatch: Callable[[], None]) -> None:
+        """Set a task's final state, and remove its asyncio task."""
+        unwatch()
+        assert task.state is TaskState.RUNNING, "a task ends twice"
+        task.state = TaskState.STOPPED if task.why else TaskState.DONE
+        task.ended_ms = self._live.now_ms()
+        del self._runs[task.id]
+        log.info("task ends", task=task.id, state=task.state.value, why=task.why, **task.by_verdict)
+        with suppress(TidewheelError):  # If the core is being rebuilt, the journal entry is lost.
+            self._live.call_with_time(self._live.core.journal.add_entry, self._entry_of(task))
+
+    def _entry_of(self, task: Task[Order]) -> JournalEntry:
+        """Return the journal entry for the end of a task.
+
+        The entry for the start contains the user and the filter.
+        """
+        counts = " ".join(f"{verdict}={count}" for verdict, count in sorted(task.by_verdict.items()))
+        about = f"id={task.id} matched={task.matched} {counts}"
+        verb = f"{self.what}: task ended ({task.order.verb.value})"
+        return JournalEntry("", "", "", verb, about, task.order.reason, task.state.value, task.why)
+
+    def _drop_oldest_ended(self) -> None:
+        """Drop the oldest ended tasks beyond `TASKS_KEPT_MAX`."""
+        ended = [task_id for task_id in self._tasks if task_id not in self._runs]
+        for task_id in ended[: max(0, len(self._tasks) - limits.TASKS_KEPT_MAX)]:
+            del self._tasks[task_id]

@@ -1,0 +1,1 @@
+"""Connected clients, and the calls that wait for messages."""

@@ -1,0 +1,147 @@
+"""Delivers transaction check-backs by long polling, for producers without a Telemetry stream.
+
+    poll of topics --> open --> check-back for a half of a topic   --> response with the half
+                            --> timeout, or the broker stops       --> response without halves
+
+Rules:
+- A poll waits in the queue of each of its topics. It leaves the queues when it has `count_max` check-backs or
+  RECEIVE_BYTES_MAX bytes of messages. The first check-back wakes the poll's task. Until the task runs, the
+  poll accepts more check-backs.
+- A topic's check-backs rotate over its polls. After each check-back, the poll moves to the end of the queue.
+- The first poll for a topic triggers the check-backs for half messages that wait for a producer. Each
+  check-back then triggers the next one.
+- Unsent check-backs use at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message. A topic delayed by
+  this limit resumes when memory becomes available.
+- A producer answers a check-back with an ordinary request to end the transaction. If a poll is aborted, the
+  topic's check-back policy determines when its check-backs are repeated.
+
+Between two polls, a producer receives no check-backs. A half message that becomes due meanwhile waits for the
+next poll and needs no timer. Memory usage is one entry per topic of each open poll.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from commitlog import limits
+from commitlog.message import Message
+from services.broker.spine.values import CheckBackRequest
+from services.live.clients.long_polls import LongPolls
+from services.live.errors import BrokerBroken, StoreUnavailable
+from services.live.transactions import ProducerView
+
+Read = Callable[[], Message | None]
+"""Returns a half message with times in real time, or None if the message is damaged."""
+
+
+@dataclass(slots=True, frozen=True)
+class PolledHalf:
+    """A transaction check-back and its half message."""
+
+    transaction_id: str
+    topic: str
+    message: Message
+
+
+@dataclass(slots=True, eq=False)
+class CheckBackPoll:
+    """An open poll and its pending check-backs."""
+
+    client_id: str
+    count_max: int
+    topics: tuple[str, ...]
+    halves: list[PolledHalf] = field(default_factory=list)
+    held_bytes: int = 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the poll can take another check-back."""
+        return len(self.halves) < self.count_max and self.held_bytes < limits.RECEIVE_BYTES_MAX
+
+
+class CheckBackPolls:
+    """The open polls of each topic. `came` is called for the first poll of a topic."""
+
+    def __init__(self, long_polls: LongPolls, came: Callable[[str], None]) -> None:
+        self._long_polls, self._came = long_polls, came
+        self._lines: dict[str, dict[CheckBackPoll, None]] = {}
+        self._held_bytes = 0
+        self._short = dict[str, None]()
+        """Topics with an open poll whose check-backs are delayed by the memory limit."""
+
+    @contextmanager
+    def open_poll(self, client_id: str, topics: Iterable[str], count_max: int) -> Iterator[CheckBackPoll]:
+        """Open a poll for `topics` within the block."""
+        poll = CheckBackPoll(client_id, count_max, tuple(topics))
+        alone = [topic for topic in poll.topics if topic not in self._lines]
+        for topic in poll.topics:
+            self._lines.setdefault(topic, {})[poll] = None
+        try:
+            for topic in alone:
+                self._came(topic)
+            yield poll
+        finally:
+            self._remove_poll(poll)
+
+    async def wait(self, poll: CheckBackPoll, seconds: float) -> None:
+        """Wait until the poll has a check-back, the timeout expires, or the broker stops."""
+        if not poll.halves:
+            await self._long_polls.wait(poll, seconds)
+
+    def set_held_bytes(self, poll: CheckBackPoll, count_bytes: int) -> None:
+        """Set the memory usage of a poll's check-backs in bytes.
+
+        Set to 0 after the response has been sent. If memory becomes available, delayed topics resume.
+        """
+        self._held_bytes += count_bytes - poll.held_bytes
+        poll.held_bytes = count_bytes
+        assert self._held_bytes >= 0, "more bytes were released than held"
+        if not self._is_full:
+            short, self._short = self._short, {}
+            for topic in short:
+                if topic in self._lines:  # If no poll is open, the next poll restarts the check-backs.
+                    with suppress(StoreUnavailable, BrokerBroken):
+                        self._came(topic)
+
+    def add_check_back(self, question: CheckBackRequest, read: Read) -> str:
+        """Add a check-back to the next poll of its topic. Return the poll's client id.
+
+        Return "" if the topic has no open poll, the memory limit is reached, or the half message is damaged.
+        """
+        line = self._lines.get(question.topic, {})
+        if line and self._is_full:
+            self._short[question.topic] = None
+            return ""
+        poll = next(iter(line), None)
+        message = None if poll is None else read()
+        if poll is None or message is None:
+            return ""
+        poll.halves.append(PolledHalf(question.transaction_id, question.topic, message))
+        self.set_held_bytes(poll, poll.held_bytes + len(message.body))
+        if poll.has_room:
+            del line[poll]
+            line[poll] = None
+        else:
+            self._remove_poll(poll)
+        self._long_polls.notify(poll)
+        return poll.client_id
+
+    @property
+    def _is_full(self) -> bool:
+        return self._held_bytes >= limits.COMMANDS_WAITING_ALL_BYTES_MAX
+
+    def _remove_poll(self, poll: CheckBackPoll) -> None:
+        for topic in poll.topics:
+            line = self._lines.get(topic, {})
+            line.pop(poll, None)
+            if not line:
+                self._lines.pop(topic, None)
+
+    def producer_views(self, topic: str = "") -> list[ProducerView]:
+        """Return the producers with an open poll for `topic`, or for any topic if empty."""
+        lines = self._lines if not topic else {topic: self._lines.get(topic, {})}
+        return [
+            ProducerView(name, one.client_id, True) for name, line in sorted(lines.items()) for one in line
+        ]

@@ -1,0 +1,1 @@
+"""The operations on topics, groups, clients, users and the clock, and the journal of operations."""

@@ -1,0 +1,1 @@
+"""Operations on many items: tasks, and the verbs that tasks run."""

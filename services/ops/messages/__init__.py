@@ -1,0 +1,1 @@
+"""The operations on messages: send, read, search, receive and acknowledge."""

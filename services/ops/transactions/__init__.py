@@ -1,0 +1,1 @@
+"""The operations on transactions, for producers and for operators."""
