@@ -2,7 +2,7 @@
 
 | threat                                     | protection                                                    |
 |--------------------------------------------|---------------------------------------------------------------|
-| a page of another site or port             | `ops/requests/origins.py`: Host, Origin, Sec-Fetch-Site; Origin        |
+| a page of another site or port             | Host, Origin, Sec-Fetch-Site (`origins.py`); Origin           |
 |                                            | required for POST; SameSite=Strict cookie                     |
 | a script or style in a name or a body      | Jinja escaping; `default-src 'self'` without exceptions       |
 | a console page in a frame of another site  | `frame-ancestors 'none'`                                      |

@@ -364,8 +364,8 @@ def test_the_commands_of_the_ten_tasks_run(tmp_path: Path) -> None:
         broker.post("/api/messages", {"topic": "orders", "body": "1042", "keys": ["order:1042"]})
         write_run(tmp_path / "audit-out", "20261122T020000Z")
         place, only_shown = Place(tmp_path, broker), commands.pop(commands.index(ONLY_SHOWN))
-        with pytest.raises(AssertionError, match="nothing was done: add --yes"):
-            run_line(place, shlex.split(only_shown))
+        shown = run_tidewheel(place, shlex.split(only_shown)[1:], {})
+        assert "nothing was done: add --yes" in shown
         block = Block("docs/console.md", 0, "bash", "\n".join(commands))
         prepare(place, block)
         run_bash(place, block)

@@ -302,7 +302,7 @@ def stop(world: World) -> Case:
     def is_done() -> bool:
         return bool(world.api.get("dead-letters", "tasks", task)["state"] == "stopped")
 
-    return Case(f"/tasks/one?kind=dead-letters&id={task}", {}, "items were changed", is_done)
+    return Case(f"/tasks/one?kind=dead-letters&id={task}", {}, "items were handled", is_done)
 
 
 def verify(world: World) -> Case:

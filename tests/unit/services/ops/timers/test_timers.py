@@ -469,7 +469,7 @@ def test_the_items_of_a_task_are_listed_in_its_order_with_their_verdicts(at_desk
         whole = (await desk.get(f"/tasks/{task['id']}/items", limit=1_000))["items"]
         assert whole == found
         twice = [one for other in others for one in await items_of(desk, other["id"])]
-        assert sorted({one["verdict"] for one in twice}) == ["ALREADY", "CANCELLED"]
+        assert {"CANCELLED"} <= {one["verdict"] for one in twice} <= {"ALREADY", "CANCELLED"}
         assert len(twice) == sum([(await desk.get(f"/tasks/{one['id']}"))["done"] for one in others])
         none = await desk.ended((await desk.post("/tasks", wanted, 202))["id"])
         assert await items_of(desk, none["id"]) == []
