@@ -40,7 +40,8 @@ except ImportError:  # older commits, measured too, have no rooms
     from services.rpc.endpoints import Advertised  # type: ignore[import-not-found, no-redef]
     from services.rpc.service import stream_to  # type: ignore[import-not-found, no-redef]
     from services.rpc.sessions import Sessions  # type: ignore[import-not-found, no-redef]
-    from services.rpc.turns import Call, CallScheduler  # type: ignore[import-not-found, no-redef]
+    from services.rpc.turns import Call  # type: ignore[import-not-found, no-redef]
+    from services.rpc.turns import Turns as CallScheduler  # type: ignore[no-redef]
 
 HAS_BYTES = "request_bytes" in Call.__slots__
 """Whether a call is told the bytes that its request came in: by older commits it is not."""

@@ -106,7 +106,8 @@ def take_pictures(cookie: str, site: str, folder: Path) -> None:
             ("narrow", NARROW, False, MAIN_PAGES),
             ("dark", WIDE, True, MAIN_PAGES),
         ):
-            tab = Tab(pipe, (width, HEIGHT), is_dark=is_dark)
+            tab = Tab(pipe, (width, HEIGHT))
+            tab.show_as((width, HEIGHT), is_dark=is_dark)
             tab.set_cookie(site, name, value)
             for page in pages:
                 tab.open(site + page)
