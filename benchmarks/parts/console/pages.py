@@ -99,6 +99,7 @@ def take_pictures(cookie: str, site: str, folder: Path) -> None:
     """Write a picture of each page: wide; of the main ones also narrow and dark."""
     folder.mkdir(parents=True, exist_ok=True)
     profile = folder / "profile"
+    profile.mkdir(exist_ok=True)
     with chromium(profile) as pipe:
         name, _, value = cookie.partition("=")
         for label, width, is_dark, pages in (
