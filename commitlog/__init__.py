@@ -1,1 +1,1 @@
-"""Implements storage, including the record format, the log, the disk interface, and the limits."""
+"""Implements the storage layer: the record format, log, disk interface, and limits."""

@@ -1,21 +1,21 @@
 """The table limits that `apply` enforces.
 
-They depend on the version in the log, so that all nodes that read the log drop the same rows.
+The limits depend on the version in the log, so that all nodes reading it drop the same rows.
 
-Each table of the broker state has a maximum size. If a table is too large, the next record drops a row.
-Programs with different limits would build different tables from the same log, for example during a rolling
-upgrade. The limits are therefore rows of `BY_VERSION`:
+Each table of the broker state has a maximum size. If a table is too big, applying the next record drops a
+row. Programs with different limits would build different tables from the same log, for example during a
+rolling upgrade. The limits are therefore rows of `BY_VERSION`:
 
     the fold of the shared log       the finalized version (`sharedlog.versions`)
     the leader's epoch record        contains the version    (`services.broker.spine.epoch`)
     `apply`, from that record on     uses the row of the highest version up to this version
 
 Rules
-1. `apply` uses only the limits in `BY_VERSION`. It uses no settings, and no constants that may differ between
-   program versions (`tests/unit/services/broker/test_apply_reads.py`).
-2. A row of `BY_VERSION` never changes. To change a limit, add a row with a new version, and increase
-   `sharedlog.versions.SUPPORTED` and `commitlog.store_format.VERSION`. A program without the new row then
-   cannot join a cluster or open a store that may use the row.
+1. `apply` uses only the limits in `BY_VERSION`. It uses neither settings nor constants that may differ
+   between program versions (`tests/unit/services/broker/test_apply_reads.py`).
+2. Rows of `BY_VERSION` are never changed. To change a limit, add a row with a new version, and increase
+   `sharedlog.versions.SUPPORTED` and `commitlog.store_format.VERSION`. A program that lacks the new row can
+   then neither join a cluster nor open a store that may use it.
 3. A store outside a cluster always uses the row for `OLDEST`.
 
 Weak spot: a version finalized during a leader's term takes effect in the next epoch.
@@ -31,7 +31,7 @@ OLDEST: Final = 3
 
 
 class AppliedLimits(NamedTuple):
-    """Table limits of a version. Durations are in milliseconds of store time."""
+    """Table limits for a version. Durations are in milliseconds of store time."""
 
     half_receipts_kept_ms: int
     """How long the receipt of a half message is kept."""
@@ -62,6 +62,6 @@ BY_VERSION: Final[Mapping[int, AppliedLimits]] = {
 
 
 def row_of(version: int) -> int:
-    """Return the highest version in `BY_VERSION` up to `version`."""
+    """Return the highest version in `BY_VERSION` not above `version`."""
     assert version >= OLDEST, f"version {version} is of no log"
     return max(one for one in BY_VERSION if one <= version)

@@ -1,4 +1,4 @@
-"""Checks that Python assertions are enabled. Every process that runs the core needs them.
+"""Checks that Python assertions are enabled. Every process that runs the core requires them.
 
 A failed assertion stops the process before it writes an invalid state to disk. `python -O`, `-OO`, and
 PYTHONOPTIMIZE remove all assertions. The entry points of the core (the command line and `Broker.recover`)

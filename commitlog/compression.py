@@ -1,21 +1,21 @@
 """Converts compressed message bodies for clients.
 
 The RocketMQ 5 protocol supports plain and gzip bodies. RocketMQ stores may also contain other formats. Bit
-0x1 of sys_flag marks a compressed body, and the bits 0x700 hold the compression type:
+0x1 of sys_flag marks a compressed body, and bits 0x700 hold the compression type:
 
     0x000, 0x300   zlib from clients of RocketMQ 4, or gzip from clients of RocketMQ 5 (determined by the
                    first bytes)
     0x100          LZ4 frame
     0x200          Zstandard
 
-Gzip bodies go to clients unchanged. Other bodies stay compressed on disk and are decompressed on delivery.
+Gzip bodies are delivered unchanged. Other bodies stay compressed on disk and are decompressed on delivery.
 Most compressed bodies in a Tidewheel log are gzip. The C++ client, however, sends zlib bodies that are
 declared as gzip, and clients in other languages cannot read them. `tidewheel[import]` installs the LZ4 and
-Zstandard libraries. A body is delivered as stored if it cannot be decompressed or would be larger than
-`limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX`. Tools have the limit `BODY_UNPACKED_BYTES_MAX`. The body CRC
-ensures that the stored body is the one that was sent. Clients check the 4 MiB limit before compression. A
-larger body is an attempt to block the event loop (150 ms for 60 MiB), or comes from a broker with other
-settings.
+Zstandard libraries. A body is delivered as stored if it cannot be decompressed or if its decompressed size
+would exceed `limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX`. For tools, the limit is `BODY_UNPACKED_BYTES_MAX`.
+The body CRC ensures that the stored body is the one that was sent. Clients check the 4 MiB limit before
+compressing a body. A larger body comes from an attempt to block the event loop (150 ms for 60 MiB) or from a
+broker with other settings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LIBRARIES: Final = {_LZ4: "lz4.frame", _ZSTD: "zstandard"}
 
 
 def to_client_format(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
-    """Return a body that clients can read, and whether it is gzip.
+    """Return a body that clients can read and whether it uses gzip.
 
     Raise `LibraryMissing` if the compression library is not installed.
     """
@@ -54,7 +54,7 @@ def to_client_format(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
 
 
 def unpacked_bytes(stored: bytes, given: bytes) -> int:
-    """Return the maximum number of bytes that delivering a body has decompressed.
+    """Return the maximum number of bytes decompressed to deliver a body.
 
     Even a body delivered as stored may have been decompressed up to the limit.
     """
@@ -101,7 +101,7 @@ def _load(library: str) -> ModuleType:
 def _unpack_zlib(body: bytes, bytes_max: int) -> bytes:
     """Decompress zlib or gzip data.
 
-    The 32 in the window bits enables format detection.
+    Adding 32 to the window bits enables format detection.
     """
     unpacker = zlib.decompressobj(zlib.MAX_WBITS | 32)
     return _whole(unpacker, unpacker.decompress(body, bytes_max + 1))
@@ -113,7 +113,7 @@ def _unpack_lz4(body: bytes, bytes_max: int) -> bytes:
 
 
 def _whole(unpacker: Any, unpacked: bytes) -> bytes:
-    """Return the decompressed body. Raise `ValueError` if it is truncated or has trailing bytes."""
+    """Return the decompressed body. Raise `ValueError` if the data is truncated or has trailing bytes."""
     if not unpacker.eof or unpacker.unused_data:
         raise ValueError("the body does not end where its compression does")
     return unpacked

@@ -7,14 +7,14 @@ A row that is about to change is copied first.
     before_change     the row for a key is copied before its value is modified in place or removed
 
 Rules:
-- Copied rows are those at the time of the capture. Keys added after the capture are not included.
+- Rows are copied as they were at the time of the capture. Keys added after the capture are not included.
 - A copied row never changes. A worker thread converts rows to JSON (`commitlog.snapshot`).
-- A table has at most one incomplete capture. A second capture first copies the remaining rows of the first
+- A table can have only one incomplete capture. A second capture first copies the remaining rows of the first
   one.
 
 Cost: 0.9 us per row for queues with one entry in memory, and up to 2.2 ms per batch of 1,000 rows. Until all
-rows are copied, each change to the table needs two dictionary lookups. Weak spot: copying the references is a
-single step of 0.5 ms for 20,000 keys, 6 ms for 80,000 keys, and 41 ms for 800,000 keys.
+rows have been copied, each change to the table costs two dictionary lookups. Weak spot: the references are
+copied in a single step, which takes 0.5 ms for 20,000 keys, 6 ms for 80,000 keys, and 41 ms for 800,000 keys.
 
 Source: the copy-on-update checkpoint in Cao et al., "Fast Checkpoint Recovery Algorithms for Frequently
 Consistent Applications", SIGMOD 2011.
@@ -31,10 +31,10 @@ Value = TypeVar("Value")
 
 
 class DeferredRows(Generic[Key, Value]):
-    """The rows of a table when this object was created.
+    """The rows of a table as of the creation of this object.
 
-    `row` builds a row from a key and the result of `taken`. `taken` runs in the thread of the table, and
-    `row` in any thread. If `taken` returns None, there is no row.
+    `row` builds a row from a key and the result of `taken`. `taken` runs in the table's thread, and `row` may
+    run in any thread. If `taken` returns None, the row is omitted.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class DeferredRows(Generic[Key, Value]):
         return (self._row(key, taken) for key, taken in self.items())
 
     def items(self) -> Iterator[tuple[Key, Any]]:
-        """Return each key and the copy of its value.
+        """Return all keys with the copies of their values.
 
         Until all rows are copied, call this method only in the table's thread.
         """
@@ -66,14 +66,14 @@ class DeferredRows(Generic[Key, Value]):
         return ((key, taken) for key, taken in rows if taken is not None)
 
     def before_change(self, key: Key) -> None:
-        """Copy the row of a key before its value changes, if it has not been copied."""
+        """Copy the row of a key before its value changes, unless it has already been copied."""
         if self.is_open and key in self._values and key not in self._taken:
             self._taken[key] = self._take(self._values[key])
 
     def take(self, count: int) -> int:
         """Copy up to `count` rows. Return the number of keys visited.
 
-        The result is lower than `count` only at the end of the table.
+        This is less than `count` only at the end of the table.
         """
         looked_at = 0
         for key in islice(self._left, count):

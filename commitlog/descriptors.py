@@ -4,16 +4,16 @@
 
 Rules:
 - A descriptor in use is never closed, because the operating system may reuse its number for another file.
-- A deleted or renamed file leaves the cache. Threads may keep using its descriptor, but `take` no longer
+- The cache drops deleted and renamed files. Threads may keep using its descriptor, but `take` no longer
   returns it.
 - Files with unsynced bytes are closed last, after a sync. Without the sync, the kernel would discard a write
-  error with the last descriptor of the file, and a later sync would succeed. If the sync fails, the file is
-  closed anyway, and the next sync of the file fails (`take_failure`). The error is not raised at once,
+  error when the file's last descriptor is closed, and a later sync would succeed. If the sync fails, the file
+  is closed anyway, and the next sync of the file fails (`take_failure`). The error is not raised immediately,
   because the caller was opening another file. A sync calls `take` before `take_failure`. A file in use is
-  never closed, so no failure can appear between the two.
-- At the limit on open files, the cache closes up to half of its files that are not in use, and retries.
+  never closed, so no failure can occur between the two calls.
+- When the limit on open files is reached, the cache closes up to half of its unused files and retries.
 
-Cost: taking and returning a file needs a lock and a few lookups, 0.6 us in total. The cost of closing or
+Cost: taking and returning a file takes 0.6 us in total, for a lock and a few lookups. The cost of closing or
 removing a file does not depend on the number of files.
 """
 
@@ -32,9 +32,10 @@ OUT_OF_DESCRIPTORS = frozenset((errno.EMFILE, errno.ENFILE))
 
 
 class OpenFile:
-    """An open file with its state and its number of users.
+    """An open file with its state and number of users.
 
-    `own` holds further descriptors of the file, rarely more than one. One thread at a time uses each of them.
+    `own` holds additional descriptors of the file, but rarely more than one. Each is used by only one thread
+    at a time.
     """
 
     __slots__ = ("descriptor", "failed_syncs", "is_forgotten", "is_unsynced", "own", "path", "users")
@@ -57,7 +58,7 @@ class OpenFile:
 
 
 class Descriptors:
-    """A cache of open files by path. `open_file` opens a file and may raise OSError."""
+    """Caches open files by path. `open_file` opens a file and may raise OSError."""
 
     def __init__(self, open_max: int, open_file: Callable[[str, bool], int], sync: Sync) -> None:
         self._open_max, self._open_file, self._sync = open_max, open_file, sync
@@ -74,7 +75,7 @@ class Descriptors:
         return len(self._open)
 
     def take(self, path: str, *, is_made: bool = False) -> OpenFile | None:
-        """Return the open file at a path, or None if there is none and `is_made` is false.
+        """Return the open file for a path, or None if it does not exist and `is_made` is false.
 
         The caller must call `give_back`. Raise OSError if the file cannot be opened.
         """
@@ -106,11 +107,11 @@ class Descriptors:
                 self._idle_of(one)[one.path] = one
 
     def take_failure(self, one: OpenFile | None, path: str) -> OSError | None:
-        """Return the error of a failed sync that closed the file, or None.
+        """Return the error of a failed sync before the file was closed, or None.
 
-        Each error is returned only once. The caller must take the file first (`one` is None if it does not
-        exist). Otherwise another thread could close the file after a failed sync. Concurrent syncs see the
-        failure in `failed_syncs`.
+        Each error is returned only once. The caller must take the file first (`one` is None if the file does
+        not exist). Otherwise another thread could close the file after a failed sync. Concurrent syncs detect
+        failures through `failed_syncs`.
         """
         with self._lock:
             failure = self._failures.pop(path, None)
@@ -126,7 +127,7 @@ class Descriptors:
                 self._forget(path)
 
     def forget_within(self, inside: str) -> None:
-        """Remove all files whose paths begin with a prefix from the cache."""
+        """Remove from the cache all files whose paths begin with a prefix."""
         with self._lock:
             for path in [one for one in self._open if one.startswith(inside)]:
                 self._forget(path)
@@ -151,7 +152,7 @@ class Descriptors:
         return self._idle_unsynced if one.is_unsynced else self._idle
 
     def _opened(self, path: str, is_made: bool) -> int:
-        """Open a file and return the descriptor. Close other files if necessary.
+        """Open a file and return its descriptor. Close other files if necessary.
 
         Raise OSError on failure.
         """
@@ -163,7 +164,7 @@ class Descriptors:
             return self._open_file(path, is_made)
 
     def _close_some(self, count: int) -> int:
-        """Close unused files in LRU order, synced files first. Return how many were closed."""
+        """Close unused files in LRU order, synced files first. Return the number closed."""
         closed_count = 0
         while closed_count < count and (idle := self._idle or self._idle_unsynced):
             path, one = next(iter(idle.items()))

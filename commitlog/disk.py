@@ -3,18 +3,18 @@
 Production uses `RealDisk`, and simulations use `MemoryDisk`.
 
 Paths are relative to the store and use `/` as the separator. Written data and the directory entry of a new
-file are durable only after `sync` of the file. `allocate`, `truncate`, `rename`, and `delete` are durable
-when they return. If the process ends or the power fails during an operation, the operation may be complete,
-partial, or not done. Reads return all written bytes, durable or not. Only `write`, `allocate`, and `truncate`
-create files. Any method may raise OSError after partial work.
+file are durable only after a `sync` of the file. `allocate`, `truncate`, `rename`, and `delete` are durable
+when they return. If the process ends or the power fails during an operation, it may have been performed
+fully, partly, or not at all. Reads return all written bytes, durable or not. Only `write`, `allocate`, and
+`truncate` create files. Any method may raise OSError after partial completion.
 
 After `SyncFailed`, do not trust bytes written since the last sync of the file. They can still be read, and
 another sync may succeed, but they may not be on disk: Linux marks pages as clean after a failed write. The
 bytes become durable only if they are written again and synced. They must come from a source other than the
 page cache, or be verified with a CRC. `SyncFailed` is also raised for folders. Until the folder is synced,
 files created, renamed, or deleted in it may be lost or reappear after a power failure. Directory entries are
-in the file system journal, which stops after a failure. `SyncFailed` includes the path of the file or folder.
-A file may be synced implicitly before it is closed. If that fails, the next `sync` of the file fails.
+written to the file system journal, which stops after a failure. `SyncFailed` includes the path of the file or
+folder. A file may be synced implicitly before it is closed. If that fails, the next `sync` of the file fails.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SyncFailed(OSError):
 
 
 class Disk(Protocol):
-    """File operations of a store."""
+    """File operations on a store."""
 
     def list(self, folder: str) -> list[str]:
         """Return the sorted names in a folder, or an empty list if it does not exist."""
@@ -45,29 +45,29 @@ class Disk(Protocol):
     def read(self, path: str, position: int, length: int) -> bytes:
         """Return `length` bytes from `position`.
 
-        The result is shorter at the end of the file, and b"" if there is no file.
+        Return fewer bytes at the end of the file, and b"" if the file does not exist.
         """
 
     def read_many(self, path: str, spans: Iterable[tuple[int, int]]) -> bytes:
-        """Return the bytes of the given (position, length) ranges, joined.
+        """Return the concatenated bytes of the given (position, length) ranges.
 
-        The result is shorter if a range extends beyond the end of the file.
+        Return fewer bytes if a range extends beyond the end of the file.
         """
 
     def view(self, path: str) -> View:
-        """Return a view of the whole file. It is valid until the file is truncated or deleted."""
+        """Return a view of the whole file. The view is valid until the file is truncated or deleted."""
 
     def write(self, path: str, position: int, data: bytes) -> None:
         """Write all of `data` at `position`. Create the file and its folders if necessary."""
 
     def write_synced(self, path: str, position: int, data: bytes) -> None:
-        """Write all of `data` durably, with the directory entry. Raise `SyncFailed` on failure."""
+        """Durably write all of `data` and the directory entry. Raise `SyncFailed` on failure."""
 
     def sync(self, path: str) -> None:
         """Make the data and directory entry of a file durable. Raise `SyncFailed` on failure."""
 
     def sync_many(self, paths: Sequence[str]) -> dict[str, OSError]:
-        """Sync several files in parallel. Return the errors by path."""
+        """Sync several files in parallel. Return any errors by path."""
 
     def allocate(self, path: str, length: int) -> None:
         """Extend the file with zeros to `length` bytes, and reserve the space."""
@@ -79,13 +79,13 @@ class Disk(Protocol):
         """Make the directory entries of a folder durable, if it exists."""
 
     def will_need(self, path: str) -> None:
-        """Advise the operating system to read the whole file ahead."""
+        """Advise the operating system to prefetch the whole file."""
 
     def usage(self) -> tuple[int, int]:
-        """Return the free and total bytes available to the user."""
+        """Return the user's free and total disk space in bytes."""
 
     def rename(self, path: str, new_path: str) -> None:
-        """Durably and atomically rename a synced file. Replace any file with the new name."""
+        """Durably and atomically rename a synced file. Replace any existing file of that name."""
 
     def delete(self, path: str) -> None:
         """Delete a file or a folder with its contents, if it exists."""

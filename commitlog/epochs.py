@@ -2,10 +2,10 @@
 
 The log of a broker outside a cluster has no epochs.
 
-Each epoch begins with an epoch record. Records before the first epoch record are of epoch 0 if the start of
-the log still exists, or if that record begins epoch 1. A broker outside a cluster has stored them. Otherwise
-retention has deleted an older epoch record, and their epoch is unknown. If the log has no epoch record, all
-its records are of the epoch at its end.
+Each epoch begins with an epoch record. Records before the first epoch record belong to epoch 0 if the start
+of the log still exists or if that record begins epoch 1. They were stored by a broker outside a cluster.
+Otherwise retention has deleted an older epoch record, and their epoch is unknown. If the log has no epoch
+record, all its records belong to the epoch at its end.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class EpochRange(NamedTuple):
 
 
 def begun_by(one: Record) -> EpochRange:
-    """Return the epoch that an epoch record begins."""
+    """Return the epoch that begins with an epoch record."""
     (fact,) = facts_of(one)
     assert isinstance(fact, EpochBegun), "a record that begins no epoch"
     return EpochRange(one.physical_offset, fact.number, one.store_ms, fact.node)
@@ -40,7 +40,7 @@ def begun_by(one: Record) -> EpochRange:
 def epochs_of(begun: Iterable[EpochRange], first_offset: int, end_epoch: int) -> list[EpochRange]:
     """Return the epochs of a log in ascending order.
 
-    They follow from the remaining epoch records and the epoch at the end of the log.
+    They are derived from the remaining epoch records and the epoch at the end of the log.
     """
     found = sorted(begun)
     if not found:
@@ -60,7 +60,7 @@ def epoch_at(epochs: list[EpochRange], physical_offset: int) -> int | None:
 
 
 def leader_at(epochs: list[EpochRange], physical_offset: int) -> str:
-    """Return the leader when a record was stored.
+    """Return the leader at the store time of a record.
 
     Return "" if the leader is unknown or the store was not in a cluster.
     """

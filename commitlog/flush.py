@@ -2,10 +2,10 @@
 
 Each flush writes all records appended since the previous flush.
 
-An append does not wait for a flush. Records appended during flushes in progress go into the next flush, so
-the number of records per sync grows with the load. At low load, each record is synced immediately. Several
-flushes may be in progress. The log is durable up to the start of the first incomplete flush. A flush needs
-one write and one sync per segment (`commitlog.sink`). `Flush.write` runs in a worker thread. It also
+An append does not wait for a flush. Records appended while flushes are in progress are added to the next
+flush, so the number of records per sync grows with the load. At low load, each record is synced immediately.
+Several flushes may be in progress. The log is durable up to the start of the first incomplete flush. A flush
+requires one write and one sync per segment (`commitlog.sink`). `Flush.write` runs in a worker thread. It also
 publishes the durable offset to processes that read the live log.
 """
 
@@ -49,9 +49,9 @@ class Publisher:
     def publish(self, offset: int, epoch: int) -> None:
         """Publish a durable offset to processes that read the live log.
 
-        A failed write is ignored, because the next flush publishes again. Only a successful write switches to
-        the other line of the file, so a failed write never destroys the newer line. A reader of an offset
-        also gets the epoch of that offset, or a later epoch that has begun.
+        A failed write is ignored, because the next flush publishes a new offset. Only a successful write
+        switches to the other line of the file, so a failed write never destroys the newer line. A reader of
+        an offset also sees the epoch of that offset or a later epoch that has begun.
         """
         with suppress(OSError):
             self._publish_epoch(epoch)
@@ -76,7 +76,7 @@ class Publisher:
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """The parts of a flush, and where the log ends after it."""
+    """The parts of a flush, and the end of the log after it."""
 
     sink: LogSink
     first_offset: int
@@ -100,7 +100,7 @@ class Flush:
         """Pass the parts to the sink.
 
         After OSError, the state of the parts on disk is unknown. If several threads write flushes, `alone`
-        must be a lock around the update of the durable offset.
+        must be a lock that protects the update of the durable offset.
         """
         parts_bytes = sum(map(len, self.parts))
         assert self.first_offset + parts_bytes == self.end_offset, "the parts of a flush have a gap"
@@ -113,7 +113,7 @@ class Flush:
 
 @dataclass(slots=True, frozen=True)
 class Sync:
-    """A sync of files. It makes the log durable up to `end_offset`, with the epoch `epoch` there."""
+    """A sync of files. It makes the log durable up to `end_offset`, where the epoch is `epoch`."""
 
     paths: list[str]
     end_offset: int

@@ -1,7 +1,7 @@
 """The file `imported`, which holds the log offset where an imported log ends.
 
-An import copies an Apache RocketMQ log unchanged. By default, RocketMQ records have no CRC over the whole
-record. The file `imported` holds the end of the copied log:
+An import copies an Apache RocketMQ log unchanged. By default, RocketMQ records have no CRC that covers the
+whole record. The file `imported` holds the end offset of the copied log:
 
     below it         a record without the CRC property is intact if its length fields are consistent, its body
                      matches the body CRC, and its offset is correct, as in RocketMQ's own checks
@@ -9,8 +9,8 @@ record. The file `imported` holds the end of the copied log:
 
 A flipped bit in the topic or properties of a copied record without a CRC property is thus not detected.
 RocketMQ does not detect it either. All other checks apply to copied records too, and a CRC property is
-verified if there is one. The file has the same format as `durable` (see `commitlog.layout`) and is written
-once and synced. Without this file, Tidewheel has written all records of the store.
+verified if present. The file has the same format as `durable` (see `commitlog.layout`) and is written once
+and synced. If the file is missing, Tidewheel wrote all records in the store.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 They occur in topics of type BatchCQ.
 
-An inner batch occupies INNER_NUM consecutive queue offsets from that of the record on. INNER_NUM is a
+An inner batch occupies INNER_NUM consecutive queue offsets, starting with the record's own. INNER_NUM is a
 property. The queue entry at each of these offsets refers to the whole record, and `pick` extracts one
 message. The decompressed body holds the following fields for each message, without gaps:
 
@@ -34,7 +34,7 @@ _COUNT: Final = "INNER_NUM"
 
 
 def message_count(record: Record) -> int:
-    """Return how many queue offsets a record occupies."""
+    """Return the number of queue offsets a record occupies."""
     if not record.sys_flag & INNER_BATCH:
         return 1
     count = properties.value_of(record.properties, _COUNT)
@@ -42,7 +42,7 @@ def message_count(record: Record) -> int:
 
 
 def pick(record: Record, queue_offset: int) -> Record:
-    """Return the message of an inner batch with this queue offset.
+    """Return the message in an inner batch that has this queue offset.
 
     Return any other record unchanged. Raise `StoreDamaged` if the batch does not contain the message, or
     `LibraryMissing` if the compression library is not installed.

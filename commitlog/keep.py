@@ -1,10 +1,10 @@
 """Keep files, which preserve records of deleted segments.
 
-A keep file holds unchanged copies of records of open and expired half messages and of held timers. Before
-retention deletes segments, it copies the records still needed without gaps to the file `keep/<20 digits: the
-offset up to which the log was deleted>`. Half messages open for weeks and timers held for weeks thus do not
-block retention. A keep file is deleted when none of its records is needed any more. Cost: four integers in
-memory per kept record. The worker thread of the retention run computes them.
+A keep file holds exact copies of the records for open and expired half messages and for held timers. Before
+retention deletes segments, it copies the records still needed, without gaps, to the file `keep/<20 digits:
+the offset up to which the log was deleted>`. Thus, half messages open for weeks and timers held for weeks do
+not block retention. A keep file is deleted when none of its records are still needed. Cost: four integers in
+memory per kept record. They are computed in the worker thread of the retention run.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class KeepFiles:
     def read(self, physical_offset: int) -> bytes:
         """Return the bytes of a kept record.
 
-        Raise `StoreDamaged` if it was not kept, or OSError if the disk fails.
+        Raise `StoreDamaged` if the record was not kept, or OSError if the disk fails.
         """
         place = self._places.get(physical_offset)
         if place is None:
@@ -82,14 +82,14 @@ class KeepFiles:
         return self._disk.read(*place)
 
     def file_of(self, physical_offset: int) -> str:
-        """Return the path of the keep file with this record."""
+        """Return the path of the keep file that holds this record."""
         return self._places[physical_offset][0]
 
     def forget(self, is_needed: Callable[[int], bool]) -> list[str]:
-        """Stop tracking keep files without needed records, and return their paths.
+        """Stop tracking keep files that hold no needed records, and return their paths.
 
-        The caller must delete the files. A record that is no longer needed is never checked again. Each call
-        checks a limited number of records per file.
+        The caller must delete the files. Once found to be unneeded, a record is never checked again. Each
+        call checks a limited number of records per file.
         """
         for offsets in self._undecided.values():
             unneeded = takewhile(lambda offset: not is_needed(offset), reversed(offsets))
@@ -112,7 +112,7 @@ def path_of(cut_offset: int) -> str:
 def places_in(path: str, stored: bytes, imported_until: int) -> Places:
     """Return the positions of the intact records in a keep file.
 
-    `imported_until` is as in `records`.
+    See `records` for `imported_until`.
     """
     return {offset: (path, position, length) for offset, position, length in records(stored, imported_until)}
 

@@ -15,8 +15,8 @@
     system        internal topics, for users and rules (TW_SYS_AUTH), for operators' actions
                   (TW_SYS_JOURNAL), for the items of their tasks (TW_SYS_TASK), and of RocketMQ
 
-A message of any kind also ends a timer if it contains a cancellation: the property TW_CANCELS with the offset
-of the timer, a space, and the due time. A delivered message may carry the TW_CANCELS of its timer record,
+A message of any kind also ends a timer if it contains a cancellation: the property TW_CANCELS with the
+timer's offset, a space, and the due time. A delivered message may carry the TW_CANCELS of its timer record,
 which has already been applied. RocketMQ neither queues nor indexes records of type 12, so its readers skip
 them. The modules that write system records describe their bodies. docs/ARCHITECTURE.md lists all kinds.
 """
@@ -111,7 +111,7 @@ class End(IntEnum):
 
 
 class TimerEnded(NamedTuple):
-    """A timer ended, with its outcome, due time, and topic.
+    """The end of a timer, with its outcome, due time, and topic.
 
     `topic` is empty if unknown.
     """
@@ -133,7 +133,7 @@ def kind_of(record: Record) -> str:
 
 
 def kind_of_topic(name: str) -> str:
-    """Return the kind of the records in a topic: "normal" for user topics."""
+    """Return the kind of records in a topic, which is "normal" for user topics."""
     if name in BY_TOPIC:
         return BY_TOPIC[name]
     return next((kind for prefix, kind in _BY_PREFIX.items() if name.startswith(prefix)), "normal")
@@ -165,7 +165,7 @@ def endings(record: Record) -> Iterator[TimerEnded]:
 
 
 def without_endings(stored: bytes) -> dict[str, str]:
-    """Return the properties of a timer record for a copy that ends no other timer."""
+    """Return a timer record's properties for a copy that does not end another timer."""
     return {name: value for name, value in properties.decode(stored).items() if name not in _SAID}
 
 

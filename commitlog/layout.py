@@ -34,23 +34,23 @@
 A process that reads a live log stops at the published durable offset, which is never beyond the end of the
 log on disk. The file `durable` has three lines of 32 bytes in the format `<20 digits> <CRC-32 of the digits,
 8 hex digits>`. The published offset is the largest number in an intact line. The first two lines are written
-in turn without a sync. A reader may see one of them half-written, but then the other is intact. A power
-failure may destroy both. The third line is written only when the file is created. Each startup creates the
-file under a new name, syncs it, and renames it, so at least one line is always intact. A `durable` without an
-intact line is damaged, and does not mean that no offset was published. The file is created before the first
-segment.
+alternately, without a sync. A reader may see one of them half-written, but in that case the other is intact.
+A power failure may destroy both. The third line is written only when the file is created. Each startup
+creates the file under a new name, syncs it, and renames it, so at least one line is always intact. A
+`durable` file without an intact line is damaged. It does not mean that no offset was published. The file is
+created before the first segment.
 
-From the first epoch on (`services.broker.spine.epoch`), `durable` has three more lines with the epoch of the
-published offset. They have the same format and follow the same rules. Without these lines, the epoch is 0. An
-epoch is written before its first offset.
+Once an epoch has begun (`services.broker.spine.epoch`), `durable` has three additional lines that hold the
+epoch of the published offset. They have the same format and follow the same rules. Without these lines, the
+epoch is 0. An epoch is written before its first offset.
 
-On a follower, two more lines hold the accepted offset: the end of what the cluster has accepted and the
-follower has copied. They are also written in turn, and only readers use them. Readers stop at the accepted or
-the durable offset, whichever is higher. Records between the two are not synced. Recovery does not trust them,
-and removes the accepted offset from the file.
+On a follower, two more lines hold the accepted offset: the end of the records that the cluster has accepted
+and the follower has copied. They are also written alternately and are used only by readers. Readers stop at
+the accepted or the durable offset, whichever is higher. Records between the two are not synced. Recovery does
+not trust them, and removes the accepted offset from the file.
 
 The file `clock` has two lines in the format of `durable`. Each line is synced before the other is written.
-Its number is the difference between the broker's time and real time in milliseconds, and never decreases.
+The number is the difference between the broker's time and real time in milliseconds. It never decreases.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ OFFSET_DIGITS: Final = 20
 
 
 def is_aside(name: str) -> bool:
-    """Return whether a folder name is that of a folder set aside."""
+    """Return whether this is the name of a folder that was set aside."""
     return name.startswith((QUEUES_ASIDE, KEYS_ASIDE))
 
 
@@ -117,8 +117,8 @@ def segment_offsets(disk: Disk) -> list[int]:
 class PublishedOffset:
     """Content of the file `durable`.
 
-    `is_sound` says whether the offset is reliable. `problem` describes damage to the file, and is empty if
-    the file is intact or missing.
+    `is_sound` indicates whether the offset is reliable. `problem` describes damage to the file, and is empty
+    if the file is intact or missing.
     """
 
     offset: int
@@ -155,24 +155,24 @@ def parse_durable(stored: bytes) -> int:
 def publish_durable(disk: Disk, offset: int, turn: int) -> None:
     """Publish the durable offset to processes that read the live log, without a sync.
 
-    After a power failure, the published offset may be too low. `turn` selects one of the two lines, and must
-    be even and odd in alternate calls.
+    After a power failure, the published offset may be too low. `turn` selects one of the two lines and must
+    alternate between even and odd values.
     """
     disk.write(DURABLE, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset))
 
 
 def publish_epoch(disk: Disk, epoch: int, turn: int) -> None:
-    """Publish the epoch of the following offsets to readers, as `publish_durable` does."""
+    """Publish the epoch of the following offsets to readers in the same way as `publish_durable`."""
     disk.write(DURABLE, _EPOCHS_AT + turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % epoch))
 
 
 def publish_accepted(disk: Disk, offset: int, turn: int) -> None:
-    """Publish the accepted offset of a follower to readers, as `publish_durable` does."""
+    """Publish a follower's accepted offset to readers in the same way as `publish_durable`."""
     disk.write(DURABLE, _ACCEPTED_AT + turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset))
 
 
 def parse_readable(stored: bytes) -> int | None:
-    """Return the end of the readable log in the content of `durable`, or None if no line is intact."""
+    """Return the end of the readable log as stated in `durable`, or None if no line is intact."""
     if all(line != _durable_line(line) for line in _lines(stored)):
         return None
     return max(parse_durable(stored), _largest(stored, _ACCEPTED_AT))
@@ -193,8 +193,8 @@ def republish_durable(disk: Disk, offset: int, epoch: int = 0, *, may_go_back: b
     """Durably publish the `offset` at which recovery has truncated the log.
 
     `offset` must not be lower than the published one unless `may_go_back` is true. A cluster node sets
-    `may_go_back`, because the shared log has the records that the node has published. The file is not
-    overwritten in place, because a power failure may destroy lines that an older process wrote without a
+    `may_go_back`, because the shared log contains the records that the node has published. The file is not
+    overwritten in place, because a power failure may destroy lines that an earlier process wrote without a
     sync.
     """
     before = published(disk)
@@ -207,7 +207,7 @@ def republish_durable(disk: Disk, offset: int, epoch: int = 0, *, may_go_back: b
 
 
 def durable_lines(offset: int, epoch: int = 0) -> bytes:
-    """Return the content of a `durable` file with this offset."""
+    """Return the content of a `durable` file for this offset."""
     of_epoch = 3 * _durable_line(b"%020d" % epoch) if epoch else b""
     return 3 * _durable_line(b"%020d" % offset) + of_epoch
 
@@ -243,7 +243,7 @@ def begin_clock(disk: Disk) -> None:
 def keep_clock(disk: Disk, offset_ms: int, turn: int) -> None:
     """Durably update the virtual clock offset.
 
-    `turn` is as in `publish_durable`.
+    See `publish_durable` for `turn`.
     """
     assert offset_ms >= 0, "the clock of a store is never behind real time"
     disk.write(CLOCK, turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % offset_ms))
@@ -291,7 +291,7 @@ KNOWN_NAMES: Final = frozenset(
 def _durable_line(line: bytes) -> bytes:
     """Return the valid line for the 20 digits at the start of `line`.
 
-    If there are no digits, return bytes that differ from every line in a file.
+    If there are no digits, return bytes that match no line in a file.
     """
     digits = line[:OFFSET_DIGITS]
     return b"%s %08x\n\n\n" % (digits, zlib.crc32(digits)) if digits.isdigit() else b"no offset"

@@ -1,16 +1,16 @@
-"""The lock that keeps two brokers from using the same store.
+"""The lock that prevents two brokers from using the same store.
 
 It consists of a POSIX record lock on byte 0 of the file `lock` and a folder lock.
 
-Apache RocketMQ locks the same byte, so RocketMQ and Tidewheel never open a store at the same time. A POSIX
-record lock applies to an inode. If someone deletes the file, a second broker can lock a new one while the
-first still writes. A process also loses its record lock when it closes any descriptor of the file. The folder
-lock (`flock`) has neither weakness: a folder with files cannot be deleted, and the lock belongs to one open
-file description. A broker takes both locks before it reads any other file of the store. The kernel releases
+Apache RocketMQ locks the same byte, so RocketMQ and Tidewheel never have the same store open at once. A POSIX
+record lock applies to an inode. If the file is deleted, a second broker can lock a new one while the first is
+still writing. A process also loses its record lock when it closes any descriptor of the file. The folder lock
+(`flock`) has neither weakness: a nonempty folder cannot be deleted, and the lock belongs to one open file
+description. A broker acquires both locks before it reads any other file of the store. The kernel releases
 both when the process ends. On file systems without folder locks, such as NFS, only the record lock is used.
 
 Every process that writes to a store must hold the lock. The lock also reserves a node's store
-(`layout.CLUSTER`) for that node. Records of any other process would not be in the shared log, and would be
+(`layout.CLUSTER`) for that node. Records from any other process would not be in the shared log and would be
 removed.
 """
 
@@ -43,9 +43,9 @@ def lock_folder(folder: int) -> None:
 
 
 class StoreLock:
-    """The lock of the store in the folder `root`. The folder is created if necessary.
+    """The lock on the store in the folder `root`. The folder is created if necessary.
 
-    `is_node` says whether the broker is a cluster node.
+    `is_node` indicates whether the broker is a cluster node.
     """
 
     def __init__(self, root: Path, *, is_node: bool = False) -> None:
@@ -53,7 +53,7 @@ class StoreLock:
         self._descriptors: list[int] = []
 
     def acquire(self) -> None:
-        """Acquire the lock. Raise `StoreLocked` if another process holds it.
+        """Acquire the lock. Raise `StoreLocked` if another process holds the lock.
 
         Raise `StoreOfCluster` if the store belongs to a cluster node and `is_node` is false. Raise `NoRoom`
         if the disk is full, `DiskFailed` if it fails, or `StoreError` if the folder cannot be used.

@@ -1,9 +1,10 @@
-"""The CommitLog: a sequence of records in segments of equal size.
+"""The CommitLog: a sequence of records stored in segments.
 
-A record never spans two segments. If a segment has no room for the record and an 8-byte blank, a blank closes
-the segment, and the record goes to the start of the next one. The bytes after the blank stay zero. A record
-larger than a segment gets its own segment of the same length. An append only adds the record to the next
-flush (see `commitlog.flush`). Readers see a record after its flush has succeeded. A log has only one writer.
+A record never spans two segments. If a segment has no room for both the record and an 8-byte blank, a blank
+closes it, and the record is placed at the start of the next one. The bytes after the blank remain zero. A
+record larger than a segment gets a segment of the record's length. An append only adds the record to the next
+flush (see `commitlog.flush`). Readers can see a record once its flush has succeeded. A log has only one
+writer.
 
     first_offset      below this offset, segments may have been deleted, and only kept records can be read
                       (`commitlog.keep`)
@@ -12,13 +13,13 @@ flush (see `commitlog.flush`). Readers see a record after its flush has succeede
                       <= end
     end_offset        the offset of the next record; records that are not durable are in memory or in a flush
 
-After a failed sync, do not trust a later successful sync of the same bytes. The log is therefore opened again
-up to the end of the acknowledged records (`acknowledged_offset`), and recovery rewrites the records after the
+After a failed sync, do not trust a later successful sync of the same bytes. The log is therefore reopened up
+to the end of the acknowledged records (`acknowledged_offset`), and recovery rewrites the records after the
 published offset.
 
 Cost: one list entry per appended record. Binary search finds the segment of a record. Weak spot: flushes may
-complete in any order, but the log is durable only up to the first incomplete one. A slow flush thus delays
-all flushes after it.
+complete in any order, but the log is durable only up to the first incomplete one. A slow flush therefore
+delays all later ones.
 """
 
 from __future__ import annotations
@@ -47,10 +48,10 @@ _LENGTH_BYTES: Final = _LENGTH.size
 
 
 class CommitLog:
-    """The log of a store. The next record goes to `end_offset`.
+    """The log of a store. The next record begins at `end_offset`.
 
-    If `sync` is false, a flush counts as durable when the operating system has accepted its bytes. A power
-    failure may then destroy all bytes after `synced_offset`. The syncs of `take_sync` advance
+    If `sync` is false, a flush is considered durable when the operating system has accepted its bytes. A
+    power failure may then destroy all bytes after `synced_offset`. Syncs from `take_sync` advance
     `synced_offset`.
     """
 
@@ -96,7 +97,7 @@ class CommitLog:
     def _tail(self) -> tuple[int, int]:
         """Return the bounds of the segment for the next record.
 
-        This is a new segment if a blank does not fit in the current one.
+        This is a new segment if the current one has no room for a blank.
         """
         segments = self.segments
         if not segments.first_offsets or segments.end_offset - self.end_offset < record.BLANK_BYTES:
@@ -115,8 +116,8 @@ class CommitLog:
     def gather(self, encoded: bytes) -> bool:
         """Add one record, encoded for `end_offset`, to the next flush.
 
-        If it does not fit in the segment, start the next segment and return False. `end_offset` has then
-        changed, and the record must be encoded again.
+        If it does not fit in the segment, start the next segment and return False. In that case, `end_offset`
+        has changed, and the record must be encoded again.
         """
         end_offset = self.end_offset + len(encoded)
         if self.end_offset == self._tail_offset:
@@ -132,7 +133,7 @@ class CommitLog:
     def room_for(self, record_bytes: Sequence[int]) -> int:
         """Return how many of these records fit in the current segment.
 
-        If not even the first fits, start a new segment and count its room.
+        If the first record does not fit, start a new segment and use it instead.
         """
         if record_bytes[0] + record.BLANK_BYTES > self._left_bytes():
             self._close_segment()
@@ -163,8 +164,8 @@ class CommitLog:
         """Return a flush of all collected parts, or None.
 
         Return None if there are no parts or too many flushes are in progress. A flush that creates a segment
-        must be written before the next flush is taken. No segment then exists without its predecessor,
-        whatever the thread scheduling or the time of a crash.
+        must be written before the next flush is taken. This ensures that no segment exists without its
+        predecessor, regardless of thread scheduling and crashes.
         """
         if not self._gathered or len(self._flying) >= self.sink.appends_max:
             return None
@@ -268,7 +269,7 @@ class CommitLog:
         raise AssertionError(f"nothing was appended at log offset {physical_offset}")
 
     def read_near(self, places: Sequence[tuple[int, int, int]]) -> Iterator[Record | None]:
-        """Yield the durable records at ascending (log offset, size, value) places, from a single read.
+        """Yield the durable records at ascending (log offset, size, value) places, using a single read.
 
         Yield None for a record that is damaged or incomplete. Call `read` to find out why.
         """
@@ -300,7 +301,7 @@ class CommitLog:
         return stored[:record_bytes]
 
     def abandon_sync(self, sync: Sync) -> None:
-        """Take back a sync that was not performed because of another failure."""
+        """Requeue a sync that was not performed because of another failure."""
         self._unsynced_paths |= set(sync.paths)
 
     def segment_of(self, offset: int) -> int:
@@ -310,7 +311,7 @@ class CommitLog:
     def segment_offsets(self) -> list[int]:
         """Return the first offsets of all segments in ascending order.
 
-        The segment of the next record is included.
+        The segment for the next record is included.
         """
         firsts = self.segments.first_offsets
         return [*firsts, *((self._tail_offset,) if not firsts or firsts[-1] < self._tail_offset else ())]

@@ -1,7 +1,7 @@
 """Protocol-independent messages, as producers send and consumers receive them.
 
-Clients use a `Message`, and the disk stores a `commitlog.record.Record`. `commitlog.properties` converts
-between the two.
+Clients use a `Message`, which is stored on disk as a `commitlog.record.Record`. `commitlog.properties`
+converts between the two.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ Host = tuple[str, int]
 
 
 class MessageType(Enum):
-    """The type of messages that a topic accepts, under RocketMQ's names.
+    """The types of messages that a topic accepts, with RocketMQ's names.
 
     MIXED accepts all types except PRIORITY and LITE. In a PRIORITY topic, each queue has a priority, and
     higher priorities are delivered first. Other topics read their queues in rotation, so a priority would
-    have no effect. A LITE topic contains many lite topics. Each message belongs to one of them and goes to
-    its subscribers.
+    have no effect. A LITE topic contains many lite topics. Each message belongs to one of them and is
+    delivered to its subscribers.
     """
 
     NORMAL = "NORMAL"
@@ -36,8 +36,8 @@ class Message:
     """A message as a producer sends it or a consumer receives it.
 
     `delivery_ms` is the delivery time in milliseconds since the Unix epoch, or None for immediate delivery.
-    `gzip` says whether the body is sent as gzip. `check_immunity_ms` is the time before the first check-back
-    of a half message, or None for the topic's default. `priority` is None if there is none, and 0 is the
+    `gzip` indicates whether the body is sent as gzip. `check_immunity_ms` is the time before the first
+    check-back of a half message, or None for the topic's default. `priority` is None if not set, and 0 is the
     lowest.
     """
 
@@ -62,7 +62,7 @@ class Message:
     def message_type(self) -> MessageType:
         """Type of the message.
 
-        The first of these attributes decides: transaction, delay, FIFO, priority, lite.
+        The first attribute present determines it: transaction, delay, FIFO, priority, lite.
         """
         if self.transactional:
             return MessageType.TRANSACTION

@@ -57,7 +57,7 @@ def encode(properties: dict[str, str]) -> bytes:
 
 
 def decode(stored: bytes) -> dict[str, str]:
-    """Return the encoded pairs, without malformed ones."""
+    """Return the decoded pairs, without malformed ones."""
     found: dict[str, str] = {}
     for pair in stored.decode(errors="replace").split("\x02"):
         name, _, value = pair.partition("\x01")
@@ -67,7 +67,7 @@ def decode(stored: bytes) -> dict[str, str]:
 
 
 def pairs(stored: bytes) -> dict[bytes, bytes]:
-    """Return the encoded pairs as UTF-8 bytes, without malformed ones."""
+    """Return the pairs as UTF-8 bytes, without malformed ones."""
     if not stored.isascii():
         stored = stored.decode(errors="replace").encode()
     found: dict[bytes, bytes] = {}
@@ -118,8 +118,8 @@ def encode_message(message: Message, marks: str = "") -> bytes:
 def _keys_pairs(keys: tuple[str, ...]) -> str:
     """Encode the keys of a message.
 
-    As in RocketMQ, KEYS holds the keys separated by spaces. If a key contains a space, KEY_LENGTHS holds the
-    lengths.
+    As in RocketMQ, KEYS holds the keys separated by spaces. If a key contains a space, KEY_LENGTHS holds
+    their lengths.
     """
     lengths = key_lengths(keys)
     more = f"{KEY_LENGTHS}\x01{lengths}\x02" if lengths else ""
@@ -204,6 +204,6 @@ def value_of(stored: bytes, name: str) -> str:
 def _markers(name: str) -> tuple[bytes, bytes]:
     """Return the bytes before the value of a property.
 
-    The first result is for a property after another one, and the second for the first property.
+    The first result applies to a property that follows another one, and the second to the first property.
     """
     return f"\x02{name}\x01".encode(), f"{name}\x01".encode()

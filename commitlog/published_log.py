@@ -4,8 +4,8 @@ Readers do not lock or write any file, so they can read the store of a running b
 published durable offset, which is never beyond the end of the log on disk. Without a published offset, as in
 an Apache RocketMQ store, the log ends after the last intact record of the last non-empty segment.
 
-A cluster node publishes the end of what it has copied and the cluster has accepted. Later records in its
-files may not be accepted. No records are read until the node has published an offset.
+A cluster node publishes the end of the records that it has copied and the cluster has accepted. Later records
+in its files may not be accepted. No records are read until the node has published an offset.
 
 Cost: opening a log lists one folder and reads eight bytes per segment.
 """
@@ -28,8 +28,8 @@ _NONE_OWN: Final = 1 << 62
 class Segment:
     """A segment file of `segment_bytes` bytes.
 
-    `next_offset` is the start of the next segment, if any. The last record of a file may extend beyond it
-    (`commitlog.segments`). The next segment then begins with zeros (`is_overlapped`).
+    `next_offset` is the start of the next segment, if any. The last record in a file may extend beyond that
+    offset (`commitlog.segments`). The next segment then begins with zeros (`is_overlapped`).
     """
 
     path: str
@@ -60,9 +60,9 @@ class Segment:
 class StoreLog:
     """The log of a store at a point in time.
 
-    If `ours` is true, Tidewheel wrote the log, and every record from `imported_until` on has a CRC. Otherwise
-    records may have none. `epoch` is the epoch of the last record, or a later one that begins at the end of
-    the log. It is 0 if the store has never been in a cluster.
+    If `ours` is true, Tidewheel wrote the log, and every record from `imported_until` on has a CRC.
+    Otherwise, records may lack a CRC. `epoch` is the epoch of the last record, or a later one that begins at
+    the end of the log. It is 0 if the store has never been in a cluster.
     """
 
     segments: tuple[Segment, ...]
@@ -129,7 +129,7 @@ def _no_text(store: Path) -> str:
 
 
 def holes(log: StoreLog, first_offset: int = 0, end_offset: int | None = None) -> list[Damage]:
-    """Return the offset ranges before the last segment that no segment covers."""
+    """Return the offset ranges before the last segment that are in no segment."""
     last_offset = log.end_offset if end_offset is None else end_offset
     edges = [log.first_offset, *(segment.end_offset for segment in log.segments)]
     starts = [*(segment.first_offset for segment in log.segments), log.end_offset]

@@ -1,9 +1,9 @@
 """A thread-safe `Disk` on operating system files.
 
-If a thread deletes a file during a read of another thread, the read returns no bytes. Reads never recreate a
-deleted file, because the next startup would find an empty segment. Reads never return bytes of another file
-(`commitlog.descriptors`). Files are not mapped into memory (`commitlog.view`). Each exception includes the
-file path. `commitlog.disk` documents the guarantees of each method.
+If a file is deleted while another thread is reading it, the read returns no bytes. Reads never recreate a
+deleted file, because the next startup would then find an empty segment. Reads never return bytes from another
+file (`commitlog.descriptors`). Files are not mapped into memory (`commitlog.view`). Each exception includes
+the file path. `commitlog.disk` documents the guarantees of each method.
 
     write         pwrite to the page cache
     write_synced  pwritev with RWF_DSYNC, or pwrite and fdatasync; then the name
@@ -11,9 +11,9 @@ file path. `commitlog.disk` documents the guarantees of each method.
     allocate      posix_fallocate and fsync; then the name
     rename        replace; then both folders
 
-"The name" is an fsync of the folder of the file, once per file that the process has created or found.
+"The name" is an fsync of the file's folder, once per file that the process has created or found.
 
-Cost: `write_synced` needs one system call and one disk sync. Weak spot: durability requires a kernel that
+Cost: `write_synced` requires one system call and one disk sync. Weak spot: durability requires a kernel that
 reports a failed write on every open file description, as Linux does since 4.13. Other systems may report it
 only once.
 """
@@ -39,7 +39,7 @@ _UNKNOWN_CALL: Final = frozenset((errno.ENOSYS, errno.EOPNOTSUPP))
 
 
 class RealDisk:
-    """The files below a root folder. About `open_max` files can be open at the same time."""
+    """The files below a root folder. About `open_max` files can be open at once."""
 
     def __init__(self, root: Path, open_max: int = limits.FILES_OPEN_MAX) -> None:
         self.root = root
@@ -161,11 +161,11 @@ class RealDisk:
     def _as_one_of_many(
         self, file: OpenFile, path: str, failures_before: int, step: Callable[[int], None]
     ) -> None:
-        """Sync a file that other threads may sync at the same time.
+        """Sync a file that other threads may be syncing concurrently.
 
         If one of several concurrent syncs fails, all of them fail. Linux reports a failed page write once per
-        open file description. If two syncs shared one, the other would succeed although its pages may be
-        lost. Each sync therefore uses its own open file description. A sync also fails if another one has
+        open file description. If two syncs shared one, one of them would succeed even though its pages might
+        be lost. Each sync therefore uses its own open file description. A sync also fails if another one has
         failed since `failures_before` was read. One open file description is kept for the next sync, unless
         it would report an old failure again.
         """
@@ -261,9 +261,9 @@ class RealDisk:
 
     @contextmanager
     def _writing(self, path: str) -> Iterator[OpenFile]:
-        """Yield the open file for changes.
+        """Yield the open file for writing.
 
-        Create it if necessary. Errors within the block get the file path.
+        Create it if necessary. Errors in the block include the file path.
         """
         file = self._files.take(path, is_made=True)
         assert file is not None
@@ -335,7 +335,7 @@ def _sync_open(file: OpenFile, path: str, *, is_whole: bool = False) -> None:
 def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
     """Sync a file. Raise `SyncFailed` on failure.
 
-    If `is_whole` is true, sync all its metadata too.
+    If `is_whole` is true, also sync all of its metadata.
     """
     try:
         os.fsync(descriptor) if is_whole or not hasattr(os, "fdatasync") else os.fdatasync(descriptor)

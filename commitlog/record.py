@@ -1,8 +1,8 @@
 """Encodes and decodes CommitLog records in the format of Apache RocketMQ.
 
-All integers are big-endian. The offsets are for IPv4 hosts. An IPv6 host takes 20 bytes instead of 8 and
-shifts all fields after it. Fields are not padded or aligned. (See `MessageExtEncoder` and `MessageDecoder` in
-RocketMQ.)
+All integers are big-endian. The offsets are for IPv4 hosts. An IPv6 host occupies 20 bytes instead of 8 and
+shifts all subsequent fields. Fields are not padded or aligned. (See `MessageExtEncoder` and `MessageDecoder`
+in RocketMQ.)
 
     offset width  field
     0      4      record_bytes         the whole record, including these 4 bytes
@@ -29,7 +29,7 @@ transaction type: 0 none, 4 half message of an old store, 8 commit, 12 rollback.
 indexes records of type 12. 0x10 marks an IPv6 born host, and 0x20 an IPv6 store host.
 
 The last property of each Tidewheel record is RocketMQ's optional `__CRC32#`. Its value is the CRC-32 &
-0x7FFFFFFF of all bytes before it, as ten decimal digits with the least significant first. It detects any
+0x7FFFFFFF of all bytes before it, as ten decimal digits, least significant digit first. It detects any
 single-bit error in the record. Weak spot: a CRC-32 protects only against accidental damage. Any process with
 write access to the segment files can forge records.
 """
@@ -88,7 +88,7 @@ HEAD_V4: Final = np.dtype(
 class Record:
     """A record of the CommitLog.
 
-    `properties` is encoded (see `commitlog.properties`), without the CRC property.
+    `properties` is in encoded form (see `commitlog.properties`), without the CRC property.
     """
 
     topic: str
@@ -117,9 +117,9 @@ class Record:
 def encode(record: Record, *, with_crc: bool = True) -> bytes:
     """Encode a record.
 
-    The host addresses determine the IPv6 bits of `sys_flag`. If `with_crc` is false, the bytes are those of
-    Apache RocketMQ with default settings. Raise `PropertiesTooLarge` if the length field cannot hold the
-    properties.
+    The host addresses determine the IPv6 bits of `sys_flag`. If `with_crc` is false, the bytes match those
+    written by Apache RocketMQ with default settings. Raise `PropertiesTooLarge` if the length field cannot
+    hold the properties.
     """
     properties = record.properties
     if with_crc and properties and not properties.endswith(b"\x02"):
@@ -253,7 +253,7 @@ def blank(left_bytes: int) -> bytes:
 
 
 def topic_field(name: str) -> tuple[bytes, bool]:
-    """Return the topic field (length and topic), and whether it needs version 2."""
+    """Return the topic field (length and topic), and whether it requires version 2."""
     topic = name.encode()
     if len(name) > TOPIC_V1_CHARACTERS_MAX:
         return struct.pack(">H", len(topic)) + topic, True

@@ -1,15 +1,15 @@
 """Finds the end of the log after a shutdown or crash, and detects damage.
 
 Recovery checks the magic number, physical offset, and CRC of every record from the first segment on. For
-imported records, the rules in `commitlog.imported` apply. Bytes that are not a valid record are handled by
-log offset:
+imported records, the rules in `commitlog.imported` apply. Invalid bytes are handled according to their log
+offset:
 
-* Below the published durable offset, they are damage. The scan resumes at the next magic number of a record
-  with the expected offset and a correct CRC. The damaged range is reported, and all records after it are
-  kept.
+* Below the published durable offset, they are damaged data. The scan resumes at the next magic number of a
+  record with the expected offset and a correct CRC. The damaged range is reported, and all records after it
+  are kept.
 * At or above the published durable offset, they are a torn tail, and the log ends before them.
 * If the file `durable` is damaged and has no readable offset, a later intact record proves that they are
-  damage. Otherwise they are a torn tail.
+  damaged. Otherwise they are a torn tail.
 
 Recovery removes the torn tail durably before the first append, so that no stale record can reappear:
 
@@ -19,16 +19,16 @@ Recovery removes the torn tail durably before the first append, so that no stale
     4. the end offset of the log is published
 
 If the process ends or the disk fails at any of these steps, the next recovery finds the same end of the log,
-because only bytes after the end are deleted. Missing bytes of a short segment file count as zeros and are
-allocated again. Step 2 is needed because pages dropped by a failed sync can still be read, but never reach
-the disk (see `commitlog.disk`). Recovery rewrites them even if an older process wrote them.
+because only bytes after the end are deleted. Bytes missing from a short segment file are treated as zeros and
+reallocated. Step 2 is needed because pages dropped by a failed sync can still be read, but never reach the
+disk (see `commitlog.disk`). Recovery rewrites them even if an earlier process wrote them.
 
 The tail of a cluster node (`services.cluster.replica`) may hold the only copies of records. A node therefore
 calls `keep_tail` instead of `cut`. The tail is later compared with the records appended at the same log
 offsets (`services.cluster.tail`).
 
-A scan can begin at any record, for example at the offset of a snapshot. `check` only searches for damage, and
-skips intact records by length and CRC without decoding.
+A scan can begin at any record, for example at the offset of a snapshot. `check` only searches for damage: it
+verifies the length and CRC of intact records without decoding them.
 
 Cost: one read of the log from the start of the scan. A 1 KB record takes 26 us, or 2 us with `check`. The
 bytes after the published offset are rewritten once. After `kill -9`, they belong to flushes that were in
@@ -84,7 +84,7 @@ class FoundRecord(NamedTuple):
 
 
 class LogScan:
-    """A single scan of the log. `end_offset` and `damaged` then hold the result."""
+    """A single scan of the log. After the scan, `end_offset` and `damaged` are set."""
 
     def __init__(
         self,
@@ -98,8 +98,8 @@ class LogScan:
         """Prepare a scan. Raise `StoreError` if a segment is missing, or OSError if the disk fails.
 
         The log below `start_at` is durable and is not read. Records from `stop_at` on were not acknowledged
-        and are dropped, and invalid bytes below it are damage. If `may_lack_segments` is true, a missing
-        segment between two others is damage instead of an error.
+        and are dropped. Invalid bytes below it are damage. If `may_lack_segments` is true, a missing segment
+        between two others is damage instead of an error.
         """
         self._disk = disk
         self._start_at = start_at
@@ -152,8 +152,8 @@ class LogScan:
     def cut(self, epoch: int = 0) -> None:
         """Remove or zero all bytes after `end_offset`, and make all bytes before it durable.
 
-        Call this after the scan. `epoch` is the epoch of the last record. After OSError, the next recovery
-        completes the work.
+        Call this after the scan. `epoch` is the epoch of the last record. If OSError is raised, the next
+        recovery completes the work.
         """
         assert self.end_offset >= self.durable_offset, "the log would be cut below what was published"
         firsts = self.segments.first_offsets
@@ -173,9 +173,9 @@ class LogScan:
         layout.republish_durable(self._disk, self.end_offset, epoch)
 
     def keep_tail(self, epoch: int = 0) -> None:
-        """Extend the files before `end_offset` to full length, and publish `end_offset`.
+        """Extend the files before `end_offset` to their full length, and publish `end_offset`.
 
-        The bytes after `end_offset` are kept. After OSError, the next recovery completes the work.
+        The bytes after `end_offset` are kept. If OSError is raised, the next recovery completes the work.
         """
         kept = [
             first_offset for first_offset in self.segments.first_offsets if first_offset < self.end_offset
@@ -260,7 +260,7 @@ class LogScan:
         return own_end if is_hole else following
 
     def _step_over(self, view: View, position: int, first_offset: int, until: int) -> int:
-        """Return where the scan resumes after invalid bytes, or -1 if nowhere."""
+        """Return the position where the scan resumes after invalid bytes, or -1."""
         if _is_blank(view, position, until):
             self.end_offset = first_offset + until
             return -1
@@ -312,7 +312,7 @@ class LogScan:
 
 
 def holds_other(view: View, position: int, offset: int, imported_until: int) -> bool:
-    """Return whether an intact record for the log offset `offset`, or a blank, begins at a position."""
+    """Return whether an intact record for log offset `offset` or a blank begins at a position."""
     if _record_at(view, position, offset, imported_until) is not None:
         return True
     if position + record.BLANK_BYTES > len(view):
@@ -322,10 +322,10 @@ def holds_other(view: View, position: int, offset: int, imported_until: int) -> 
 
 
 def trusted_until(disk: Disk, acknowledged_offset: int) -> int:
-    """Return the offset up to which a new core trusts the log of the core that it replaces.
+    """Return the offset up to which a new core can trust the log of the core it replaces.
 
-    This is at least the acknowledged offset of the old core. A flush in progress when the old core was
-    discarded may have published a higher offset. Raise OSError if the disk fails.
+    This is at least the old core's acknowledged offset. A flush in progress when the old core was discarded
+    may have published a higher offset. Raise OSError if the disk fails.
     """
     return max(acknowledged_offset, layout.read_durable(disk))
 
@@ -356,9 +356,9 @@ def _record_at(view: View, position: int, offset: int, imported_until: int) -> F
 
 
 def _sound_from(view: View, position: int, first_offset: int) -> int:
-    """Return the end of the contiguous intact records at a position, within a single read.
+    """Return the end of the contiguous intact records that start at a position, within one read.
 
-    If there is none, return the position. Unlike `_record_at`, this function does not decode records.
+    If there are none, return the position. Unlike `_record_at`, this function does not decode records.
     """
     window = view[position : position + WINDOW_BYTES]
     offset, until, at = first_offset + position, len(window), 0
@@ -386,7 +386,7 @@ def _is_blank(view: View, position: int, until: int) -> bool:
 
 
 def _next_record(view: View, position: int, first_offset: int, imported_until: int) -> int:
-    """Return the start of the next intact record from a position on, or -1 if there is none."""
+    """Return the start of the first intact record at or after a position, or -1 if there is none."""
     for found in view.find(_MAGIC, position, _MAGIC_BYTES):
         start = found - 4
         if start >= position and _record_at(view, start, first_offset + start, imported_until) is not None:

@@ -9,8 +9,8 @@ A segment is deleted only if two snapshots cover it. The last segment is never d
     disk used >= 85 %           the oldest covered segment, of any age      no
 
 Without an age or size limit, no segment is deleted, even on a full disk. At 90 % disk usage, new messages are
-rejected too (`services.broker.housekeeping`). Records still needed are copied to a keep file before their
-segment is deleted (`commitlog.keep`).
+also rejected (`services.broker.housekeeping`). Records that are still needed are copied to a keep file before
+their segment is deleted (`commitlog.keep`).
 
     `KeepFileWrite.run`         writes the records that are still needed to a keep file
     a record of the cut   is made durable, so that recovery does not expect the deleted part of the log
@@ -43,7 +43,7 @@ _HEAD: Final = struct.Struct(">I")
 class RetentionPolicy:
     """Maximum age and size of the log.
 
-    None means no limit. `group_pin_ms` is the longest time that a lagging group can prevent deletion.
+    None means no limit. `group_pin_ms` is the maximum time for which a lagging group can prevent deletion.
     """
 
     age_ms: int | None = None
@@ -115,12 +115,13 @@ def _is_pinned(end_offset: int, pinned_offset: int | None, disk_used: float) -> 
 class KeepFileWrite:
     """The first step of a retention run: copy needed records from segments below `cut_offset`.
 
-    It may run when the log is durable up to `durable_at`, because records that end half messages must be
-    durable. A retention record is appended next. When that is durable, the second step (`Deletion`) runs.
+    It may run only once the log is durable up to `durable_at`, because records that end half messages must be
+    durable. A retention record is appended next. Once that record is durable, the second step (`Deletion`)
+    runs.
 
-    The process may end between any of these steps. A new keep file includes the records of one with the same
-    name and replaces it atomically. Records copied by another attempt are thus not lost, even if their
-    segments are gone.
+    The process may end between any two of these steps. A new keep file includes the records of an existing
+    one with the same name and atomically replaces it. Records copied by another attempt are thus not lost,
+    even if their segments are gone.
     """
 
     cut_offset: int
@@ -145,7 +146,7 @@ class KeepFileWrite:
             disk.sync_folder("")
 
     def _write(self, disk: Disk, needed: Sequence[int]) -> None:
-        """Write a keep file with the needed records and those of an existing keep file."""
+        """Write a keep file that contains the needed records and those of an existing keep file."""
         imported_until = imported.read(disk)
         path, fresh = keep.path_of(self.cut_offset), f"{layout.KEEP}.new"
         before = bytes(disk.view(path)) if disk.size(path) > 0 else b""
@@ -171,8 +172,8 @@ class Deletion:
     """The second step of a retention run: delete the segments below `cut_offset`.
 
     With asynchronous flushes, the retention record may not be on disk yet, so `unsynced_paths` are synced
-    first. `derived_paths` holds other files that are not needed without the segments. If one of these cannot
-    be deleted, a later retention run retries.
+    first. `derived_paths` holds other files that are useless without the segments. If one of these cannot be
+    deleted, a later retention run tries again.
     """
 
     cut_offset: int
@@ -183,9 +184,9 @@ class Deletion:
     """Files in `derived_paths` that `run` has deleted."""
 
     def run(self, disk: Disk) -> None:
-        """Delete the derived files, and then the segments from the oldest on, in a worker thread.
+        """Delete the derived files and then the segments, oldest first, in a worker thread.
 
-        Raise OSError if the disk fails. After `SyncFailed` for a segment file, the log must be opened again.
+        Raise OSError if the disk fails. After `SyncFailed` for a segment file, the log must be reopened.
         """
         # The retention record may be in a file that has not been synced yet. Without the sync, the log could
         # be missing its first segments and contain no retention record after a power failure.

@@ -1,4 +1,4 @@
-"""Chooses the segment size of a new store by the free disk space.
+"""Chooses the segment size of a new store based on free disk space.
 
     free space   segment    used at once
     >= 256 GiB     1 GiB       2 GiB
@@ -7,7 +7,7 @@
     < 4 GiB        8 MiB      16 MiB
     < 32 MiB     refused (`NoRoom`), because the store would refuse every message
 
-The free space must also hold a reserve file of the size of a segment. The segment size is chosen when the
+There must also be free space for a reserve file the size of a segment. The segment size is chosen when the
 store is created. `--segment-bytes` overrides it.
 """
 
@@ -37,8 +37,8 @@ def segment_bytes_for(free_bytes: int) -> int:
 def choose_segment_bytes(disk: Disk, wanted: int | None) -> int:
     """Return the segment size in bytes for a new store.
 
-    This is `wanted`, if given, or a size that suits the volume. Raise `NoRoom` if the volume has not enough
-    free space.
+    This is `wanted` if given, or otherwise a size that suits the volume. Raise `NoRoom` if the volume does
+    not have enough free space.
     """
     free_bytes, _ = disk.usage()
     segment_bytes = wanted or segment_bytes_for(free_bytes)

@@ -1,11 +1,11 @@
 """The segments of a log.
 
-The file names determine which segment contains a log offset, never a division.
+Which segment contains a log offset is determined by the file names, never by division.
 
 A segment begins at the log offset in its file name and ends at the start of the next one. The file `format`,
-written once with the store, holds the size of the last segment. The segments of a store may have different
-sizes. In version 1, the segment size was derived from the files, and could differ after the process was
-killed. There, a record larger than a segment may also extend beyond the start of the next segment.
+written when the store is created, holds the size of the last segment. The segments of a store may have
+different sizes. In version 1, the segment size was derived from the files, and could differ after the process
+was killed. In such stores, a record larger than a segment may also extend past the start of the next segment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from commitlog.errors import StoreDamaged
 
 
 class Segments:
-    """The segments of a log by first offset. The last one has `segment_bytes` bytes."""
+    """A log's segments, keyed by first offset. The size of the last one is `segment_bytes`."""
 
     def __init__(self, first_offsets: Iterable[int], segment_bytes: int) -> None:
         self.segment_bytes = segment_bytes
@@ -32,7 +32,7 @@ class Segments:
         return cls(layout.segment_offsets(disk), segment_bytes)
 
     def look_again(self, disk: Disk, end_offset: int) -> None:
-        """Reload the segments, without those from the end of the log on.
+        """Reload the segments, except those at or after the end of the log.
 
         These may contain a tail that was kept (`LogScan.keep_tail`). Raise `StoreError` if the folder
         contains any other file.
@@ -61,7 +61,7 @@ class Segments:
         return firsts[place] if place < len(firsts) else self.end_offset
 
     def place(self, offset: int) -> tuple[str, int]:
-        """Return the file path and byte position of a log offset.
+        """Return the file path and byte position for a log offset.
 
         Raise `StoreDamaged` if its segment was deleted.
         """

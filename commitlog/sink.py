@@ -1,25 +1,25 @@
 """The interface of log sinks, which store the bytes of flushes.
 
-For example, the segment files on the local disk are a sink.
+For example, the segment files on the local disk form a sink.
 
     append(first_offset, parts, epoch)    contiguous parts of the log, starting at `first_offset`
 
     part     bytes                  one whole record, or several without gaps
              bytes, then `Zeros`    the blank that closes a segment, and the unused zeros after it
 
-1. Parts are contiguous and include the unused bytes at the end of a segment. A sink with all parts has a
-   byte-for-byte copy of the log, even with another segment size. It can thus compute a chained checksum of
+1. Parts are contiguous and include the unused bytes at the end of a segment. A sink with all parts holds a
+   byte-for-byte copy of the log, even if its segment size differs. It can thus compute a chained checksum of
    the log.
-2. A sink gets the unused bytes at the end of a segment (undefined in RocketMQ, zeros in Tidewheel) only as a
-   length. The unused end of a 1 GiB segment thus takes eight bytes.
-3. A sink accepts up to `appends_max` concurrent appends, started in the order of their offsets. When an
-   append returns, the parts are as durable as the sink guarantees. If it raises OSError, the state of the
-   parts is unknown, and the core must not continue.
+2. A sink receives only the length of the unused bytes at the end of a segment (undefined in RocketMQ, zeros
+   in Tidewheel). The unused end of a 1 GiB segment thus requires eight bytes.
+3. A sink accepts up to `appends_max` concurrent appends, which are started in the order of their offsets.
+   When an append returns, the parts are as durable as the sink guarantees. If it raises OSError, the state of
+   the parts is unknown, and the core must not continue.
 4. `epoch` is the epoch of the leader that started the append (`services.broker.spine.epoch`). A sink with
    several writers rejects an epoch older than the newest known one. The local disk has only one writer,
    because the store is locked.
 
-A shared log is another sink. It stores parts after the local sink.
+A shared log is another sink. It stores parts once the local sink has.
 
 Cost on a local disk: one write and one sync per flush and segment. Weak spot: a flush that begins a segment
 must also allocate it, which delays this flush and those after it.
@@ -62,7 +62,7 @@ class LogSink(Protocol):
         """Maximum number of concurrent appends."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        """Store contiguous parts from a log offset on, in a worker thread. Raise OSError on failure."""
+        """Store contiguous parts beginning at a log offset, in a worker thread. Raise OSError on failure."""
 
 
 class SegmentFiles:
@@ -93,7 +93,7 @@ class SegmentFiles:
     def shares(self, first_offset: int, parts: Sequence[Part]) -> list[tuple[int, bytes]]:
         """Return (log offset, bytes) for each segment to write.
 
-        Zeros are omitted, because allocated space is zero.
+        Zeros are omitted, because allocated space is zeroed.
         """
         if first_offset + sum(map(len, parts)) < self._segments.end_of(first_offset):
             return [(first_offset, b"".join(parts))]  # type: ignore[arg-type]  # Zeros reach the end.
@@ -105,7 +105,7 @@ class SegmentFiles:
         return shares
 
     def _allocate(self, path: str) -> None:
-        """Allocate a segment with its full length.
+        """Allocate a segment at its full length.
 
         If the disk is full, delete the reserve to make room.
         """

@@ -2,8 +2,8 @@
 
 Recovery can skip the log before a snapshot, and retention can delete it.
 
-A snapshot at offset S is the state after all records below S. It is taken when the log is durable up to S,
-and stored in the file `snapshots/<20 digits of S>`:
+A snapshot at offset S is the state after applying all records below S. It is taken when the log is durable up
+to S, and stored in the file `snapshots/<20 digits of S>`:
 
     offset width  field
     0      8      "TWSNAP01"
@@ -11,15 +11,15 @@ and stored in the file `snapshots/<20 digits of S>`:
     16     4      CRC-32 of the body
     20     ...    body: zlib-compressed JSON, one member per part of the broker
 
-A snapshot is written to a new file, synced, and renamed, so the file is complete or absent. The two newest
-snapshots are kept. If the newest is damaged, the other is used. Cost: the write time depends on the size of
-the state, not of the log. Weak spot: snapshots are always written in full, and read into memory in full at
-startup.
+A snapshot is written to a new file, synced, and renamed, so the file is either complete or absent. The two
+newest snapshots are kept. If the newest is damaged, the other is used. Cost: the write time depends on the
+size of the state, not on that of the log. Weak spot: snapshots are always written in full, and read into
+memory in full at startup.
 
 A large table is captured as dictionaries that never change again (`Rows`, `commitlog.table`). A table whose
 values change in place is captured as rows that the event loop copies in batches (`commitlog.deferred_rows`).
 To capture the state, the event loop copies dictionaries of references, but no rows. A worker thread converts
-the rows to JSON while it writes, in small groups so that other threads can run.
+the rows to JSON in small groups while writing, so that other threads can run.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ class RowsByName:
 
 @dataclass(slots=True, frozen=True)
 class Snapshot:
-    """The state after all records below `offset`."""
+    """The state of the broker at log offset `offset`."""
 
     offset: int
     parts: Frozen
 
     def deferred(self) -> list[DeferredRows[Any, Any]]:
-        """Return the tables with rows that are not copied yet."""
+        """Return the tables with rows that have not been copied yet."""
         within = [one.values() if isinstance(one, dict) else [one] for one in self.parts.values()]
         tables = [one for values in within for one in values if isinstance(one, DeferredRows)]
         return [one for one in tables if one.is_open]
@@ -132,7 +132,7 @@ def newest(disk: Disk) -> Snapshot | None:
 
 
 def others(disk: Disk, start: Snapshot) -> list[Snapshot]:
-    """Return all intact snapshots except `start`. The files listed in them must be kept too."""
+    """Return all intact snapshots except `start`. The files listed in them must also be kept."""
     found = (read(disk, offset) for offset in offsets(disk) if offset != start.offset)
     return [one for one in found if one is not None]
 
@@ -152,7 +152,7 @@ def read(disk: Disk, offset: int) -> Snapshot | None:
 
 
 def decode(stored: bytes, offset: int) -> Snapshot | None:
-    """Return the snapshot in the content of a file, or None if it is damaged."""
+    """Return the snapshot decoded from the content of a file, or None if it is damaged."""
     body = _body(stored, offset)
     return None if body is None else Snapshot(offset, json.loads(zlib.decompress(body)))
 
@@ -188,7 +188,7 @@ def path_of(offset: int) -> str:
 
 
 def _json(value: Any) -> Iterator[bytes]:
-    """Yield JSON in small pieces, so that other threads can run in between."""
+    """Yield JSON in small pieces so that other threads get a chance to run."""
     if isinstance(value, dict):
         yield from _joined(b"{", (_member(str(name), one) for name, one in value.items()), b"}")
     elif isinstance(value, RowsByName):

@@ -6,13 +6,13 @@
                    line feed
 
 The first release uses version 1, and each release can open the stores of the previous one. A store with a
-later version is rejected (`StoreTooNew`). Programs from before the first release wrote only a version number.
-Releases reject their stores (`StoreTooOld`), and they reject those of releases.
+newer version is rejected (`StoreTooNew`). Programs from before the first release wrote only a version number.
+Releases reject the stores of these programs (`StoreTooOld`), and vice versa.
 
-The file is written once with the store, under a temporary name, synced, and renamed. If it is damaged, the
-segment size is derived from the segments, and the damage is reported. If it is missing, a folder with a
-commitlog counts as a Tidewheel store only if it also has a file that no other program writes. Apache RocketMQ
-stores are thus never modified.
+When the store is created, the file is written under a temporary name, synced, and renamed. If it is damaged,
+the segment size is derived from the segments, and the damage is reported. If it is missing, a folder with a
+commitlog is recognized as a Tidewheel store only if it also contains a file that no other program writes.
+Apache RocketMQ stores are thus never modified.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def parse(stored: bytes) -> Format | None:
 def open_format(disk: Disk, wanted_bytes: int) -> Format:
     """Return the format of the store on a disk.
 
-    If the file `format` is missing, create it with the segment size `wanted_bytes`. If it is damaged, write
-    it again, with a size derived from the segments if necessary. Raise `NotAStore`, `StoreTooNew`, or
-    `StoreTooOld` without changing any file.
+    If the file `format` is missing, create it with the segment size `wanted_bytes`. If it is damaged, rewrite
+    it, deriving the size from the segments if necessary. Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld`
+    without changing any file.
     """
     found = read(disk)
     if found is None:
@@ -145,12 +145,12 @@ def write(disk: Disk, content: bytes) -> None:
 
 
 def derived_segment_bytes(disk: Disk, wanted_bytes: int) -> int:
-    """Return the probable segment size if the file `format` does not tell.
+    """Return the probable segment size if the `format` file does not specify it.
 
-    With several segments, this is the most frequent distance between their offsets. If another distance is
-    not a multiple of it, the segments have different sizes, and the result is the maximum of `wanted_bytes`
-    and all distances. A single segment has its full length if it ends as an allocated file does, and not with
-    a record. The reserve file has the size of a segment.
+    If there are several segments, this is the most frequent distance between their offsets. If another
+    distance is not a multiple of it, the segments have different sizes, and the maximum of `wanted_bytes` and
+    all distances is returned. A single segment has its full length if it ends like an allocated file rather
+    than with a record. The reserve file is the size of a segment.
     """
     offsets = layout.segment_offsets(disk)
     if not offsets:

@@ -7,15 +7,15 @@ A table consists of parts that are copied on write.
     put, pop  copy a shared part before modifying it
 
 Rules:
-- A key is a number or a string. A row is stored as `marshal` bytes, only in memory, because this format
+- A key is a number or a string. A row is stored as `marshal` bytes, but only in memory, because this format
   depends on the interpreter. Python's garbage collector does not traverse a dictionary of bytes. With 200,000
-  rows as tuples, a copy blocked the event loop for 12 to 17 ms, and garbage collection twice for another 10
-  to 25 ms.
+  rows as tuples, a copy blocked the event loop for 12 to 17 ms, and garbage collection blocked it twice for
+  another 10 to 25 ms.
 - A row that replaces another takes its position. Parts with few rows left are merged.
 
 Cost: with 200,000 rows, a lookup takes 0.6 us for the newest rows and 1.4 us for the oldest. Copying a part
 takes 1.1 ms. Weak spot: a lookup searches one part after another, so its cost grows with the number of parts.
-A missing row costs most.
+Missing rows cost the most.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Table(Generic[Key]):
         return Rows(self._parts, lambda key, kept: row(key, loads(kept)))
 
     def _place_of(self, key: Key) -> int:
-        """Return the index of the part with a key, or -1 if there is none.
+        """Return the index of the part that holds a key, or -1 if there is none.
 
         The newest part is searched first.
         """
@@ -128,7 +128,7 @@ class Table(Generic[Key]):
         return place
 
     def _owned(self, place: int) -> dict[Key, bytes]:
-        """Return a part for changes. Copy it first if it is shared with a snapshot."""
+        """Return a part to modify. Copy it first if it is shared with a snapshot."""
         if self._is_shared[place]:
             self._parts[place] = self._parts[place].copy()
             self._is_shared[place] = False
@@ -148,7 +148,7 @@ class Table(Generic[Key]):
                 self._replace(0, 1, {**parts[0]})
 
     def _replace(self, first: int, end: int, part: dict[Key, bytes]) -> None:
-        """Replace adjacent parts by one."""
+        """Replace adjacent parts with one."""
         self._parts[first:end], self._is_shared[first:end] = [part], [False]
         assert len(self._parts) == len(self._is_shared), "a part is not known to be shared or not"
         self._gone_count = 0

@@ -1,4 +1,4 @@
-"""File views: like memory maps, but with OSError for I/O errors.
+"""File views, which are like memory maps but raise OSError on I/O errors.
 
 If a page of a memory-mapped file cannot be read or was truncated, SIGBUS kills the process. The files of a
 store are therefore never mapped. A view reads slices on demand through a forward-moving window of
@@ -49,20 +49,20 @@ class View:
         return self._window[at : at + stop - start]
 
     def upto(self, end: int) -> View:
-        """Return a view of the same file that ends at `end` at the latest."""
+        """Return a view of the same file that ends no later than `end`."""
         return View(self._read, min(self._length, max(0, end)), self._window_bytes)
 
     def by(self, window_bytes: int) -> View:
-        """Return a view of the same bytes with another window size.
+        """Return a view of the same bytes with a different window size.
 
         A small window saves memory if there are many views.
         """
         return View(self._read, self._length, window_bytes)
 
     def find(self, pattern: re.Pattern[bytes], position: int, match_bytes: int) -> Iterator[int]:
-        """Yield the positions of all matches of a pattern from a position on.
+        """Yield the positions of all matches of a pattern at or after a position.
 
-        Each match must be `match_bytes` long.
+        Matches must be `match_bytes` bytes long.
         """
         while position < self._length:
             end = min(position + self._window_bytes, self._length)

@@ -13,7 +13,7 @@ from commitlog.layout import is_aside
 
 
 def put_aside(disk: Disk, folder: str, prefix: str) -> None:
-    """Rename a folder to `prefix` and a number.
+    """Rename a folder to `prefix` plus a number.
 
     If this fails, raise OSError with advice for the operator.
     """
@@ -44,7 +44,7 @@ def delete_aside(disk: Disk) -> None:
 
 
 def is_unusable(disk: Disk, folder: str) -> bool:
-    """Return whether no file can be created in a folder, for a reason of this folder alone.
+    """Return whether no file can be created in a folder for a reason specific to that folder.
 
     Raise `SyncFailed` if a sync fails.
     """

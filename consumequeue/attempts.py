@@ -1,4 +1,4 @@
-"""Delivery attempts of a message, with the first and last failure.
+"""Delivery attempts for a message, with the first and last failure.
 
 cause         reason why the lease ended
 EXPIRED       the lease time expired

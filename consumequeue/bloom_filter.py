@@ -1,9 +1,9 @@
-"""The Bloom filter of a run. Each test reads a single word.
+"""The Bloom filter for a run. Each test reads a single word.
 
 Keys are hashed with the finalizer of MurmurHash3, because offsets as keys are not evenly distributed. The
 upper 40 bits of the hash select a 64-bit word, and the lower 24 bits select four bits in it. Adding a key
 sets these four bits. At 12 bits per key, the false positive rate is about 1 %. A new run has only an upper
-bound for its number of keys. Its filter therefore starts with a multiple of 64 words and is folded later: the
+bound on its number of keys. Its filter therefore starts with a multiple of 64 words and is folded later: the
 upper half of the words is combined with the lower half. Word positions stay valid modulo the smaller word
 count. Cost: 12 to 24 bits per key.
 """
@@ -49,7 +49,7 @@ def probe_of(key: int) -> Probe:
 def probes_of(keys: Words) -> tuple[Words, Words]:
     """Return the word positions and the bits of many keys as two arrays.
 
-    The values are those of `probe_of`.
+    The values match those of `probe_of`.
     """
     mixed = (keys ^ (keys >> _u64(33))) * _u64(_FIRST)
     mixed = (mixed ^ (mixed >> _u64(33))) * _u64(_SECOND)
@@ -61,7 +61,7 @@ def probes_of(keys: Words) -> tuple[Words, Words]:
 
 
 class Filter:
-    """The Bloom filter of a run."""
+    """The Bloom filter for a run."""
 
     def __init__(self, words: Words) -> None:
         self.words = words
@@ -90,12 +90,12 @@ class Filter:
     def may_hold(self, probe: Probe) -> bool:
         """Return whether the key of a probe may have been added.
 
-        False means that it has not.
+        If false, it has not been added.
         """
         return self._seen[probe.place % self._count] & probe.bits == probe.bits
 
     def may_hold_each(self, places: Words, bits: Words) -> Mask:
-        """Return the results of `may_hold` for the arrays of `probes_of`."""
+        """Return the results of `may_hold` for the arrays from `probes_of`."""
         held: Mask = (self.words[places % _u64(self._count)] & bits) == bits
         return held
 

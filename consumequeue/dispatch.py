@@ -1,6 +1,6 @@
 """Adds entries for log records to the queue indexes.
 
-Operation and rebuild follow the same rules. A record with the transaction type "none" or "commit" gets an
+Operation and rebuilding follow the same rules. A record with the transaction type "none" or "commit" gets an
 entry, as in RocketMQ's `DefaultMessageStore`. Tidewheel system records (type 12) get none. In an imported
 log, each message of an inner batch gets an entry. If a topic of an imported log was deleted and created
 again, its queue offsets restart at 0, and new entries replace the old ones.
@@ -9,8 +9,8 @@ The newest entries of a queue form its tail in memory (`consumequeue.tails`). Wh
 writes it to disk (`take`). Entries that cannot be written stay in memory. No entry is ever lost, because
 queues can be rebuilt from the log. If a queue file cannot be written, it is reported as damaged, and other
 queues are still written. The write is retried, and the tail is dropped if it becomes too long. The same
-applies if a file cannot be created for lack of inodes, but then the marker file stays, because the files of
-other queues are valid. At most one write of queue entries is in progress.
+applies if a file cannot be created for lack of inodes, but in that case the marker file is kept, because the
+files of other queues are valid. At most one write of queue entries runs at a time.
 
     dispatch --> tail of a queue ----> full: take --> a worker writes --> written: dropped from memory
                        ^                                   |
@@ -25,7 +25,7 @@ Recovery trusts the files in a snapshot if the marker file (`QUEUES_WHOLE`) exis
 marker after it has synced the queue files. The marker names the snapshot of the queue files, because a crash
 may leave rebuilt queues next to an older snapshot. Rebuilt files may differ from the original ones if records
 are missing from the log. The marker is deleted when a queue file is damaged or cannot be written or synced.
-No checkpoint then writes it until recovery has rebuilt the queues. If the marker cannot be deleted, this is
+No checkpoint writes it again until recovery has rebuilt the queues. If the marker cannot be deleted, this is
 reported once, and the deletion is retried at increasing intervals (`unmark_again`). Files that recovery
 cannot delete are renamed and never read again (`delete_files`).
 
@@ -40,7 +40,7 @@ Cost: 20 bytes per record. Adjacent records of a queue are added in one step (`d
 queues, copying the references for a snapshot takes 3 to 6 ms, and each batch of 1,000 rows takes 1 to 2 ms.
 Each retention run checks all queues (`minimums`): 0.5 to 1 us per queue if nothing is removed, 50 us if
 entries leave the tail, and up to 340 us if entries leave a file. Weak spot: the first read of a file from an
-older process verifies the CRC of the whole file, 10 ms for 6 MB.
+earlier process verifies the CRC of the whole file, which takes 10 ms for 6 MB.
 """
 
 from __future__ import annotations
@@ -117,7 +117,8 @@ class EntriesToWrite:
     def write(self, disk: Disk) -> None:
         """Write the entries in order, without a sync. Stop if the disk is full.
 
-        Skip files that cannot be written. Raise `SyncFailed` if the sync of a folder with other files fails.
+        Skip files that cannot be written. Raise `SyncFailed` if the sync of a folder that contains other
+        files fails.
         """
         for queue, one in self.writes:
             if queue in self.failed or queue in self.not_created:
@@ -140,7 +141,7 @@ class EntriesToWrite:
 class Dispatch:
     """The queue indexes of a store.
 
-    There are no queues until a snapshot restores them or a record creates them.
+    No queues exist until they are restored from a snapshot or created by a record.
     """
 
     def __init__(
@@ -198,7 +199,7 @@ class Dispatch:
     def dispatch(self, record: Record, record_bytes: int) -> bool:
         """Add an entry for a durable record.
 
-        Return False if such a record gets no entry.
+        Return False if records of this kind get no entry.
         """
         if not is_indexed(record):
             return False
@@ -210,7 +211,7 @@ class Dispatch:
     def truncate_imported_queue(self, record: Record) -> None:
         """Truncate the queue of an imported record whose queue offset is already used.
 
-        In a log of Tidewheel, queue offsets are never reused, and `put_many` reports a duplicate.
+        In a Tidewheel log, queue offsets are never reused, and `put_many` reports a duplicate.
         """
         if record.physical_offset >= self._imported_until or not is_indexed(record):
             return
@@ -222,10 +223,10 @@ class Dispatch:
             self._tails.update_size(queue)
 
     def begin_with_gap(self, record: Record, queue_offset: int) -> None:
-        """Begin the empty queue of a durable record at a lower offset than that of the record.
+        """Start the empty queue of a durable record at an offset lower than the record's.
 
-        The lost records in between become a gap. A queue that is not empty does not change. An imported queue
-        begins at its first record, because an imported log does not show whether there were older ones.
+        The lost records become a gap. A nonempty queue is left unchanged. An imported queue begins at its
+        first record, because an imported log does not show whether there were older ones.
         """
         if not is_indexed(record) or record.physical_offset < self._imported_until:
             return
@@ -238,7 +239,7 @@ class Dispatch:
     def dispatch_runs(self, runs: Iterable[tuple[tuple[str, int], int, bytes]]) -> None:
         """Add durable records to their queue indexes.
 
-        A run is a queue key (topic, queue ID), the first queue offset, and the encoded entries.
+        A run consists of a queue key (topic, queue ID), the first queue offset, and the encoded entries.
         """
         queues, frozen, tails = self._queues, self._frozen, self._tails
         for key, queue_offset, entries in runs:
@@ -250,13 +251,13 @@ class Dispatch:
                 tails.update_size(queue)
 
     def queues(self) -> Iterator[tuple[str, int, ConsumeQueue]]:
-        """Yield (topic, queue ID, index) for each queue with entries."""
+        """Yield (topic, queue ID, index) for each queue that has entries."""
         for (topic, queue_id), queue in self._queues.items():
             if queue.end_offset:
                 yield topic, queue_id, queue
 
     def queues_of(self, topic: str, queue_count: int) -> Iterator[tuple[int, ConsumeQueue]]:
-        """Yield (queue ID, index) for each queue of a topic with entries."""
+        """Yield (queue ID, index) for each of a topic's queues with entries."""
         for queue_id in range(queue_count):
             queue = self._queues.get((topic, queue_id))
             if queue is not None and queue.end_offset:
@@ -323,10 +324,10 @@ class Dispatch:
     def take_some(
         self, keys: deque[tuple[str, int]], count: int, cost_of: Callable[[str], int]
     ) -> list[tuple[str, int]]:
-        """Remove and return keys from the left of `keys`, at most `count`.
+        """Remove and return up to `count` keys from the left end of `keys`.
 
-        There are fewer if the queues have large unread files, or if `cost_of` gives extra costs for their
-        topics, so that checking the queues does not take too long.
+        Fewer keys are returned if the queues have large unread files or if `cost_of` returns extra costs for
+        their topics, so that checking the queues does not take too long.
         """
         taken: list[tuple[str, int]] = []
         while keys and count > 0:
@@ -359,7 +360,7 @@ class Dispatch:
     ) -> None:
         """Raise the first offset of each queue in `minimums`, a list of (topic, queue ID, offset).
 
-        `begins_at` holds the log offsets in the entries there, as the method `minimums` returns them.
+        `begins_at` holds the log offsets in the entries there, as returned by the method `minimums`.
         """
         places = chain(begins_at, repeat(UNKNOWN))
         for (topic, queue_id, min_offset), place in zip(minimums, places, strict=False):
@@ -371,7 +372,7 @@ class Dispatch:
                 self._record_first_offset(queue, max(min_offset, self._recorded[queue.key]))
 
     def advance_unrecorded(self, minimums: list[tuple[str, int, int]], begins_at: list[int]) -> None:
-        """Raise first offsets of queues before the log records them."""
+        """Raise the first offsets of queues before the log records them."""
         queues = [self.queue(topic, queue_id) for topic, queue_id, _ in minimums]
         recorded = [(queue, self.recorded_min(*queue.key)) for queue in queues]
         self.advance_first_offsets(minimums, begins_at)
@@ -424,8 +425,8 @@ class Dispatch:
         """Return the paths of files without needed entries, for a worker to delete.
 
         The caller must pass the deleted files to `deleted`. Other files are returned again by the next call.
-        A tail that begins in such a file is written first. Raise `SyncFailed` if the sync of a folder with
-        other files fails.
+        A tail that begins in such a file is written first. Raise `SyncFailed` if the sync of a folder that
+        contains other files fails.
         """
         paths = list[str]()
         under_way = {one.path for _, one in self._taken.writes} if self._taken is not None else set[str]()
@@ -442,7 +443,7 @@ class Dispatch:
         return paths
 
     def deleted(self, paths: Iterable[str]) -> None:
-        """Update the queues after files of `take_deletable_files` were deleted."""
+        """Update the queues after files from `take_deletable_files` have been deleted."""
         for folder, inside in groupby(paths, lambda path: path[: -OFFSET_DIGITS - 1]):
             _, topic, queue_id = folder.split("/")
             queue = self._queues[topic, int(queue_id)]
@@ -461,7 +462,7 @@ class Dispatch:
         return paths
 
     def abandon_sync(self, paths: Iterable[str]) -> None:
-        """Take back the paths of a failed checkpoint, so that the next one syncs them."""
+        """Requeue the paths of a failed checkpoint so that the next one syncs them."""
         self._unsynced |= dict.fromkeys(paths)
 
     def mark_untrusted(self, failed: Mapping[str, OSError]) -> None:
@@ -513,15 +514,15 @@ class Dispatch:
     def needs_mark(self) -> bool:
         """Return whether a checkpoint must write the marker file.
 
-        It must if all queue files are undamaged and the marker was never written. After damage, even since
-        the checkpoint began, the result is False.
+        It must if all queue files are undamaged and the marker has never been written. Return False after any
+        damage, even damage since the checkpoint began.
         """
         return self.made_at is None and not self._is_damaged
 
     def complete_mark_attempt(self) -> None:
         """Record that a checkpoint has tried to write the marker file.
 
-        If damage was found since, delete the marker again.
+        If damage has been found since, delete the marker again.
         """
         self._is_unmarked = False
         if self._is_damaged:
@@ -538,9 +539,9 @@ class Dispatch:
 
         After a power failure during a rebuild, files may have holes or damage. The marker file is then
         missing or names another snapshot. `frozen` is None for the first snapshot of an import, taken before
-        the first queue. Existing queues are then from a recovery without its own snapshot. Only queue files
-        of `read_topics` are verified, because recovery reads them. `recorded` holds the recorded first offset
-        of each queue that begins later.
+        any queue exists. Existing queue files then come from a recovery without its own snapshot. Only queue
+        files of `read_topics` are verified, because recovery reads them. `recorded` holds the recorded first
+        offset of each queue that begins later.
         """
         assert not self._queues, "a store that has queues adopts no others"
         delete_aside(self._disk)
@@ -589,8 +590,8 @@ class Dispatch:
         """Extend rebuilt queues to their former ends.
 
         Gaps replace missing records at the end. A queue without any record in the log becomes a gap from its
-        offset in `firsts` on, or, if `firsts` lacks it, an empty queue at its former end. `recorded` is as in
-        `adopt`.
+        offset in `firsts` on, or, if `firsts` lacks it, an empty queue at its former end. See `adopt` for
+        `recorded`.
         """
         recorded_offsets = {(topic, queue_id): offset for topic, queue_id, offset in recorded}
         for one in stored_queues(frozen):
@@ -625,7 +626,7 @@ class Dispatch:
     def _report_not_created(self, queue: ConsumeQueue, error: OSError) -> None:
         """Report that a file could not be created.
 
-        The marker file stays, because other files are not affected.
+        The marker file is kept, because other files are not affected.
         """
         for one in queue.unwritten(1):
             what = (
@@ -654,8 +655,9 @@ class Dispatch:
     def unmark_again(self) -> None:
         """Retry a failed deletion of the marker file.
 
-        Call this every few seconds. An attempt may block the event loop until the device times out. It is
-        made only at the 1st, 2nd, 4th, 8th, 16th, 32nd, and 64th call, and then at every 64th call.
+        Call this every few seconds. An attempt may block the event loop until the device times out. An
+        attempt is made only on the 1st, 2nd, 4th, 8th, 16th, 32nd, and 64th calls, and then on every 64th
+        call.
         """
         if self._unmark_calls is not None:
             self._unmark_calls += 1
@@ -732,14 +734,14 @@ def _put_aside(disk: Disk, why: OSError) -> None:
 
 
 def mark_of(made_at: int) -> bytes:
-    """Return the marker file content for queue files of the snapshot at a log offset."""
+    """Return the marker file content for the queue files of the snapshot at a log offset."""
     return b"%d\n" % made_at
 
 
 def is_marked(disk: Disk, made_at: int) -> bool:
     """Return whether the queue files are valid and belong to the snapshot at a log offset.
 
-    An unreadable marker file counts as missing, because all queue files can be rebuilt.
+    An unreadable marker file is treated as missing, because all queue files can be rebuilt.
     """
     try:
         is_there = disk.size(QUEUES_WHOLE) >= 0
@@ -790,13 +792,13 @@ def is_creation_error(disk: Disk, path: str, error: OSError) -> bool:
 def is_sync_error(path: str, error: OSError) -> bool:
     """Return whether a failed sync of a queue file affects only data that can be rebuilt.
 
-    A failed sync of the queue folder counts too, because the directory entry of the file may be lost.
+    This includes a failed sync of the queue folder, because the file's directory entry may be lost.
     """
     return is_file_error(path, error) or (isinstance(error, SyncFailed) and error.filename == path)
 
 
 def existing_first_offsets(frozen: Any, log_first_offset: int) -> Iterator[tuple[tuple[str, int], int]]:
-    """Yield (topic, queue ID) and first offset of queues in a snapshot whose first record is in the log.
+    """Yield ((topic, queue ID), first offset) for queues in a snapshot whose first record is in the log.
 
     Queues whose first records retention may have deleted are omitted.
     """
@@ -808,7 +810,7 @@ def existing_first_offsets(frozen: Any, log_first_offset: int) -> Iterator[tuple
 def files_named(frozen: Any) -> Iterator[tuple[str, int, int]]:
     """Yield (path, length in bytes, CRC-32) for each queue file in the rows of a snapshot.
 
-    The oldest files may have been deleted since.
+    The oldest files may have been deleted since then.
     """
     for one in stored_queues(frozen):
         yield from files_of(one)

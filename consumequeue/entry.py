@@ -50,7 +50,7 @@ def decode(stored: bytes, at: int) -> Entry:
 
 
 def decode_all(stored: bytes) -> list[Entry]:
-    """Return the entries in bytes. The length must be a multiple of 20."""
+    """Return the decoded entries. The length must be a multiple of 20."""
     return list(map(Entry._make, ENTRY_FORMAT.iter_unpack(stored)))
 
 
@@ -67,7 +67,7 @@ def hash_lite_topic(lite_topic: str) -> int:
 def tags_code(tag: str) -> int:
     """Return Java's `String.hashCode()` of a tag, or 0 for "".
 
-    This is a signed 32-bit number over UTF-16 code units.
+    This is a signed 32-bit hash of the UTF-16 code units.
     """
     code = 0
     units = tag.encode("utf-16-be")

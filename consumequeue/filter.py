@@ -2,7 +2,7 @@
 
 A filter works in two steps. First, entries whose tag hash is not in `tags_codes` are skipped without reading
 their records. Then `matches` checks the stored properties of the other records, because hashes may collide
-and an expression may test other properties than the tag.
+and an expression may test properties other than the tag.
 
 Tag expressions are parsed as in RocketMQ's `FilterAPI`. `*` and the empty expression match all messages. Any
 other expression is a list of tags separated by `||`. Tags are trimmed, and empty tags are ignored.

@@ -12,13 +12,13 @@ Operators, lowest precedence first. Operators of the same precedence are left-as
     - +             sign
     name, 'text', 5, 2.5E3, TRUE, (...)
 
-Keywords are case-insensitive, property names are not. Strings have single quotes, and two of them stand for
-one within a string. `--` begins a comment up to the end of the line, and `/* */` encloses one. The grammar
-has no types. Combining terms detects type errors, such as an order comparison with a string
+Keywords are case-insensitive, property names are not. Strings use single quotes, which are doubled within a
+string. `--` begins a comment that extends to the end of the line, and `/* */` encloses one. The grammar has
+no types. Type errors, such as an order comparison with a string, are detected when terms are combined
 (`filter_terms.py`).
 
 The LALR(1) parser makes a single pass without backtracking and keeps its stack on the heap. Time and memory
-are thus linear in the length of the expression, which is limited. The regular expression of a keyword does
+are thus linear in the length of the expression, which is limited. The regular expression for a keyword does
 not match before a name character. Otherwise "or" would split the name `order`. A property name must not be a
 keyword.
 """

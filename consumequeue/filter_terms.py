@@ -4,28 +4,28 @@ A term is a property, a string, a number, or a Boolean value. A Boolean value is
 (None). Parsing combines terms into larger terms, so the result is a tree of functions. No part of an
 expression is interpreted later or run as code.
 
-Properties are strings. Compared with a number, a property becomes a number. Compared with a Boolean value,
-"true" in any case becomes true, and any other string false. Numbers are decimal and exact. A term is unknown
-if it needs a missing property, or compares a nonnumeric property with a number. AND, OR, and NOT of unknown
-terms follow SQL92 (8.12):
+Properties are strings. A property compared with a number is converted to one. When compared with a Boolean
+value, "true" in any case becomes true, and any other string becomes false. Numbers are decimal and exact. A
+term is unknown if it needs a missing property or compares a nonnumeric property with a number. AND, OR, and
+NOT of unknown terms follow SQL92 (8.12):
 
     AND      true     unknown  false       OR       true     unknown  false       NOT
     true     true     unknown  false       true     true     true     true        false
     unknown  unknown  unknown  false       unknown  true     unknown  unknown     unknown
     false    false    false    false       false    true     unknown  false       true
 
-`tags` of a term that tests TAGS holds the only tags for which the term can be true. Their hashes are compared
-with those in queue entries, so that records that cannot match are skipped without a read.
+For a term that tests TAGS, `tags` holds the only tags for which the term can be true. Their hashes are
+compared with those in queue entries, so that records that cannot match are skipped without a read.
 
 The parser limits the cost of an expression per message: `steps` are function calls, and `passes` are scans of
 a property. Only CONTAINS scans. Wherever the last character of the search string matches, CPython compares
 the characters before it up to the first difference. The maximum number of comparisons per property character
 is thus the number of prefixes of the search string that can overlap (`_overlaps`). This is 1 to 3 for
-ordinary words. For 'aaaaaaaaaaaaaaaaaaaab' and a property of the letter 'a' only, it is 20. Eight comparisons
-take as long as advancing to the next position.
+ordinary words. For 'aaaaaaaaaaaaaaaaaaaab' and a property consisting only of the letter 'a', it is 20. Eight
+comparisons take as long as advancing to the next position.
 
 Weak spot: a property compared with several numbers is converted each time, unless a cache of recent strings
-has it. Only strings short enough for a number are cached.
+contains it. Only strings short enough to be numbers are cached.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Term:
-    """A part of an expression. `constant` is its value if this is the same for every message.
+    """A part of an expression. `constant` is its value if that is the same for every message.
 
-    `depth` is the nesting depth, and `count` the number of terms evaluated per message. Members of a list do
-    not count, because a list needs only one hash lookup. `steps` is the number of function calls per message,
+    `depth` is the nesting depth, and `count` the number of terms evaluated per message. List members are not
+    counted, because a list needs only one hash lookup. `steps` is the number of function calls per message,
     and `passes` the maximum number of scans of a property. `depth`, `count`, and `passes` have their own
     limits. The length of the expression limits `steps`.
     """
@@ -114,7 +114,7 @@ def constant(kind: Kind, value: Value, place: Place) -> Term:
 
 
 def named(name: str, place: Place) -> Term:
-    """Return the term for a property. This may be a reserved one of RocketMQ, such as TAGS or KEYS."""
+    """Return the term for a property. It may be a reserved RocketMQ property, such as TAGS or KEYS."""
     return Term(Kind.PROPERTY, lambda given: given.get(name), place, name=name)
 
 
@@ -147,7 +147,7 @@ def signed(term: Term, is_minus: bool) -> Term:
 
 
 def equal(left: Term, right: Term) -> Term:
-    """Return the term `left = right`. Raise `IllegalFilter` if these kinds can never be equal."""
+    """Return the term `left = right`. Raise `IllegalFilter` if their kinds can never be equal."""
     kinds = {left.kind, right.kind}
     if Kind.TRUTH in kinds and kinds & {Kind.TEXT, Kind.NUMBER}:
         raise illegal(left.place, f"{left.kind.value} and {right.kind.value} cannot be compared.")
@@ -161,7 +161,7 @@ def equal(left: Term, right: Term) -> Term:
 
 
 def ordered(order: str, left: Term, right: Term) -> Term:
-    """Return the term of an order comparison such as `left < right`.
+    """Return the term for an order comparison such as `left < right`.
 
     Raise `IllegalFilter` unless both terms are numeric.
     """
@@ -204,9 +204,9 @@ def one_of(term: Term, members: list[Term]) -> Term:
 
 
 def part(word: str, term: Term, sought: str) -> Term:
-    """Return the term that a string contains, begins with, or ends with `sought`.
+    """Return a term testing whether a string contains, begins with, or ends with `sought`.
 
-    If `sought` is empty, the result is unknown.
+    If `sought` is empty, the term is unknown.
     """
     if term.kind not in (Kind.PROPERTY, Kind.TEXT):
         raise illegal(term.place, f"{word} asks for a property or a text before it, not {term.kind.value}.")
@@ -241,7 +241,7 @@ def negation(term: Term) -> Term:
 def every(terms: list[Term]) -> Term:
     """Return the conjunction (AND) of terms.
 
-    It is false if any term is false, else unknown if any is unknown, else true.
+    It is false if any term is false, otherwise unknown if any is unknown, otherwise true.
     """
     # All terms must be true, so a matching tag must be in the `tags` of every term that has tags.
     known = [term.tags for term in terms if term.tags is not None]
@@ -252,7 +252,7 @@ def every(terms: list[Term]) -> Term:
 def any_of(terms: list[Term]) -> Term:
     """Return the disjunction (OR) of terms.
 
-    It is true if any term is true, else unknown if any is unknown, else false.
+    It is true if any term is true, otherwise unknown if any is unknown, otherwise false.
     """
     # One true term is sufficient, so a term without tags may match any tag.
     known = [term.tags for term in terms if term.tags is not None]
@@ -282,8 +282,8 @@ def truth(term: Term) -> Verdict:
 def _until(decisive: bool, verdicts: Iterable[Verdict]) -> Verdict:
     """Return a function that combines the results of `verdicts`.
 
-    It returns `decisive` if any result is `decisive`, else unknown if any is unknown, else the negation of
-    `decisive`.
+    It returns `decisive` if any result is `decisive`, otherwise unknown if any is unknown, otherwise the
+    negation of `decisive`.
     """
     asked = tuple(verdicts)
 
@@ -343,7 +343,8 @@ def _overlaps(sought: str) -> int:
     """Return the maximum number of prefixes of a string that can overlap at different positions.
 
     This is the length of the longest chain of borders (Knuth, Morris, Pratt 1977). The first border is the
-    string itself. Each next border is the longest proper prefix of the last one that is also its suffix.
+    string itself. Each further border is the longest proper prefix of the previous one that is also its
+    suffix.
     """
     borders, depths = [0], [1]
     for at in range(1, len(sought)):
@@ -361,7 +362,7 @@ def _joined(
 ) -> Term:
     """Return a combined term.
 
-    Raise `IllegalFilter` if it is too large, too deep, or too expensive.
+    Raise `IllegalFilter` if the term is too large, too deep, or too expensive.
     """
     depth, count = 1 + max(part.depth for part in parts), sum(part.count for part in parts)
     if depth > limits.FILTER_DEPTH_MAX:

@@ -33,18 +33,18 @@ A message group without leased or waiting messages is free and has no entry. Sta
 - Only the message with the turn can be delivered. The same receive may also deliver the messages after it as
   a run (`services.broker.groups.message_leasing`).
 
-The in-flight state is not durable. It follows from the durable offsets. At startup, messages with recorded
+The in-flight state is not durable. It is derived from the durable offsets. At startup, messages with recorded
 leases are leased, and all others that are not done are fresh. An operation that finishes a message or ends a
 lease updates the offsets first.
 
 A queue of lite topics is not read in order, because messages are looked up by lite topic (`lite_index.py`).
-There, `next_offset` is always the committed offset, and no message is ready or parked. Each lite topic is a
-message group. Its next message is looked up when the lease on the last one has ended.
+For such a queue, `next_offset` is always the committed offset, and no message is ready or parked. Each lite
+topic is a message group. Its next message is looked up when the lease on the previous one has ended.
 
 Cost: one entry per message that is leased, ready, parked, or set aside, with a limit for each state. Starting
-a lease, ending it, and passing on a turn need one heap operation each. Weak spots: `withdraw`, `skipped_to`,
-`reevaluate_filters`, and `MessageGroups.cut` visit all waiting messages. After a restart, `unleased_until`
-visits all leases until the messages with recorded leases are passed.
+a lease, ending it, and passing on a turn require one heap operation each. Weak spots: `withdraw`,
+`skipped_to`, `reevaluate_filters`, and `MessageGroups.cut` visit all waiting messages. After a restart,
+`unleased_until` visits all leases until all messages with recorded leases have been passed.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class Lease:
     If `client_id` is set, the broker renews the lease for this client until `renewed_until_ms`. `consumer` is
     the ID of the client that received the message. `is_gone`: the consumer has disconnected. `is_changed`:
     the consumer has changed the lease time. `is_suspended`: the attempt does not count. `attempt_id`
-    identifies the receive, and a receive with the same one is a retry by a client that did not get the
-    response. `is_lengthened`: a takeover has changed the end of the lease, and the consumer has made no call
-    for it since. `is_failed`: the consumer has reported a failure, so the rest of the lease is the delay
-    before the next attempt. A restart resets `is_failed`. `handle` is the consumer's receipt handle, or an
-    empty string for a lease from before a restart.
+    identifies the receive. A receive with the same ID is a retry by a client that did not get the response.
+    `is_lengthened`: a takeover has changed the end of the lease, and the consumer has not made a call for it
+    since then. `is_failed`: the consumer has reported a failure, so the rest of the lease is the delay before
+    the next attempt. A restart resets `is_failed`. `handle` is the consumer's receipt handle, or an empty
+    string for a lease from before a restart.
 
     `visible_ms` and `renewed_until_ms` are in elapsed time (`services.broker.spine.lease_clock`), and
     `leased_ms` is in the broker's time. In a lease that recovery has read from the log, `visible_ms` is in
@@ -146,7 +146,7 @@ class InFlight:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether too many messages are leased or waiting to deliver fresh ones."""
+        """Whether leased and waiting messages prevent the delivery of fresh ones."""
         return (
             len(self._leases) + len(self._ready) >= limits.IN_FLIGHT_PER_QUEUE_MAX
             or self.message_groups.parked_count + len(self._aside) >= limits.PARKED_PER_QUEUE_MAX
@@ -156,7 +156,7 @@ class InFlight:
     def fresh_room(self) -> int:
         """Maximum number of messages for `lease_run`.
 
-        0 if some of the next messages may be done or leased.
+        It is 0 if some of the next messages may be done or leased.
         """
         if self.next_offset < max(self._restored_until, self.offsets.done_until):
             return 0
@@ -188,7 +188,7 @@ class InFlight:
         return lease is not None and not lease.is_failed
 
     def attempts(self, offset: int) -> Attempts:
-        """Return the delivery attempts of a message, with the current one."""
+        """Return the delivery attempts of a message, including the current one."""
         known = self.offsets.attempts(offset)
         is_under_way = offset in self._leases and offset not in self.offsets.leases
         return known._replace(made=known.made + 1) if is_under_way else known
@@ -199,7 +199,7 @@ class InFlight:
         return has_had_them and offset not in self._leases and not self.offsets.is_done(offset)
 
     def candidate(self, end_offset: int, filter_bit: int = ANY_FILTER) -> int | None:
-        """Return the next offset for a receive with this filter to check, or None.
+        """Return the next offset that a receive with this filter must check, or None.
 
         `end_offset` is the end of the queue.
         """
@@ -219,7 +219,7 @@ class InFlight:
         return self.next_offset if self.next_offset < end_offset else None
 
     def begin_at(self, queue_offset: int) -> None:
-        """Skip fresh messages below `queue_offset`, because the log was deleted up to there.
+        """Skip fresh messages below `queue_offset`, because the log was deleted up to that point.
 
         Call this before `skipped_to`.
         """
@@ -275,7 +275,7 @@ class InFlight:
         self._hold(lease)
 
     def lease_run(self, leases: Sequence[Lease]) -> None:
-        """Lease adjacent fresh messages without a message group, from the candidate on."""
+        """Lease adjacent fresh messages without a message group, starting with the candidate."""
         assert not leases or leases[-1].queue_offset == self.next_offset + len(leases) - 1, "a run has a hole"
         self._leases.update({lease.queue_offset: lease for lease in leases})
         self.next_offset += len(leases)
@@ -285,7 +285,7 @@ class InFlight:
         self._hold(lease)
 
     def replace(self, lease: Lease) -> Lease:
-        """Replace the lease of a message within the same attempt. Return the old lease."""
+        """Replace the lease on a message within the same attempt. Return the old lease."""
         before = self._leases.get(lease.queue_offset)
         assert before is not None, f"{lease.queue_offset} is leased to nobody"
         assert before.message_group == lease.message_group, "a lease changes its message group"
@@ -293,7 +293,7 @@ class InFlight:
         return before
 
     def withdraw(self, offset: int, message_group: str) -> None:
-        """Remove a message that is not leased from the waiting messages.
+        """Remove an unleased message from the waiting messages.
 
         The caller must mark it as finished afterwards.
         """
@@ -310,7 +310,7 @@ class InFlight:
     def finished(self, offsets: Iterable[int]) -> list[Lease]:
         """Remove messages that are done. Return the leases that have ended.
 
-        The messages may be leased, candidates, or later fresh messages.
+        Each message may be leased, a candidate, or a later fresh message.
         """
         self.next_offset = max(self.next_offset, self.offsets.committed_offset)
         ended: list[Lease] = []
@@ -329,7 +329,7 @@ class InFlight:
         return ended
 
     def skipped_to(self, queue_offset: int) -> None:
-        """Remove waiting messages below `queue_offset`, because the log was deleted up to there.
+        """Remove waiting messages below `queue_offset`, where the log has been deleted.
 
         Leases stay.
         """
@@ -342,12 +342,12 @@ class InFlight:
     def reopened(self) -> None:
         """Reset the next offset to the committed offset.
 
-        Call this when messages of lite topics must be delivered again.
+        Call this method when messages from lite topics must be redelivered.
         """
         self.next_offset = self.offsets.committed_offset
 
     def return_message(self, offset: int) -> Lease:
-        """End and return the lease of a message without an acknowledgement, to redeliver it."""
+        """End and return the lease on an unacknowledged message so that it can be redelivered."""
         lease = self._leases.pop(offset)
         if self.offsets.is_done(offset) or offset >= self.next_offset:
             # Either the message was deleted by retention, or its offset is at or above the next offset. The
@@ -418,18 +418,18 @@ class MessageGroups:
         """Number of waiting messages without the turn of their message group."""
 
     def is_free(self, name: str, offset: int) -> bool:
-        """Return whether a message group is free or a candidate has its turn."""
+        """Return whether a message group is free or `offset` has its turn."""
         return name not in self._groups or offset in self._turns
 
     def has_lease(self, name: str) -> bool:
-        """Return whether a message of a message group is leased."""
+        """Return whether any message in a message group is leased."""
         group = self._groups.get(name)
         return group is not None and group.in_flight > 0
 
     def next_parked(self, name: str) -> int | None:
         """Return the lowest parked offset of a message group, or None.
 
-        It can continue a run.
+        A run may continue there.
         """
         group = self._groups.get(name)
         return group.waiting[0] if group and group.waiting else None
@@ -440,13 +440,13 @@ class MessageGroups:
         self.parked_count += 1
 
     def keep_turn(self, name: str, offset: int) -> None:
-        """Close the message group of a message set aside. The message keeps the turn."""
+        """Close the message group of a set-aside message. The message keeps its turn."""
         assert self.is_free(name, offset), f"{offset} is set aside, and {name} is not free"
         self._groups.setdefault(name, MessageGroup())
         self._turns[offset] = name
 
     def unpark(self, name: str, offset: int) -> None:
-        """Remove a parked message. The time is linear in the number of waiting messages."""
+        """Remove a parked message. This takes time linear in the number of waiting messages."""
         waiting = self._groups[name].waiting
         waiting.remove(offset)
         heapq.heapify(waiting)
@@ -454,9 +454,9 @@ class MessageGroups:
         assert self.parked_count >= len(waiting), "fewer are parked than in one message group"
 
     def waiting_since(self) -> list[int]:
-        """Return the last delivery time of each message group with waiting messages, in milliseconds.
+        """Return the last delivery time, in milliseconds, of each message group with waiting messages.
 
-        Groups without a known time are omitted.
+        Groups whose time is unknown are omitted.
         """
         has_turn = set(self._turns.values())
         return [
@@ -466,7 +466,7 @@ class MessageGroups:
         ]
 
     def leased(self, name: str, offset: int, leased_ms: int) -> None:
-        """Record a lease, and remove the message from the waiting ones."""
+        """Record a lease, and remove its message from the waiting messages."""
         group = self._groups.setdefault(name, MessageGroup())
         group.in_flight += 1
         group.given_ms = leased_ms
@@ -476,24 +476,24 @@ class MessageGroups:
             self.parked_count -= 1
 
     def returned(self, name: str, offset: int) -> int | None:
-        """Park a message whose lease has ended. Return the offset that gets the turn, or None."""
+        """Park a message whose lease has ended. Return the offset that now has the turn, or None."""
         self.park(name, offset)
         return self.done(name)
 
     def done(self, name: str) -> int | None:
-        """Record the end of a lease. Return the offset that gets the turn, or None."""
+        """Record the end of a lease. Return the offset that now has the turn, or None."""
         group = self._groups[name]
         group.in_flight -= 1
         assert group.in_flight >= 0, "a message group ends more leases than it has"
         return self._next_turn(name, group)
 
     def passed(self, offset: int) -> int | None:
-        """Take the turn from a message. Return the offset that gets the turn, or None."""
+        """Revoke a message's turn. Return the offset that now has the turn, or None."""
         name = self._turns.pop(offset, None)
         return None if name is None else self._next_turn(name, self._groups[name])
 
     def cut(self, offset: int) -> list[int]:
-        """Remove the waiting messages below `offset`. Return the offsets that get the turn."""
+        """Remove the waiting messages below `offset`. Return the offsets that now have the turn."""
         for group in self._groups.values():
             left = sorted(one for one in group.waiting if one >= offset)  # A sorted list is a valid heap.
             self.parked_count -= len(group.waiting) - len(left)

@@ -1,24 +1,24 @@
-"""The key index, which finds records of a topic by key or message ID, newest first.
+"""The key index, which finds a topic's records by key or message ID, newest first.
 
     put ----> in log order (packed arrays) ----> batches (sorted, with filters) ----> runs (sorted files)
               16,384 entries                     in memory until a checkpoint
 
-The key index is a run store (`consumequeue.run_store`) with its own schema. It contains messages, dead
-letters, half messages, and timers, the last two under their real topics. An entry is a 64-bit hash and the
-physical offset of the record. Hashes may collide, so the caller must read the record and compare the key
+The key index is a run store (`consumequeue.run_store`) with its own schema. It contains messages and dead
+letters, as well as half messages and timers under their real topics. An entry consists of a 64-bit hash and
+the record's physical offset. Hashes may collide, so the caller must read the record and compare the key
 (`carries`).
 
-1. Records are added in log order, so the runs, the batches, and the other entries in memory cover ascending
-   parts of the log. A lookup searches them from last to first, and may find the newest records without
+1. Records are added in log order, so the runs, the batches, and the unbatched entries cover successive parts
+   of the log. A lookup searches these parts from newest to oldest, so it may find the newest records without
    reading a run.
 2. The key index is derived from the log. It is rebuilt if a run is missing or damaged.
 3. Entries of records that retention has deleted are skipped. The next merge removes them.
 
-Cost: adding a key takes 0.4 us, mostly for the hash. A lookup takes 5 us, plus 0.2 us per batch and per run
-with a filter, plus 10 us per block read. It reads one block of each run that contains the key or has no
-filter. An entry takes 18 bytes in memory, or 12 to 24 bits in a run with up to `FILTERED_MAX` entries, about
-10 MB in total. Larger runs take 8 bytes per 255 entries. Weak spot: if many entries have the same hash, whole
-blocks are read from last to first, even if only some entries are needed.
+Cost: adding a key takes 0.4 us, mostly to hash it. A lookup takes 5 us, plus 0.2 us for each batch or
+filtered run and 10 us for each block read. A lookup reads one block from each run that contains the key or
+has no filter. An unwritten entry takes 18 bytes of memory. Runs of up to `FILTERED_MAX` entries take 12 to 24
+bits per entry, about 10 MB in total. Larger runs take 8 bytes per 255 entries. Weak spot: if many entries
+have the same hash, lookups read whole blocks in reverse order, even if only some entries are needed.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def hash_of(topic: str, key: str) -> int:
 def names_of(record: Record) -> tuple[str, dict[str, None]]:
     """Return the real topic and the names of a record.
 
-    The names are its keys and message ID. An inner batch has the names of all its messages.
+    The names are its keys and message ID. For an inner batch, return the names of all messages.
     """
     stored = record.properties
     names = keys_of(stored)
@@ -100,7 +100,7 @@ def carries(record: Record, topic: str, key: str) -> bool:
 def messages_of(record: Record) -> list[Record]:
     """Return the readable messages of an inner batch in order.
 
-    For any other record, return only the record.
+    For any other record, return only that record.
     """
     first = record.queue_offset
     messages: list[Record] = []
@@ -147,7 +147,7 @@ def is_undamaged_run(disk: Disk, path: str) -> bool:
 
 
 class _Batch(NamedTuple):
-    """A sorted batch: the columns of its entries, and a filter of the hashes."""
+    """A sorted batch: the columns of its entries, and a filter for their hashes."""
 
     hashes: Words
     offsets: Words
@@ -157,7 +157,7 @@ class _Batch(NamedTuple):
 class RecentKeys:
     """Entries in memory.
 
-    They come in log order, and older ones are in sorted batches.
+    They arrive in log order, and older entries are in sorted batches.
     """
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class RecentKeys:
         return self._batched_count + len(self.hashes)
 
     def close_batch(self) -> None:
-        """Make a sorted batch of all entries that are in no batch yet."""
+        """Move all entries that are not in a batch into a new sorted batch."""
         assert len(self.hashes) == len(self.offsets), "a hash without its offset"
         assert self.offsets[0] <= self.offsets[-1], "records do not come in log order"
         hashes = np.frombuffer(self.hashes, np.uint64)
@@ -192,7 +192,7 @@ class RecentKeys:
                 yield from reversed(batch.offsets[first:end].tolist())
 
     def take(self, newer: RecentKeys) -> None:
-        """Move all entries of `newer` here."""
+        """Take over all entries from `newer`."""
         if newer._batches and self.hashes:
             self.close_batch()
         self._batches += newer._batches
@@ -201,7 +201,7 @@ class RecentKeys:
         self.offsets += newer.offsets
 
     def chunks(self) -> Iterator[Entries]:
-        """Yield all entries in order. Do not add entries until the last chunk."""
+        """Yield all entries in order. Do not add entries during the iteration."""
         entries = np.empty(len(self), ENTRY)
         entries["key"] = np.concatenate([*(batch.hashes for batch in self._batches), self.hashes])
         entries["offset"] = np.concatenate([*(batch.offsets for batch in self._batches), self.offsets])
@@ -217,7 +217,7 @@ class KeyIndex(RunStore[RecentKeys]):
         super().__init__(disk, KEYINDEX, KEYS, RecentKeys, _is_below)
 
     def put(self, record: Record) -> None:
-        """Add a durable record. Records must come in log order."""
+        """Add a durable record. Records must be added in log order."""
         topic, names = names_of(record)
         self.put_digests([digest_of(topic, name) for name in names], [record.physical_offset] * len(names))
 
@@ -236,7 +236,7 @@ class KeyIndex(RunStore[RecentKeys]):
     def put_many(self, hashes: Words, offsets: Words) -> None:
         """Add many durable records.
 
-        `hashes` holds the hashes of the names, and `offsets` the ascending offsets.
+        `hashes` contains the name hashes, and `offsets` the record offsets in ascending order.
         """
         recent = self._recent
         recent.hashes.frombytes(hashes.tobytes())
@@ -245,7 +245,7 @@ class KeyIndex(RunStore[RecentKeys]):
             recent.close_batch()
 
     def offsets(self, topic: str, key: str, first_offset: int) -> Iterator[int]:
-        """Yield offsets of records that may have a key, from the newest down to `first_offset`.
+        """Yield the offsets of records that may have a key, from the newest down to `first_offset`.
 
         Raise `StoreDamaged` if the index cannot be read.
         """
@@ -258,7 +258,7 @@ class KeyIndex(RunStore[RecentKeys]):
                 yield from _at_least(first_offset, self._offsets_in(run, key_hash))
 
     def entries_from(self, first_offset: int) -> Iterator[Entries]:
-        """Yield the entries of all records from a log offset on, in chunks and any order.
+        """Yield the entries of all records at or above a log offset, in unordered chunks.
 
         Raise `StoreDamaged` if the index cannot be read.
         """
@@ -275,7 +275,7 @@ class KeyIndex(RunStore[RecentKeys]):
     def to_write(self, until: int) -> RunsToWrite:
         """Return the state for a checkpoint, as `RunStore.to_write` does.
 
-        Runs with only entries below `until`, the first offset of the log, are dropped.
+        Runs whose entries are all below `until`, the first offset of the log, are dropped.
         """
         self._runs = tuple(run for run in self._runs if run.end_offset > until)
         return super().to_write(until)

@@ -1,19 +1,19 @@
 """The lite index, which finds the messages of each lite topic in a queue.
 
-The index knows lite topics by their codes.
+The index identifies lite topics by their codes.
 
     ... only the last offset of each lite topic ...|floor ... every offset ...|read_offset ... unknown ...
 
-The entries of the queue contain the code (`consumequeue.entry.hash_lite_topic`), so the index is not stored
-on disk. Startup rebuilds it at a few million entries per second. Each query first adds the new entries of the
-queue. Below the floor, no group has unfinished messages, and the index has only the last offset of each lite
-topic. If a group is reset to an offset below the floor, the index is rebuilt with a lower floor. Two lite
-topics may have the same code, so the lite topic of a message is verified before delivery.
+The queue entries contain the codes (`consumequeue.entry.hash_lite_topic`), so the index is not stored on
+disk. At startup, it is rebuilt at a few million entries per second. Each query first indexes the queue's new
+entries. Below the floor, no group has unfinished messages, and the index contains only the last offset of
+each lite topic. If a group is reset to an offset below the floor, the index is rebuilt with a lower floor.
+Two lite topics may have the same code, so a message's lite topic is verified before delivery.
 
-Cost: 8 bytes per message above the floor, and about 200 bytes per lite topic. A lookup is one binary search.
-Weak spots: the slowest group decides the floor for all. `reach` with an offset below the floor reads the
-whole queue in one step. If a queue file is damaged, the index is empty until retention has deleted the
-entries in the file.
+Cost: 8 bytes per message above the floor, and about 200 bytes per lite topic. Each lookup is a binary search.
+Weak spots: the slowest group sets the floor for all groups. Given an offset below the floor, `reach` reads
+the whole queue in one step. If a queue file is damaged, the index is empty until retention has deleted that
+file's entries.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class LiteIndex:
 
     @property
     def is_long(self) -> bool:
-        """Whether many entries were added since the last `trim`."""
+        """Whether many entries have been added since the last `trim`."""
         return self.read_offset - self._trimmed_at >= _TRIM_EVERY
 
     def next(self, code: int, offset: int) -> int | None:
-        """Return the first indexed offset of a lite topic from `offset` on, or None."""
+        """Return a lite topic's first indexed offset at or after `offset`, or None."""
         self.read_on()
         offsets = self._offsets.get(code, ())
         at = bisect_left(offsets, offset)
@@ -79,7 +79,7 @@ class LiteIndex:
         return offsets[bisect_left(offsets, first) : bisect_left(offsets, end)]
 
     def reach(self, offset: int) -> None:
-        """Lower the floor to `offset` if it is higher, by reading the queue again."""
+        """If the floor is above `offset`, lower it to `offset` by reading the queue again."""
         offset = max(offset, self._queue.min_offset)
         if offset < self._floor:
             # Offsets can only be appended to the arrays, so the queue must be read again to add lower
@@ -91,7 +91,7 @@ class LiteIndex:
         self.read_on()
 
     def trim(self, floor: int) -> None:
-        """Remove empty lite topics, and offsets below `floor`, which all groups have finished."""
+        """Remove empty lite topics and the offsets below `floor`, which all groups have finished."""
         self._floor, self._trimmed_at = max(self._floor, floor), self.read_offset
         for code, offsets in list(self._offsets.items()):
             # The last offset of a lite topic is kept until retention has deleted the entry, even if the
@@ -101,7 +101,7 @@ class LiteIndex:
                 del self._offsets[code]
 
     def read_on(self) -> None:
-        """Add the new entries of the queue, except those already removed."""
+        """Index the queue's new entries, except those already removed."""
         self.read_offset = max(self.read_offset, self._queue.min_offset)
         while self.read_offset < self._queue.end_offset:
             rows = self._queue.rows(self.read_offset, _READ_AT_ONCE)
@@ -121,9 +121,9 @@ class LiteIndex:
 
 
 def _by_code(rows: Entries) -> Iterator[tuple[int, np.ndarray[tuple[int], np.dtype[np.intp]]]]:
-    """Yield each code in `rows` with its ascending positions.
+    """Yield each code in `rows` with a sorted array of its positions.
 
-    The code 0 of gap entries is omitted.
+    Gap entries have the code 0.
     """
     codes = rows["tags_code"].astype(np.int64)
     order = np.argsort(codes, kind="stable")

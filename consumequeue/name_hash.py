@@ -1,8 +1,8 @@
 """Hash of a name in a topic: the BLAKE2b hash of `topic#name`.
 
-The key index and the table of recent IDs use 8-byte hashes, and the timer tables 16-byte hashes. The digest
-size is part of a BLAKE2b hash, so the short digest is not a prefix of the long one. Cost: 0.6 us per name. A
-cache of hash states for 1,024 topics would take 0.4 us for few topics, but 1.0 us for 10,000 alternating
+The key index and the table of recent IDs use 8-byte hashes, and the timer tables use 16-byte hashes. The
+digest size is part of a BLAKE2b hash, so the short digest is not a prefix of the long one. Cost: 0.6 us per
+name. Caching hash states for 1,024 topics would take 0.4 us for few topics, but 1.0 us for 10,000 alternating
 ones.
 """
 
@@ -16,15 +16,15 @@ WIDE_HASH_BYTES: Final = 16
 
 
 def digest_of(topic: str, name: str) -> bytes:
-    """Return the digest of a name, HASH_BYTES long."""
+    """Return the HASH_BYTES-byte digest of a name."""
     return digest_of_name(f"{topic}#{name}".encode())
 
 
 def wide_digest_of(topic: str, name: str) -> bytes:
-    """Return the digest of a name, WIDE_HASH_BYTES long."""
+    """Return the WIDE_HASH_BYTES-byte digest of a name."""
     return blake2b(f"{topic}#{name}".encode(), digest_size=WIDE_HASH_BYTES).digest()
 
 
 def digest_of_name(whole_name: bytes) -> bytes:
-    """Return the digest of a `topic#name`, HASH_BYTES long."""
+    """Return the HASH_BYTES-byte digest of a `topic#name`."""
     return blake2b(whole_name, digest_size=HASH_BYTES).digest()

@@ -1,9 +1,9 @@
 """A set of queue offsets, stored as ranges.
 
-Memory depends on the number of holes, not of offsets. Two sorted lists hold the starts and the exclusive ends
-of the ranges. Ranges are never adjacent. Acknowledgements usually extend the last range, which changes only
-its end. Any other addition needs a binary search and shifts the items after it. Weak spots: `take_out`
-rewrites both lists. If only every second message is acknowledged, each one needs its own range.
+Memory use depends on the number of holes, not offsets. Two sorted lists hold the starts and the exclusive
+ends of the ranges. Ranges are never adjacent. Acknowledgements usually extend the last range, which changes
+only its end. Any other addition requires a binary search and shifts all later items. Weak spots: `take_out`
+rewrites both lists. If only every other message is acknowledged, each of them needs its own range.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 
 class OffsetRanges:
-    """A set of offsets, made from (first, count) ranges."""
+    """A set of offsets, built from (first, count) ranges."""
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
         self._firsts: list[int] = []
@@ -33,7 +33,7 @@ class OffsetRanges:
         return at >= 0 and offset < self._ends[at]
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Yield the ranges as ascending (first, count)."""
+        """Yield the (first, count) ranges in ascending order."""
         return ((first, end - first) for first, end in zip(self._firsts, self._ends, strict=True))
 
     def add(self, first: int, end: int) -> None:
@@ -58,7 +58,7 @@ class OffsetRanges:
         assert self.count >= end - first, "fewer offsets than were just added"
 
     def take_out(self, offsets: Sequence[int]) -> None:
-        """Remove ascending offsets in a single pass over all ranges."""
+        """Remove a sorted list of offsets in one pass over all ranges."""
         left, at = OffsetRanges(), 0
         for first, count in self:
             end = first + count
@@ -71,7 +71,7 @@ class OffsetRanges:
         self._firsts, self._ends, self.count = left._firsts, left._ends, left.count
 
     def behind(self, offset: int) -> int:
-        """Return the first offset from `offset` on that is not in the set."""
+        """Return the first offset at or after `offset` that is not in the set."""
         at = bisect_right(self._firsts, offset) - 1
         return self._ends[at] if at >= 0 and offset < self._ends[at] else offset
 

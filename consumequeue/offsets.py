@@ -1,24 +1,24 @@
-"""Durable offsets of a group on a queue, with failed attempts and FIFO leases.
+"""A group's durable offsets on a queue, with its failed attempts and FIFO leases.
 
     ... done ...|committed_offset ... done, tried, leased with a record, or untouched ...
 
-All messages below `committed_offset` are done. Above it, ranges hold the offsets of messages that are done.
-For each message that is not done, the failed attempts are kept (`attempts.py`). For message groups and lite
-topics, the current leases are kept too.
+All messages below `committed_offset` are done. Above it, the offsets of messages that are done are kept as
+ranges. The failed attempts of each message that is not done are also kept (`attempts.py`). For message groups
+and lite topics, the current leases are also kept.
 
-`GroupOffsets` is the entire durable state of a group on a queue. The log records every change. Operation and
-recovery apply changes through these functions:
+`GroupOffsets` is the entire durable state of a group on a queue. The log records every change. Normal
+operation and recovery apply changes through these functions:
 
     finish      acknowledged, skipped, or moved to the dead letters        `acks.py`
     take        a lease began or ended                                     `lease_records.py`
     reopen      finished messages must be delivered again                  `services.broker.groups.groups`
     skip_to     the log below was deleted                                  `services.broker.groups.groups`
 
-Leases on messages without a message group are not recorded. They are only in memory (`in_flight.py`).
+Leases on messages without a message group are not recorded. They exist only in memory (`in_flight.py`).
 
 Cost: one entry per attempted message that is not done, and one range per hole between finished messages. Weak
-spot: a message that is never acknowledged stops the committed offset. Each hole above it then takes a range,
-and `find_exhausted` and a long `finish` visit all attempts.
+spot: the committed offset cannot pass a message that is never acknowledged. Each hole above it then requires
+a range, and `find_exhausted` and long `finish` calls visit all attempts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from consumequeue.offset_ranges import OffsetRanges
 
 
 class GroupOffsets:
-    """Durable offsets of a group on a queue.
+    """A group's durable offsets on a queue.
 
     At first, all messages below `committed_offset` are done.
     """
@@ -63,7 +63,7 @@ class GroupOffsets:
         return offset < self.committed_offset or offset in self._done
 
     def open_from(self, offset: int) -> int:
-        """Return the first offset from `offset` on that is not done."""
+        """Return the first offset at or after `offset` that is not done."""
         return self._done.behind(max(offset, self.committed_offset))
 
     def open_count(self, min_offset: int, end_offset: int) -> int:
@@ -73,7 +73,7 @@ class GroupOffsets:
         return max(0, end_offset - first - sum(done))
 
     def attempts(self, offset: int) -> Attempts:
-        """Return the recorded attempts of a message, with that of a current FIFO lease."""
+        """Return the recorded attempts of a message, including that of a current FIFO lease."""
         return self._attempts.get(offset, NEVER)
 
     def has_attempt(self, offset: int) -> bool:
@@ -81,7 +81,7 @@ class GroupOffsets:
         return offset in self._attempts
 
     def find_exhausted(self, attempts_max: int) -> list[int]:
-        """Return the ascending offsets of messages that are not done after `attempts_max` attempts."""
+        """Return, in ascending order, the offsets of messages not done after `attempts_max` attempts."""
         return sorted(at for at, one in self._attempts.items() if one.made >= attempts_max)
 
     def finish(self, first: int, end: int) -> None:
@@ -117,7 +117,7 @@ class GroupOffsets:
     def skip_to(self, queue_offset: int) -> None:
         """Mark all messages below `queue_offset` as done, because they were deleted.
 
-        Their leases stay until they end.
+        Their leases remain until they end.
         """
         if queue_offset <= self.committed_offset:
             return
@@ -129,9 +129,9 @@ class GroupOffsets:
         assert self.committed_offset <= self.done_until, "more is committed than is done"
 
     def reopen(self, offsets: list[int]) -> None:
-        """Mark messages as not done, in ascending order of offset.
+        """Mark messages, given in ascending offset order, as not done.
 
-        For queues of lite topics.
+        Used for lite topic queues.
         """
         # Committed offsets are converted to a range of finished offsets, so that the reopened offsets can be
         # removed from this range.
@@ -145,15 +145,15 @@ class GroupOffsets:
     def freeze(self) -> Any:
         """Return the state for a snapshot: offsets, ranges, attempts, and FIFO leases.
 
-        Leases lengthened by a takeover are in a separate field, which older programs ignore.
+        Leases extended by a takeover are stored in a separate field, which older programs ignore.
         """
         return kept(self.taken())
 
     def taken(self) -> int | dict[str, Any]:
         """Return the current state. `kept` converts it to a snapshot row.
 
-        For most queues this is only the committed offset, or 0 if untouched. A checkpoint of many queues thus
-        takes little event loop time.
+        For most queues, it is just the committed offset (0 if untouched). A checkpoint of many queues thus
+        blocks the event loop only briefly.
         """
         if not (self._done.count or self._attempts):
             return self.committed_offset
@@ -166,7 +166,7 @@ class GroupOffsets:
 
     @classmethod
     def thaw(cls, frozen: Any) -> GroupOffsets:
-        """Restore the offsets of a group from a snapshot row."""
+        """Restore a group's offsets from a snapshot row."""
         offsets = cls(frozen["low"])
         offsets._done = OffsetRanges(frozen["done"])
         for offset, count, first, last in frozen["attempts"]:
@@ -190,7 +190,7 @@ class GroupOffsets:
         assert len(self.leases) <= len(known), "a lease without attempts"
 
     def _advance(self, committed_offset: int) -> None:
-        """Advance the committed offset to `committed_offset` and past the finished messages after it."""
+        """Advance to `committed_offset`, and then past the finished messages that follow it."""
         assert committed_offset >= self.committed_offset, "only `reopen` takes the committed offset back"
         self.committed_offset = committed_offset
         if self._done.count:
@@ -199,7 +199,7 @@ class GroupOffsets:
 
 
 def kept(taken: int | dict[str, Any]) -> dict[str, Any]:
-    """Convert a result of `taken` to a snapshot row. Thread-safe."""
+    """Convert the output of `taken` to a snapshot row. Thread-safe."""
     if isinstance(taken, dict):
         return taken
     return {"low": taken, "done": [], "attempts": [], "leases": []}
@@ -212,7 +212,7 @@ def _frozen(one: LeaseEntry) -> list[Any]:
 
 
 def _thawed(frozen: list[Any], made: int) -> LeaseEntry:
-    """Return the lease entry of a lease in a snapshot row."""
+    """Return the lease entry for a lease in a snapshot row."""
     generation, offset, visible_ms, renewed_for, consumer, message_group, *others, leased_ms = frozen
     is_changed, is_suspended, attempt_id = others
     when, whose = (generation, visible_ms, leased_ms), (consumer, bool(renewed_for), message_group)

@@ -6,22 +6,22 @@ Entry n begins at byte 20 n and holds the location of the record with queue offs
     consumequeue/<topic>/<queue_id>/<20 digits: first byte>     300,000 entries per file
 
 The index is derived from the log and can be rebuilt. The files have RocketMQ's `ConsumeQueue` format. New
-entries go to the tail in memory until a worker has written them to a file (`consumequeue.dispatch`). A
-snapshot holds the tail and a CRC per file, because entries have no CRC of their own.
+entries are kept in an in-memory tail until a worker has written them to a file (`consumequeue.dispatch`). A
+snapshot contains the tail and one CRC per file, because entries have no CRCs of their own.
 
 Rules:
 - Startup opens no file. Bytes beyond `written_count` are invalid and will be overwritten.
-- Every read of a file is checked against the CRCs of its blocks. A damaged entry is thus never returned, and
-  never skips a message. The first read of a file in a process reads all of it and computes the CRCs of the
-  blocks, because a snapshot has only one CRC per file.
+- All data read from a file is verified against the CRCs of its blocks. Thus, a damaged entry is never
+  returned and never hides a message. The first time a process reads a file, it reads the whole file and
+  computes the block CRCs, because a snapshot has only one CRC per file.
 - A file is damaged if it is too short, cannot be read, or does not match its CRC. This does not stop the
   broker, because the queues can be rebuilt. The damage is reported once, and the file is not read again.
-  Reads of its entries fail until the next startup rebuilds the queues.
+  Reading its entries fails until the queues are rebuilt at the next startup.
 
-Cost: 20 bytes per entry. The first read of a file reads up to 6 MB, and each other read one or two blocks of
-2,560 bytes. A search by log offset needs about 20 reads. A queue with one entry takes 500 bytes of memory,
-with its references in `Dispatch`, and each file that was read up to 9 KB of block CRCs. Weak spots: damage to
-a file is found only at its first read. On a full disk, tails grow without limit.
+Cost: 20 bytes per entry. The first access to a file reads up to 6 MB, and each later access reads one or two
+2,560-byte blocks. A search by log offset needs about 20 reads. A queue with one entry takes 500 bytes of
+memory, including its references in `Dispatch`. The block CRCs of each file read take up to 9 KB. Weak spots:
+damage to a file is detected only when it is first read. If the disk stays full, tails are dropped.
 """
 
 from __future__ import annotations
@@ -62,21 +62,21 @@ FoundDamaged = Callable[[str, str], None]
 
 
 def ignore_damage(path: str, what: str) -> None:
-    """Do nothing. For tools that verify the files themselves."""
+    """Do nothing. Used by tools that verify the files themselves."""
 
 
 def is_unrelated_error(error: OSError) -> bool:
-    """Return whether an error is unrelated to the accessed file.
+    """Return whether an error is unrelated to the file being accessed.
 
-    For example, the process is out of descriptors, or the sync of a folder has failed.
+    Examples are a lack of file descriptors and a failed folder sync.
     """
     return error.errno in OUT_OF_DESCRIPTORS or isinstance(error, SyncFailed)
 
 
 def is_folder_error(path: str, error: OSError) -> bool:
-    """Return whether an error is a failed sync of the queue folder of a file.
+    """Return whether an error is a failed sync of a file's queue folder.
 
-    The directory entry of the file may then be lost, as its content may be after a failed sync of the file.
+    The file's directory entry may then be lost, just as its content may be lost if the file's sync fails.
     """
     failed = str(error.filename)
     is_of_queues = f"{failed}/".startswith(f"{CONSUMEQUEUE}/")
@@ -112,7 +112,7 @@ class _Blocks:
         self.extend(stored)
 
     def extend(self, more: bytes) -> None:
-        """Add the CRCs of appended bytes."""
+        """Update the CRCs for appended bytes."""
         at = 0
         while at < len(more):
             inside = self.length % _BLOCK_BYTES
@@ -124,12 +124,12 @@ class _Blocks:
             at, self.length = at + len(part), self.length + len(part)
 
     def span(self, position: int, length: int) -> tuple[int, int]:
-        """Return the byte range of the blocks with these bytes."""
+        """Return the byte range of the blocks containing these bytes."""
         begin = position // _BLOCK_BYTES * _BLOCK_BYTES
         return begin, min(-(-(position + length) // _BLOCK_BYTES) * _BLOCK_BYTES, self.length)
 
     def match(self, begin: int, stored: bytes) -> bool:
-        """Return whether whole blocks from byte `begin` on match their CRCs."""
+        """Return whether the whole blocks starting at byte `begin` match their CRCs."""
         first = begin // _BLOCK_BYTES
         starts = range(0, len(stored), _BLOCK_BYTES)
         return all(
@@ -145,7 +145,7 @@ _NO_DOUBT: Final = frozenset[int]()
 
 
 class ConsumeQueue:
-    """The index of a queue. Its files hold `written_count` entries at first."""
+    """The index of a queue. Initially, its files contain `written_count` entries."""
 
     __slots__ = (
         "_begins_at",
@@ -208,11 +208,11 @@ class ConsumeQueue:
         return self._written_count + len(self._tail) // ENTRY_BYTES
 
     def put(self, queue_offset: int, new: Entry) -> None:
-        """Add an entry at its queue offset. A gap fills missing offsets."""
+        """Add an entry at its queue offset. Fill missing offsets with a gap."""
         self.put_many(queue_offset, entry.encode(new))
 
     def put_many(self, queue_offset: int, encoded: bytes) -> int:
-        """Add contiguous entries from `queue_offset` on. A gap fills missing offsets.
+        """Add contiguous entries, starting at `queue_offset`. Fill missing offsets with a gap.
 
         Return the size of the tail in bytes.
         """
@@ -239,16 +239,16 @@ class ConsumeQueue:
         return entry.decode(self._read_ahead, at)
 
     def entries(self, queue_offset: int, count: int) -> list[Entry]:
-        """Return up to `count` entries from `queue_offset` on.
+        """Return up to `count` entries, starting at `queue_offset`.
 
-        Only entries read ahead are returned.
+        Return only entries already read ahead.
         """
         self.entry(queue_offset)
         first = (queue_offset - self._read_ahead_from) * ENTRY_BYTES
         return entry.decode_all(self._read_ahead[first : first + count * ENTRY_BYTES])
 
     def get(self, queue_offset: int, count: int) -> list[Entry]:
-        """Return up to `count` entries from `queue_offset` on, at most to the end of a file.
+        """Return up to `count` entries from `queue_offset` on, stopping at the end of a file.
 
         `record_bytes` is 0 in gap entries.
         """
@@ -262,10 +262,10 @@ class ConsumeQueue:
         return np.frombuffer(self._stored(queue_offset, count), entry.ENTRY)
 
     def next_match(self, queue_offset: int, tags_codes: Integers, count: int) -> int:
-        """Return the first of `count` offsets from `queue_offset` on whose tag hash is in `tags_codes`.
+        """Return the first of `count` offsets, from `queue_offset` on, with a tag hash in `tags_codes`.
 
-        A gap entry matches, because the tag of a lost message is unknown. `tags_codes` must be ascending. If
-        nothing matches, return the offset after the examined entries, at least one.
+        A gap entry always matches, because the tag of a lost message is unknown. `tags_codes` must be
+        ascending. If nothing matches, return the offset after the last of the one or more examined entries.
         """
         # The block size increases, so that the cost of a call is proportional to the number of skipped
         # entries.
@@ -280,10 +280,10 @@ class ConsumeQueue:
                 return at
 
     def gap_end(self, queue_offset: int) -> int:
-        """Return the end of the gap at `queue_offset`, or where the search stopped.
+        """Return the end of the gap at `queue_offset`, or the offset where the search stopped.
 
-        A limited number of entries is examined. Adjacent gaps from different damaged ranges are separate: all
-        entries of a gap hold the offset of the record after the damaged range.
+        The number of entries examined is limited. Adjacent gaps caused by different damaged ranges are
+        separate, because all entries in a gap contain the offset of the record after the damaged range.
         """
         # The block size increases as in `next_match`, because a queue may have many gaps, most of which are
         # short.
@@ -304,10 +304,10 @@ class ConsumeQueue:
         return at
 
     def whole_gap_end(self, queue_offset: int) -> int:
-        """Return the end of the gap at `queue_offset`, whatever its length.
+        """Return the end of the gap at `queue_offset`, regardless of its length.
 
-        This takes about 20 reads. The record after the gap must not be an inner batch. Raise `StoreDamaged`
-        if a file is damaged.
+        This requires about 20 reads. The record after the gap must not be an inner batch. Raise
+        `StoreDamaged` if a file is damaged.
         """
         end = self._search(self._physical_offset(queue_offset) + 1)
         assert end > queue_offset, f"{self._folder}: places do not ascend behind {queue_offset}"
@@ -316,14 +316,14 @@ class ConsumeQueue:
     def place_before_gap(self, queue_offset: int) -> int:
         """Return the log offset in the entry before the gap at `queue_offset`.
 
-        Return -1 for a gap at the start of the queue. If that entry is of another gap, return the offset of
-        the record after that gap, minus 1. Raise `StoreDamaged` if a file is damaged.
+        Return -1 for a gap at the start of the queue. If that entry belongs to another gap, return the offset
+        of the record after that gap, minus 1. Raise `StoreDamaged` if a file is damaged.
         """
         first = self._search(self._physical_offset(queue_offset))
         return self._physical_offset(first - 1) if first > self.min_offset else -1
 
     def _stored(self, queue_offset: int, count: int) -> bytes:
-        """Return up to `count` encoded entries from `queue_offset` on, at most to the end of a file.
+        """Return up to `count` encoded entries from `queue_offset` on, stopping at the end of a file.
 
         Return b"" if all entries of the file are below `min_offset`. Raise `StoreDamaged` if a file is
         missing or too short.
@@ -346,7 +346,7 @@ class ConsumeQueue:
         return found + gathered if len(found) == length else found
 
     def _compared(self, first_byte: int, inside: int, length: int, queue_offset: int) -> bytes:
-        """Return verified bytes of a file. Raise `StoreDamaged` if it is damaged."""
+        """Return verified bytes from a file. Raise `StoreDamaged` if it is damaged."""
         if first_byte in self._damaged:
             raise StoreDamaged(self._damaged[first_byte])
         blocks = self._blocks.get(first_byte)
@@ -361,7 +361,7 @@ class ConsumeQueue:
         return stored[inside - begin : inside - begin + length]
 
     def _read(self, first_byte: int, position: int, length: int) -> bytes:
-        """Return bytes of a file. If the read fails, report the damage and raise `StoreDamaged`."""
+        """Return bytes from a file. If the read fails, report the damage and raise `StoreDamaged`."""
         path = self._path(first_byte)
         try:
             return self._disk.read(path, position, length)
@@ -378,7 +378,7 @@ class ConsumeQueue:
         return StoreDamaged(what)
 
     def _read_all(self, first_byte: int, queue_offset: int) -> bytes:
-        """Return the content of a whole file. Raise `StoreDamaged` if it does not match its CRC."""
+        """Return the entire content of a file. Raise `StoreDamaged` if it does not match its CRC."""
         self.compared_bytes += self._length(first_byte)
         stored = self._read(first_byte, 0, self._length(first_byte))
         if len(stored) != self._length(first_byte) or zlib.crc32(stored) != self._crcs[first_byte]:
@@ -394,7 +394,7 @@ class ConsumeQueue:
         return f"{path} {how}; met at queue offset {queue_offset}. {_ADVICE}"
 
     def _matches(self, first_byte: int, crc: int) -> bool:
-        """Return whether a file has its length and its valid entries match the CRC."""
+        """Return whether a file has the expected length and its valid entries match its CRC."""
         length = self._length(first_byte)
         try:
             stored = self._disk.read(self._path(first_byte), 0, length)
@@ -405,11 +405,11 @@ class ConsumeQueue:
         return len(stored) == length and zlib.crc32(stored) == crc
 
     def _length(self, first_byte: int) -> int:
-        """Return the number of bytes of valid entries in a file."""
+        """Return the total size in bytes of the valid entries in a file."""
         return min(_FILE_BYTES, self._written_count * ENTRY_BYTES - first_byte)
 
     def is_sound(self, *, may_be_cut: bool = False) -> bool:
-        """Return whether all files with entries from `min_offset` on are undamaged.
+        """Return whether all files with entries at or above `min_offset` are undamaged.
 
         If `may_be_cut` is true, the oldest files may be missing, because retention may have deleted them
         before its record is replayed.
@@ -426,7 +426,7 @@ class ConsumeQueue:
         return False
 
     def holds(self, physical_offset: int) -> bool:
-        """Return whether a record of the queue begins at a log offset. This takes about 20 reads."""
+        """Return whether a record of the queue begins at a log offset. This requires about 20 reads."""
         at = self._search(physical_offset)
         if at == self.end_offset:
             return False
@@ -434,10 +434,10 @@ class ConsumeQueue:
         return found.record_bytes > 0 and found.physical_offset == physical_offset
 
     def write(self) -> list[str]:
-        """Write the tail to files without a sync. Return their paths.
+        """Write the tail to files without syncing them. Return their paths.
 
-        No sync is needed, because the files can be rebuilt. Raise OSError on a full disk. Entries that were
-        not written stay in the tail and can still be read.
+        No sync is needed, because the files can be rebuilt. Raise OSError if the disk is full. Unwritten
+        entries stay in the tail and can still be read.
         """
         writes = self.unwritten()
         for one in writes:
@@ -446,7 +446,7 @@ class ConsumeQueue:
         return [one.path for one in writes]
 
     def written(self, one: QueueWrite) -> None:
-        """Remove written entries from the tail, unless they are already removed."""
+        """Remove written entries from the tail, unless they have already been removed."""
         first_byte, inside = int(one.path[-OFFSET_DIGITS:]), one.position
         if first_byte + inside != self._written_count * ENTRY_BYTES:
             return
@@ -460,17 +460,17 @@ class ConsumeQueue:
         self._written_count += len(one.entries) // ENTRY_BYTES
 
     def mark_untrusted(self, path: str) -> None:
-        """Mark a file as untrusted for later processes, because `SyncFailed` may lose written data.
+        """Mark a file as untrusted for later processes, because data may be lost after `SyncFailed`.
 
-        This process continues to use the file while reads return what was written.
+        This process continues to use the file as long as reads return the written data.
         """
         self._untrusted |= {int(path[-OFFSET_DIGITS:])}
 
     def drop_tail(self) -> list[str]:
-        """Drop a tail that was not written. Return the paths of its files.
+        """Drop a tail that could not be written. Return the paths of its files.
 
-        Their CRCs are updated as if the entries were written. Reads of these files then raise `StoreDamaged`
-        until the next startup.
+        Their CRCs are updated as if the entries had been written. Reading these files then raises
+        `StoreDamaged` until the next startup.
         """
         writes = self.unwritten()
         for one in writes:
@@ -481,7 +481,7 @@ class ConsumeQueue:
         return [one.path for one in writes]
 
     def unwritten(self, count_max: int | None = None) -> list[QueueWrite]:
-        """Return the file writes for up to `count_max` entries of the tail.
+        """Return the file writes for up to `count_max` entries in the tail.
 
         The entries stay in the tail.
         """
@@ -522,8 +522,8 @@ class ConsumeQueue:
     def _crc_of_cut(self, first_byte: int, length: int, queue_offset: int) -> int:
         """Return the CRC of a file truncated to `length` bytes.
 
-        For a damaged file, return a CRC that does not match. An unreadable file counts as damaged: it can be
-        rebuilt and must not prevent startup.
+        For a damaged file, return a CRC that does not match. An unreadable file is treated as damaged,
+        because it can be rebuilt and must not prevent startup.
         """
         if first_byte not in self._damaged:
             with suppress(StoreDamaged):
@@ -537,7 +537,7 @@ class ConsumeQueue:
         return ~zlib.crc32(stored) & 0xFFFFFFFF
 
     def taken(self) -> TakenQueue | None:
-        """Capture the current state for a snapshot row (see `kept`), or None for an empty queue."""
+        """Return the current state for a snapshot row (see `kept`), or None if the queue is empty."""
         if self.end_offset == 0:
             return None
         crcs = self._crcs
@@ -560,7 +560,7 @@ class ConsumeQueue:
         """Begin an empty queue at an offset.
 
         The range up to `lost_until` becomes a gap, because damage has destroyed its records. Gap entries
-        overwrite old bytes in files of an older process.
+        overwrite old data in files left by an earlier process.
         """
         assert queue_offset < lost_until, f"{self._folder}: no gap before {lost_until}"
         self._begin_at(queue_offset)
@@ -579,8 +579,8 @@ class ConsumeQueue:
     def _search(self, log_offset: int) -> int:
         """Return the first queue offset whose record begins at or above a log offset.
 
-        Raise `StoreDamaged` if a file is damaged. The search verifies only the result and the entry before
-        it, so it reads at most two whole files. This is enough, because log offsets ascend.
+        Raise `StoreDamaged` if a file is damaged. The search verifies only the entry found and the one before
+        it, so it reads at most two whole files. This suffices, because log offsets are ascending.
         """
         offsets = range(self.end_offset)
         found = bisect_left(offsets, log_offset, lo=self.min_offset, key=self._uncompared_place)
@@ -590,13 +590,13 @@ class ConsumeQueue:
         return bisect_left(offsets, log_offset, lo=self.min_offset, key=self._physical_offset)
 
     def _uncompared_place(self, queue_offset: int) -> int:
-        """Return the log offset in an entry, without verifying it."""
+        """Return an entry's log offset without verifying the entry."""
         return _place_of(self.peek(queue_offset))
 
     def peek(self, queue_offset: int) -> Entry:
         """Return an entry without verifying it or reading the whole file.
 
-        The caller must verify it. Return a gap entry if the file does not have it. Raise `StoreDamaged` if
+        The caller must verify it. If the file lacks the entry, return a gap entry. Raise `StoreDamaged` if
         the file cannot be read.
         """
         inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
@@ -614,7 +614,7 @@ class ConsumeQueue:
     def _begin(self) -> int:
         """Return the log offset in the first entry.
 
-        It is cached, so that retention reads fewer files.
+        It is cached so that retention reads fewer files.
         """
         if self._begins_at == UNKNOWN:
             self._begins_at = self._physical_offset(self.min_offset)
@@ -622,9 +622,9 @@ class ConsumeQueue:
 
     @property
     def unread_bytes(self) -> int:
-        """Size in bytes of all files that were not read yet.
+        """Total size in bytes of all files not yet read.
 
-        The first access to a file reads all of it.
+        The first access to a file reads the entire file.
         """
         known = self._blocks.keys() | self._damaged.keys()
         return sum(self._length(first_byte) for first_byte in self._crcs if first_byte not in known)
@@ -632,7 +632,7 @@ class ConsumeQueue:
     def whole_bytes(self, queue_offset: int) -> int:
         """Return how many bytes of a file must be verified before an entry can be read.
 
-        Return 0 if the whole file need not be read.
+        Return 0 if the file need not be read in full.
         """
         if 0 <= (queue_offset - self._read_ahead_from) * ENTRY_BYTES < len(self._read_ahead):
             return 0  # The entry may have been read from the tail without reading the file.
@@ -650,9 +650,9 @@ class ConsumeQueue:
         return UNKNOWN
 
     def advance_first_offset(self, min_offset: int, begins_at: int = UNKNOWN) -> None:
-        """Raise the first offset of the queue to `min_offset`, at most to its end.
+        """Advance the queue's first offset to `min_offset`, but not beyond its end.
 
-        `begins_at` is the log offset in the entry there, if known (`place`), to avoid a later read.
+        If known, `begins_at` is the log offset in that entry (see `place`), which avoids a later read.
         """
         risen = max(self.min_offset, min(min_offset, self.end_offset))
         if risen != self.min_offset:
@@ -666,9 +666,9 @@ class ConsumeQueue:
 
     @property
     def has_unneeded_files(self) -> bool:
-        """Whether all entries of a file are below `min_offset`, even if it is the last file.
+        """Whether any file, including the last, contains only entries below `min_offset`.
 
-        False stays False until the first offset of the queue is raised again.
+        Once False, it stays False until the queue's first offset is advanced again.
         """
         oldest = min(self._crcs, default=self._written_count * ENTRY_BYTES)
         return self.min_offset * ENTRY_BYTES // _FILE_BYTES > oldest // _FILE_BYTES
@@ -682,16 +682,16 @@ class ConsumeQueue:
         return min(self.min_offset, self.end_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
 
     def deletable_files(self) -> list[str]:
-        """Return the paths of the files to delete. All their entries are below `min_offset`.
+        """Return the paths of the files to delete. All of their entries are below `min_offset`.
 
-        These files are no longer read. A file where the tail begins is kept, because writing the tail would
-        create it again.
+        These files are no longer read. The file in which the tail begins is kept, because writing the tail
+        would recreate it.
         """
         first = min(self._needed_from, self._written_count * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES)
         return [self._path(at) for at in self._crcs if at < first]
 
     def deleted(self, paths: Iterable[str]) -> None:
-        """Forget deleted files that `deletable_files` returned."""
+        """Forget the deleted files, which `deletable_files` returned."""
         first_bytes = {int(path[-OFFSET_DIGITS:]) for path in paths}
         # `_needed_from` is not used, because the last entry may be in a deleted file after the queue was
         # truncated.
@@ -701,10 +701,10 @@ class ConsumeQueue:
         self._forget(first_bytes)
 
     def write_tail_before_deletion(self) -> list[str]:
-        """If the tail begins in a file to delete, write as much of the tail as possible.
+        """If the tail begins in a file to be deleted, write as much of the tail as possible.
 
-        Return the paths of the written files. Raise `SyncFailed` if the sync of a folder with other files
-        fails, because the operating system reports this only once.
+        Return the paths of the written files. Raise `SyncFailed` if syncing a folder with other files fails,
+        because the operating system reports the failure only once.
         """
         if self._written_count * ENTRY_BYTES >= self._needed_from:
             return []
@@ -728,7 +728,7 @@ class ConsumeQueue:
         self._untrusted -= first_bytes
 
     def adopt(self, crcs: Iterable[tuple[int, int]], tail: bytes, min_offset: int, begins_at: int) -> None:
-        """Restore the state of an older process from a snapshot, without reading a file."""
+        """Restore an earlier process's state from a snapshot without reading any files."""
         assert self.end_offset == self._written_count, f"{self._folder}: a queue that goes on adopts nothing"
         self._crcs = dict(crcs) or _NO_FILES
         self._tail += tail
@@ -758,23 +758,23 @@ Row = tuple[int, list[tuple[int, int]], int, str, int]
 
 
 def kept(taken: TakenQueue) -> Row:
-    """Return the snapshot row of a queue. Thread-safe.
+    """Return the snapshot row for a queue. Thread-safe.
 
-    The row has the number of entries in files, (first byte, CRC-32) of each file, the first queue offset, the
-    tail in base64, and the log offset in the first entry or `UNKNOWN`.
+    The row contains the number of entries in files, the (first byte, CRC-32) pair of each file, the first
+    queue offset, the base64-encoded tail, and the first entry's log offset or `UNKNOWN`.
     """
     tail = b64encode(taken.tail).decode()
     return taken.written_count, [*taken.crcs.items()], taken.min_offset, tail, taken.begins_at
 
 
 def _crc_before(crcs: dict[int, int], first_byte: int, inside: int) -> int:
-    """Return the CRC of the first `inside` bytes of a file. A missing file counts as a hole."""
+    """Return the CRC of the first `inside` bytes of a file. A missing file is treated as a hole."""
     crc = crcs.get(first_byte)
     return zlib.crc32(bytes(inside)) if crc is None else crc
 
 
 class StoredQueue(NamedTuple):
-    """A queue in a snapshot row."""
+    """A queue read from a snapshot."""
 
     topic: str
     queue_id: int
@@ -786,7 +786,7 @@ class StoredQueue(NamedTuple):
 
     @property
     def has_files(self) -> bool:
-        """Whether files hold entries from `min_offset` on."""
+        """Whether files contain entries at or above `min_offset`."""
         return self.written_count > self.min_offset
 
     @property
@@ -798,7 +798,7 @@ class StoredQueue(NamedTuple):
 def stored_queues(rows: Any) -> Iterator[StoredQueue]:
     """Yield the queues in snapshot rows, or none if `rows` is None.
 
-    Topic names are interned, because JSON parsing would create a string per row.
+    Topic names are interned, because JSON parsing would otherwise create one string per row.
     """
     for topic, queue_id, written_count, crcs, min_offset, tail, begins_at in rows or ():
         yield StoredQueue(
@@ -807,22 +807,22 @@ def stored_queues(rows: Any) -> Iterator[StoredQueue]:
 
 
 def _place_of(found: Entry) -> int:
-    """Return the log offset that orders an entry in searches.
+    """Return the log offset by which an entry is ordered in searches.
 
-    A gap entry holds the offset of the record after the gap. Its result is that offset minus 1, because the
-    gap comes before the record.
+    A gap entry contains the offset of the record after the gap. For a gap entry, return that offset minus 1,
+    because the gap precedes the record.
     """
     return found.physical_offset if found.record_bytes else max(found.physical_offset - 1, -1)
 
 
 def writes_of(key: tuple[str, int], taken: TakenQueue) -> Iterator[QueueWrite]:
-    """Yield the file writes for the tail in `taken`. `key` is (topic, queue ID). Thread-safe."""
+    """Yield the file writes that store the tail in `taken`. `key` is (topic, queue ID). Thread-safe."""
     for first_byte, inside, part in _parts(taken.written_count, taken.tail):
         yield QueueWrite(_path_of(*key, first_byte), inside, part)
 
 
 def _parts(written_count: int, tail: bytes | bytearray) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (first byte of the file, position in it, entries) for each part of a tail."""
+    """Yield (file's first byte, position in the file, entries) for each part of a tail."""
     first, position = 0, written_count * ENTRY_BYTES
     while first < len(tail):
         inside = position % _FILE_BYTES
@@ -832,7 +832,7 @@ def _parts(written_count: int, tail: bytes | bytearray) -> Iterator[tuple[int, i
 
 
 def _is_in(codes: Integers, wanted: Integers) -> Flags:
-    """Return for each code whether it is in `wanted`, an ascending array.
+    """For each code, return whether it is in `wanted`, an array in ascending order.
 
     With 2,048 wanted codes, each search takes 12 steps.
     """

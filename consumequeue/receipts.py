@@ -1,12 +1,12 @@
 """Receipt handles.
 
-A receipt handle identifies a lease. It has the nine fields of RocketMQ, an epoch, and a generation.
+A receipt handle identifies a lease. It contains RocketMQ's nine fields, an epoch, and a generation.
 
     startOffset popTime invisibleTime reviveQueueId topicType
     brokerName queueId offset commitLogOffset [epoch] generation
 
 Receipt handles are opaque to clients. Each lease has a unique generation, so a handle is rejected once its
-message has been acknowledged or leased again. The epoch 0 is omitted. (See `ReceiptHandle` in RocketMQ.)
+message has been acknowledged or leased again. Epoch 0 is omitted. (See `ReceiptHandle` in RocketMQ.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def encode(
     queue_id: int, offset: int, physical_offset: int, leased_ms: int, invisible_ms: int, generation: int,
     epoch: int, broker_name: str,
 ) -> str:  # fmt: skip
-    """Return the receipt handle of a lease. Times are in milliseconds since the Unix epoch."""
+    """Return the receipt handle for a lease. Times are in milliseconds since the Unix epoch."""
     lease = f"{epoch} {generation}" if epoch else generation
     return (
         f"{offset} {leased_ms} {invisible_ms} 0 0 {broker_name} {queue_id} {offset} {physical_offset} {lease}"
@@ -44,7 +44,7 @@ def encode(
 def generation_of(handle: str) -> int:
     """Return the generation in a receipt handle, or -1 if the handle is malformed.
 
-    The caller compares it with that of the current lease.
+    The caller compares it with the current lease's generation.
     """
     try:
         return int(handle.rpartition(" ")[2])

@@ -5,7 +5,7 @@ A run store is an index with recent entries in memory and older ones in sorted r
     put ----> recent (memory) ----> closed ----> runs (`consumequeue.sorted_runs`)
               since the last to_write            written and merged by checkpoints
 
-There are two kinds, each with its own schema, memory structure, and lookup methods:
+There are two kinds of run store, each with its own schema, memory structure, and lookup methods:
 
                     key index (`keyindex.py`)          timer index (`timerindex.py`)
     an entry        hash of a key, offset of a record  key, check, offset of a record, at, extra
@@ -14,26 +14,26 @@ There are two kinds, each with its own schema, memory structure, and lookup meth
     expired         below the log's first offset       as defined by the caller (rule 2)
     damage          the index is rebuilt (rule 3)      intact blocks remain readable (rule 3)
 
-1. The checkpoint worker writes files, and its snapshot lists them. Files never change, and file numbers are
-   never reused. A file is deleted when neither the new nor the previous snapshot lists it, because recovery
-   may start from either. A failed checkpoint may have written its snapshot. Its runs are kept until a
-   checkpoint succeeds.
-2. A merge drops expired entries. If only the newest entry of a key is valid, an expired one is kept while a
-   run outside the merge may have an older entry of the key, because dropping it would make the older one
-   valid again. A lookup may thus return expired entries, and the caller must check this.
+1. The checkpoint worker writes the files and lists them in its snapshot. Files never change, and file numbers
+   are never reused. A file is deleted when neither the new nor the previous snapshot lists it, because
+   recovery may start from either. A failed checkpoint may have written its snapshot. Its runs are kept until
+   a checkpoint succeeds.
+2. A merge drops expired entries. If only a key's newest entry is valid, an expired one is kept while a run
+   outside the merge may contain an older entry for that key, because dropping it would make the older one
+   valid again. A lookup may thus return expired entries, so the caller must check for them.
 3. A damaged run and all older runs are never merged. A derived index can be rebuilt from the log, and is
-   restored completely or not at all. If it has a damaged run, snapshots hold None for it, and the next
-   startup rebuilds it. If its folder cannot be written, the folder is set aside (`consumequeue.aside`). In
-   other indexes, damaged runs are kept, because they hold the only copies of their entries. Lookups that need
-   a damaged block raise `StoreDamaged`, and all others succeed. A read error (EIO) counts as damage, and does
-   not prevent startup or checkpoints.
-4. A run is merged when all later runs and the new entries together have at least three times its entries. An
-   index thus has about three runs of each size, and an entry is rewritten only into a run at least four times
-   as large.
+   restored either completely or not at all. If it has a damaged run, snapshots store None in its place, and
+   the next startup rebuilds it. If its folder cannot be written, the folder is set aside
+   (`consumequeue.aside`). In other indexes, damaged runs are kept, because they hold the only copies of their
+   entries. Lookups that need a damaged block raise `StoreDamaged`. All other lookups succeed. A read error
+   (EIO) is treated as damage and does not prevent startup or checkpoints.
+4. A run is merged when all later runs and the new entries together contain at least three times as many
+   entries. An index thus has about three runs of each size, and an entry is only ever rewritten into a run at
+   least four times as large.
 
 A checkpoint is due when `UNSAVED_MAX` entries are in memory or in runs that no snapshot lists. Recovery may
-replay more entries, and writes runs meanwhile (`spill`). Weak spot: a damaged run prevents merges of all
-older runs.
+replay more entries, so it writes runs during the replay (`spill`). Weak spot: a damaged run prevents all
+older runs from being merged.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ IsOver = Callable[[Entries, int], Mask]
 
 
 class Unsaved(Protocol):
-    """Entries of an index in memory."""
+    """An index's entries in memory."""
 
     def __len__(self) -> int:
         """Return the number of entries."""
 
     def chunks(self) -> Iterator[Entries]:
-        """Yield all entries in order. Do not add entries until the last chunk."""
+        """Yield all entries in order. Do not add entries during the iteration."""
 
     def take(self, newer: Self) -> None:
-        """Move all entries of `newer` here. Do not use `newer` afterwards."""
+        """Take over all entries from `newer`. Do not use `newer` afterwards."""
 
 
 Memory = TypeVar("Memory", bound=Unsaved)
@@ -96,9 +96,9 @@ class RunsToWrite:
     """Runs after `write`, or None before."""
 
     def write(self, disk: Disk) -> None:
-        """Merge the new entries with the runs of rule 4 into a durable run.
+        """Merge the new entries and the runs selected by rule 4 into a durable run.
 
-        A damaged run and all older runs stay as they are. If the folder of a derived index cannot be written,
+        A damaged run and all older runs remain unchanged. If the folder of a derived index cannot be written,
         set it aside and treat all runs as damaged. Raise OSError on failure.
         """
         try:
@@ -129,7 +129,7 @@ class RunsToWrite:
         self.written = self.runs[:kept] if new is None else (*self.runs[:kept], new)
 
     def freeze(self) -> Any:
-        """Return a snapshot row per run (`Run.freeze`), or None if the index must be rebuilt."""
+        """Return one snapshot row per run (`Run.freeze`), or None if the index must be rebuilt."""
         assert self.written is not None, "frozen before it was written"
         is_damaged = any(run.number in self.damaged for run in self.written)
         return None if self.schema.is_derived and is_damaged else [run.freeze() for run in self.written]
@@ -173,7 +173,7 @@ class RunsToWrite:
 
 
 class RunStore(Generic[Memory]):
-    """An index in one folder. It is empty at first."""
+    """An index in one folder. It is initially empty."""
 
     def __init__(
         self, disk: Disk, folder: str, schema: Schema, begin: Callable[[], Memory], is_over: IsOver
@@ -227,7 +227,7 @@ class RunStore(Generic[Memory]):
         self._damaged |= {run.number for run in runs if run in self._runs}
 
     def to_write(self, until: int) -> RunsToWrite:
-        """Return the state for a checkpoint to write, possibly in another thread.
+        """Return the state that a checkpoint writes, possibly in another thread.
 
         The caller must call `written` or `failed`. Entries stay in memory until then.
         """
@@ -252,12 +252,12 @@ class RunStore(Generic[Memory]):
         )
 
     def written(self, done: RunsToWrite) -> None:
-        """Replace the written entries and merged runs with the new runs after a checkpoint."""
+        """After a checkpoint, replace the written entries and merged runs with the new runs."""
         self._take_over(done)
         self._named, self._unnamed_count = _names(self._runs), 0
 
     def failed(self, done: RunsToWrite) -> None:
-        """Use the runs of a failed checkpoint, because a snapshot may list them."""
+        """Adopt the runs written by a failed checkpoint, because a snapshot may list them."""
         # The snapshot of the checkpoint may have been written before the failure, and may now be the newest
         # or the previous snapshot. Therefore, its files are kept until a checkpoint succeeds, even if they
         # have been merged.
@@ -280,8 +280,8 @@ class RunStore(Generic[Memory]):
     def spill(self, until: int) -> None:
         """Write a run if too many entries are in memory.
 
-        For recovery, which may add any number of entries. If the write fails, entries stay in memory, and the
-        next attempt follows after `UNSAVED_MAX` more.
+        Used by recovery, which may add any number of entries. If the write fails, entries stay in memory, and
+        it is retried after `UNSAVED_MAX` more entries.
         """
         if len(self._recent) + self._closed_count >= self._spill_count:
             done = self.to_write(until)
@@ -317,10 +317,10 @@ class RunStore(Generic[Memory]):
         return self.damage
 
     def _delete_unnamed(self, names: frozenset[str]) -> str:
-        """Delete the files not in `names`.
+        """Delete all files not in `names`.
 
         Return an error message if the folder cannot be listed, or "". If a file of a derived index cannot be
-        deleted, the next checkpoint retries. For any other index, raise OSError.
+        deleted, the next checkpoint tries again. For any other index, raise OSError.
         """
         try:
             _delete_all_but(self._disk, self._folder, names)
@@ -357,7 +357,7 @@ class RunStore(Generic[Memory]):
 
 
 def _kept_count(runs: Sequence[Run], new_count: int) -> int:
-    """Return how many of the oldest runs stay out of a merge with `new_count` new entries."""
+    """Return how many of the oldest runs to leave out of a merge with `new_count` new entries."""
     behind = new_count + sum(run.entry_count for run in runs)
     for position, run in enumerate(runs):
         behind -= run.entry_count
@@ -373,7 +373,7 @@ def _names(runs: Iterable[Run]) -> frozenset[str]:
 def _delete_all_but(disk: Disk, folder: str, names: frozenset[str]) -> None:
     """Delete all files in a folder that are not in `names`.
 
-    A failure does not stop other deletions. The first OSError is raised at the end.
+    A failed deletion does not prevent the others. The first OSError is raised at the end.
     """
     failed: list[OSError] = []
     for name in disk.list(folder):

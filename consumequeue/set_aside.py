@@ -1,18 +1,18 @@
-"""Messages of a queue that are set aside for other filters of a consumer group.
+"""A queue's messages that are set aside for a consumer group's other filters.
 
-A message that does not match the filter of a receive, but another filter of the group, is set aside. Receives
-with a matching filter get these messages from the lowest offset on.
+A message is set aside if it does not match the receive's filter but matches another filter of the group.
+Receives with a matching filter return these messages in ascending offset order.
 
 Each filter is a bit in the mask `wanted_by`. Messages with the same mask share a heap, so each message is in
-one heap, whatever the number of filters. The next message for a filter is the lowest head of all heaps with
-its bit. If the filters of the group change, the bits get other meanings. `take_all` then removes all messages
-in one step, and each is checked again. A receive can change the filters of a group, so this step must not
-cost more per message than normal processing.
+exactly one heap, regardless of the number of filters. The next message for a filter is the lowest among the
+heads of all heaps with its bit. If the group's filters change, the meanings of the bits change too.
+`take_all` then removes all messages in one step, and each one is checked again. A receive can change the
+filters of a group, so this step must not cost more per message than normal processing.
 
 Cost: one dictionary entry and one heap entry per message, for up to `PARKED_PER_QUEUE_MAX` messages
-(`consumequeue.in_flight`). Adding or taking a message is one heap operation. `first` reads the heads of at
-most 2**FILTERS_PER_GROUP_MAX - 1 heaps, usually one or two. Weak spot: if retention or an operator finishes a
-message, its heap entry stays until it reaches the head.
+(`consumequeue.in_flight`). Adding or taking a message requires one heap operation. `first` reads the heads of
+at most 2**FILTERS_PER_GROUP_MAX - 1 heaps, usually one or two. Weak spot: if retention or an operator
+finishes a message, its heap entry stays until it reaches the head.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from collections import Counter
 
 
 class SetAsideOffsets:
-    """Offsets of messages set aside, by the filters that match them."""
+    """Offsets of set-aside messages, grouped by the filters they match."""
 
     def __init__(self) -> None:
         self._wanted_by: dict[int, int] = {}
@@ -71,7 +71,7 @@ class SetAsideOffsets:
             self.take(offset)
 
     def counts(self) -> Counter[int]:
-        """Return the number of offsets per filter, by filter bit."""
+        """Return the number of offsets per filter, keyed by bit."""
         counts: Counter[int] = Counter()
         for mask, count in self._counts.items():
             while mask:

@@ -17,24 +17,24 @@ The key index (`consumequeue.keyindex`) and the timer index (`consumequeue.timer
                                                 ...       8 each   words of the filter (`bloom_filter.py`)
                                                 ...       4, 4     CRC-32 of the fences, of the filter
 
-Integers are little-endian, and unused bytes are zero. A file is written under a temporary name, header last,
-and then renamed, so it is complete or absent. The CRC of a block depends on its number, so that misplaced
-blocks are detected.
+Integers are little-endian, and unused bytes are zero. A file is written under a temporary name, with the
+header last, and then renamed, so it is complete or absent. The CRC of a block depends on its number, so that
+misplaced blocks are detected.
 
-Entries are sorted by `key`, and then by the minor field of the schema. The fences and the filter are in
+Entries are sorted by `key`, and then by the minor field of the schema. The fences and the filter are kept in
 memory. A lookup usually reads one block if the run contains the key, and none otherwise. To limit memory, a
 run with more than `filtered_max` entries has no filter, and each lookup in it reads a block. If the fences or
-the filter are damaged, lookups give the same results with more reads. No entry is returned from a damaged
-block, or from a file whose header does not match the snapshot. A read error is damage too (`StoreDamaged`):
-every error of the file alone for a derived index, and only EIO for any other.
+the filter are damaged, lookups return the same results but require more reads. No entry is returned from a
+damaged block, or from a file whose header does not match the snapshot. A read error is also damage
+(`StoreDamaged`): any error specific to the file in a derived index, and only EIO in any other index.
 
-**A merge** combines sorted sources into a single run. Each pass reads a chunk of every source and yields all
-entries up to the lowest last entry of the chunks. Each pass thus consumes at least one whole chunk, with at
-most one chunk per source in memory. Entries with the same key and minor field are in the same pass.
+**A merge** combines sorted sources into a single run. Each pass reads a chunk from every source and yields
+all entries up to the lowest of the chunks' last entries. Each pass thus consumes at least one whole chunk and
+keeps at most one chunk per source in memory. Entries with the same key and minor field are in the same pass.
 
-Cost: a lookup takes 0.3 us in a run without the key, and 8 us per block read. Fences take 8 bytes of memory
-per block. A run with a filter takes 12 to 25 bits per entry in total. A merge takes one chunk per source.
-Weak spot: a merge rewrites all entries of its runs, even if their key ranges do not overlap.
+Cost: a lookup takes 0.3 us in a run that lacks the key, and 8 us for each block read. Fences take 8 bytes of
+memory per block. A run with a filter takes 12 to 25 bits of memory per entry. A merge buffers one chunk per
+source. Weak spot: a merge rewrites all entries of its runs, even if their key ranges do not overlap.
 """
 
 from __future__ import annotations
@@ -129,9 +129,9 @@ class Run:
 
     @classmethod
     def at(cls, schema: Schema, disk: Disk, path: str) -> Run:
-        """Return the run that the header of a file describes.
+        """Return the run described by a file's header.
 
-        Raise `StoreDamaged` if there is no header. Fences and filter are not loaded.
+        Raise `StoreDamaged` if there is no header. Do not load the fences or the filter.
         """
         stored = disk.read(path, 0, _HEAD.size)
         if len(stored) < _HEAD.size:
@@ -159,7 +159,7 @@ class Run:
         return [self.number, self.first_offset, self.end_offset, self.entry_count]
 
     def load(self, disk: Disk) -> None:
-        """Load the fences and the filter, and find out whether the run is lost.
+        """Load the fences and the filter, and determine whether the run is lost.
 
         A run is lost if its header cannot be read. A run of a derived index is also lost if its tail cannot
         be read. Raise OSError as `blocks` does.
@@ -192,9 +192,9 @@ class Run:
         self.is_tail_sound = are_fences_sound and is_filter_sound
 
     def _read_tail(self, disk: Disk, position: int, length: int) -> bytes:
-        """Return bytes of the tail.
+        """Return bytes from the tail.
 
-        For an index that is not derived, return b"" if they cannot be read.
+        For a non-derived index, return b"" if the bytes cannot be read.
         """
         try:
             return disk.read(self.path, position, length)
@@ -205,14 +205,14 @@ class Run:
         return b""
 
     def may_hold(self, probe: Probe) -> bool:
-        """Return whether the run may contain the key of a probe.
+        """Return whether the run may contain a probe's key.
 
-        False means that it does not.
+        There are no false negatives.
         """
         return self.filter is None or self.filter.may_hold(probe)
 
     def may_hold_each(self, places: Words, bits: Words) -> Mask:
-        """Return for each probe whether the run may contain its key.
+        """For each probe, return whether the run may contain its key.
 
         Without a filter, all results are True.
         """
@@ -221,7 +221,7 @@ class Run:
         return self.filter.may_hold_each(places, bits)
 
     def find(self, disk: Disk, key: int) -> Iterator[Entries]:
-        """Yield the entries of a key block by block, from the last block on.
+        """Yield the entries for a key block by block, starting with the last block.
 
         Raise `StoreDamaged` if a block is damaged. Call `may_hold` first, because `find` always reads a
         block.
@@ -274,12 +274,11 @@ class Run:
                 damaged.append(number)
 
     def blocks(self, disk: Disk, number: int, count: int) -> Entries:
-        """Return the entries of `count` blocks from block `number` on.
+        """Return the entries in `count` blocks, starting at block `number`.
 
         Raise `StoreDamaged` if they cannot be read.
 
-        Raise OSError if the error is not of the file alone or, for an index that is not derived, if it is not
-        EIO.
+        Raise OSError if the error is not specific to the file or, for a non-derived index, if it is not EIO.
         """
         try:
             stored = disk.read(self.path, (1 + number) * BLOCK_BYTES, count * BLOCK_BYTES)
@@ -312,7 +311,7 @@ class Run:
         )
 
     def _unread_or_raise(self, error: OSError) -> str:
-        """Record a read error and return a message about the damage.
+        """Record a read error and return a message describing the damage.
 
         Raise the error under the conditions of `blocks`.
         """
@@ -357,7 +356,7 @@ def write_run(
 
 
 def bounds(keys: Words, key: int) -> tuple[int, int]:
-    """Return the half-open range where the sorted keys equal `key`."""
+    """Return the half-open range in which the sorted keys equal `key`."""
     wanted = np.uint64(key)
     first = int(keys.searchsorted(wanted))
     if first == len(keys) or keys[first] != wanted:
@@ -367,7 +366,7 @@ def bounds(keys: Words, key: int) -> tuple[int, int]:
 
 
 def order_of(keys: Words) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return the indexes that sort the keys. Equal keys keep their order."""
+    """Return the indexes that would sort the keys. The sort is stable."""
     order = np.argsort(keys)
     ordered = keys[order]
     # A stable sort takes five times as long, and produces the same result if all keys are different.
@@ -396,13 +395,13 @@ def _next_of(chunks: Iterator[Entries]) -> Entries | None:
 
 
 def _count_up_to(majors: Words, minors: Words, last_major: int, last_minor: int) -> int:
-    """Return the number of sorted entries up to (`last_major`, `last_minor`), inclusive."""
+    """Return the number of sorted entries up to and including (`last_major`, `last_minor`)."""
     first, end = bounds(majors, last_major)
     return first + int(minors[first:end].searchsorted(np.uint64(last_minor), side="right"))
 
 
 class _FencesRead(Sequence[int]):
-    """Fences of a run, read on demand from the first entries of its blocks."""
+    """A run's fences, read on demand from the first entry of each block."""
 
     def __init__(self, run: Run, disk: Disk) -> None:
         self._run, self._disk = run, disk
@@ -420,7 +419,7 @@ def _head(run: Run) -> bytes:
 
 
 def _in_whole_blocks(chunks: Iterable[Entries], schema: Schema) -> Iterator[Entries]:
-    """Yield the entries in chunks of full blocks. The last block may not be full."""
+    """Yield the entries in chunks of full blocks. The last block may be partial."""
     left: Entries = np.empty(0, schema.entry)
     for chunk in chunks:
         gathered = np.concatenate((left, chunk))
@@ -433,7 +432,7 @@ def _in_whole_blocks(chunks: Iterable[Entries], schema: Schema) -> Iterator[Entr
 
 
 def _encode_blocks(entries: Entries, first_number: int) -> bytes:
-    """Return the encoded blocks of the entries. Block numbers start at `first_number`."""
+    """Return the entries encoded as blocks. Block numbers start at `first_number`."""
     # Entries never cross a block boundary, so that each block can be read, verified, and searched
     # independently.
     stored = entries.tobytes()

@@ -2,11 +2,11 @@
 
 An example is `price > 5 AND region IN ('eu', 'us')`.
 
-`filter_grammar.py` defines the syntax, and `filter_terms.py` the semantics. The package `lark` parses each
-expression once, and the terms are combined into a single function. A message matches only if the result is
+`filter_grammar.py` defines the syntax, and `filter_terms.py` the semantics. The `lark` package parses each
+expression once, and its terms are combined into a single function. A message matches only if the result is
 true, not if it is unknown. Recent filters are cached, because every long poll sends its expression again.
-Where Apache RocketMQ's SQL filter deviates from SQL92, Tidewheel follows SQL92, and otherwise RocketMQ.
-`tests/rocketmq/test_filters.py` compares both with the cases in `tests/vectors/sql_filters.json`:
+Tidewheel follows SQL92 where Apache RocketMQ's SQL filter deviates from it, and otherwise follows RocketMQ.
+`tests/rocketmq/test_filters.py` compares the two using the cases in `tests/vectors/sql_filters.json`:
 
     expression                   RocketMQ 5.4                           Tidewheel
     a = 1 b, a LIKE 'x'          unreadable parts are ignored           refused
@@ -96,7 +96,7 @@ def parse_sql(expression: str) -> Filter:
 class _Reading(Transformer[Token, Term]):
     """Parser actions.
 
-    The parser calls the method of a grammar rule when it has matched the rule.
+    When the parser has matched a grammar rule, it calls the rule's method.
     """
 
     def start(self, term: Term) -> Term:

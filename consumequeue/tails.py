@@ -1,30 +1,30 @@
 """The tails of queues.
 
 A tail holds the newest entries of a queue in memory, so that small queues need fewer file writes. It stays in
-memory and in snapshots until it has `limits.TAIL_ENTRIES_MAX` entries. A worker then writes it to the file of
-the queue. If all tails together are too large, the largest are written first.
+memory and in snapshots until it has `limits.TAIL_ENTRIES_MAX` entries. A worker then writes it to the queue's
+file. If the tails are too large in total, the largest ones are written first.
 
     class     0         1          ...  4           5
     entries   8 to 15   16 to 31   ...  128 to 255  256 and more: must be written
 
 Rules:
-- A tail is checked when it reaches 8 entries, and then each time it doubles. Adding an entry thus needs only
-  one comparison. A tail with fewer than 8 entries has no class: it takes less than a third of the queue's
-  other memory, and its 160 bytes would take 4 KiB in a file.
-- `bytes` is the size of all tails at their last checks. Their actual size is at most twice as large. Above
-  half of `limits.TAILS_BYTES_MAX`, the largest tails are written until `bytes` is three eighths of the limit.
-  `limits.TAILS_BYTES_MAX` limits the tails in memory and in a snapshot.
-- A queue is refused if its file cannot be written or created. It has no class and is not part of `bytes`, so
-  that other queues are still written. Refused queues are retried after the others, up to eight at a time. A
-  refused tail is dropped at 256 KiB. If all refused tails take more than one eighth of
-  `limits.TAILS_BYTES_MAX`, those with the oldest write attempts are dropped (`droppable_tails`), up to 2,000
-  at a time, in 4 ms.
-- A write has at most 500 queues and 100,000 entries (`consumequeue.dispatch`). It blocks the event loop for a
-  few milliseconds before and after the disk access.
+- A tail is checked when it reaches 8 entries, and then each time its size doubles. Adding an entry thus needs
+  only one comparison. A tail with fewer than 8 entries has no class, because it takes less than a third of
+  the memory of the rest of the queue, and its 160 bytes would take 4 KiB in a file.
+- `bytes` is the total size of all tails as last checked. Their actual total size is at most twice that. If
+  `bytes` exceeds half of `limits.TAILS_BYTES_MAX`, the largest tails are written until it is three eighths of
+  the limit. `limits.TAILS_BYTES_MAX` limits the tails in memory and in a snapshot.
+- A queue is refused if its file cannot be written or created. It has no class and is not included in `bytes`,
+  so that other queues are still written. Refused queues are retried after the others, up to eight at a time.
+  A refused tail of 256 KiB is dropped. If the refused tails together exceed one eighth of
+  `limits.TAILS_BYTES_MAX`, those with the oldest write attempts are dropped (`droppable_tails`). At most
+  2,000 are dropped at a time, which takes 4 ms.
+- A write covers at most 500 queues and 100,000 entries (`consumequeue.dispatch`). It blocks the event loop
+  for a few milliseconds before and after the disk access.
 
-Cost: six checks of a tail before it is written. Weak spot: if entries are spread evenly over very many
-queues, tails do not become full. For example, 80,000 queues with 20 entries each take 32 MiB. Each write then
-adds few entries to a file, and checkpoints must sync many files.
+Cost: a tail is checked six times before it is written. Weak spot: if entries are spread evenly over a very
+large number of queues, tails do not fill up. For example, 80,000 queues with 20 entries each take 32 MB. Each
+write then adds only a few entries to each file, and checkpoints must sync many files.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _DROPPED_AT_ONCE: Final = 2_000
 
 
 class Tails:
-    """Queues with entries in memory, in classes by number of entries."""
+    """Queues with entries in memory, classified by number of entries."""
 
     def __init__(self, entries_max: int, bytes_max: int) -> None:
         least_entries = min(_LEAST_ENTRIES, entries_max)
@@ -73,7 +73,7 @@ class Tails:
     def refuse(self, queue: ConsumeQueue) -> bool:
         """Mark a queue as refused and move it to the end of the retry order.
 
-        Return whether it was not refused before.
+        Return False if it was already refused.
         """
         is_new = queue not in self._refused
         self._note(queue, 0)
@@ -106,7 +106,7 @@ class Tails:
         return [*chosen]
 
     def to_write(self) -> list[ConsumeQueue]:
-        """Return the queues whose tails to write next.
+        """Return the queues whose tails are written next.
 
         These have full tails or, above the limit, the largest tails. If there are none, return refused
         queues.
@@ -132,7 +132,7 @@ class Tails:
             queues.clear()
 
     def _note(self, queue: ConsumeQueue, now_bytes: int) -> None:
-        """Put a queue in the class of its tail size.
+        """Put a queue in the class for its tail size.
 
         A queue with an empty tail is in no class.
         """

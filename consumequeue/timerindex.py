@@ -1,21 +1,21 @@
-"""The timer index: the newest fact about each timer and timer name, on disk.
+"""The on-disk timer index of the newest fact about each timer and timer name.
 
 Its memory is bounded. It is a run store (`consumequeue.run_store`) with its own schema. There are two timer
-indexes in separate folders. One has facts about timer names, with the key `hashes_of(topic, name)`: the
-offset, due time, and store time of the timer. The other has facts about timer offsets: the record that ended
+indexes in separate folders. One contains facts about timer names, keyed by `hashes_of(topic, name)`: the
+timer's offset, due time, and store time. The other contains facts about timer offsets: the record that ended
 the timer, its time, and the outcome. A hash table holds the facts in memory (`timerindex_recent.py`).
 
 1. Of several facts for the same (key, check), only the one with the highest offset is valid. A lookup
-   searches memory, and then every run that may have a fact with a higher offset. Facts may thus be added in
-   any order.
+   searches memory, and then every run that may contain a fact with a higher offset. Facts may thus be added
+   in any order.
 2. A merge keeps the newest facts that have not expired. A lookup may return an expired fact.
-3. If retention has deleted the record of a fact, the run holds the only copy. Damaged runs are therefore kept
-   until recovery replaces them (`services.broker.timers.timer_facts`).
+3. If retention has deleted a fact's record, the run contains the only copy of the fact. Damaged runs are
+   therefore kept until recovery replaces them (`services.broker.timers.timer_facts`).
 
-Cost: adding a fact takes 0.7 us, and 48 bytes of memory until the next checkpoint. A lookup without a result
-takes about 2 us plus 0.3 us per run. One with a result also reads a block. Memory is 4 MB plus 13 to 25 bits
-per fact in a run. Weak spot: facts cannot be derived from the log, so those in damaged blocks are lost (rule
-3).
+Cost: adding a fact takes 0.7 us and uses 48 bytes of memory until the next checkpoint. A lookup that finds
+nothing takes about 2 us, plus 0.3 us per run. A successful lookup also reads a block. Memory usage is 4 MB,
+plus 13 to 25 bits per fact in a run. Weak spot: facts cannot be derived from the log, so those in damaged
+blocks are lost (rule 3).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ FACTS: Final = Schema(
 def hashes_of(topic: str, name: str) -> tuple[int, int]:
     """Return the 64-bit key and check of a timer name in a topic.
 
-    Results are cached, because the names of a new timer are looked up before they are stored. A hash takes
+    Results are cached, because the names of a new timer are looked up before they are stored. Hashing takes
     1.5 us.
     """
     key, check = _HASHES.unpack(wide_digest_of(topic, name))
@@ -83,7 +83,8 @@ class FactIndex(RunStore[Recent]):
     def check(self, damaged_numbers: Iterable[int], bytes_max: int) -> None:
         """Record damaged runs.
 
-        If all runs together do not exceed `bytes_max`, read them, and record any damage found too.
+        If the total size of all runs does not exceed `bytes_max`, read them, and also record any damage
+        found.
         """
         known = set(damaged_numbers)
         if sum(run.tail_at for run in self._runs) <= bytes_max:
@@ -128,7 +129,7 @@ class FactIndex(RunStore[Recent]):
         return None
 
     def contains_each(self, keys: Words, checks: Words) -> Mask:
-        """Return for each (key, check) whether there is a fact.
+        """For each (key, check), return whether there is a fact.
 
         The result is undefined for expired facts. Raise `StoreDamaged` if a fact cannot be read, or OSError
         if the disk fails.

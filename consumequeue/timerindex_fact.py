@@ -1,4 +1,4 @@
-"""The 40-byte format of timer facts, and the selection of the newest.
+"""The 40-byte format of timer facts, and the selection of the newest facts.
 
     key (8), check (8)    the subject of the fact
     offset (8)            the offset of the fact's record; the fact with the highest offset is the newest
@@ -36,7 +36,7 @@ class FactContent(NamedTuple):
 
 
 def newest_of(facts: Facts) -> Facts:
-    """Return the newest fact for each (key, check), in ascending order.
+    """Return the newest fact for each (key, check), ordered by (key, check).
 
     Of facts with the same offset, the last one in the array is returned.
     """

@@ -8,8 +8,8 @@ It consists of two flat arrays and takes 48 bytes per fact.
 
 A fact replaces an older one for the same (key, check), so chains stay short even if the same timer is set
 repeatedly. With one million facts, a chain has two entries on average. `put_many` adds facts to the same
-arrays with NumPy. Weak spot: the number of slots is fixed. With ten million facts in memory because the disk
-is full, a chain has about twenty entries.
+arrays with NumPy. Weak spot: the number of slots is fixed. If a full disk leaves ten million facts in memory,
+a chain has about twenty entries.
 """
 
 from __future__ import annotations
@@ -73,15 +73,15 @@ class Recent:
         self._append(facts[rows == 0])
 
     def contains_each(self, keys: Words, checks: Words) -> Mask:
-        """Return for each (key, check) whether there is a fact."""
+        """For each (key, check), return whether there is a fact."""
         return self._rows_of(keys, checks) > 0
 
     def take(self, newer: Recent) -> None:
-        """Move all facts of `newer` here."""
+        """Take over all facts from `newer`."""
         self.put_many(_facts(newer._table()[1:]))
 
     def chunks(self) -> Iterator[Facts]:
-        """Yield all facts in order. Do not add facts until the last chunk."""
+        """Yield all facts in order. Do not add facts during the iteration."""
         keys = self._column(0)
         order = np.argsort(keys)
         keys = keys[order]
@@ -126,7 +126,7 @@ class Recent:
     def _append(self, facts: Facts) -> None:
         """Add facts for new (key, check) pairs.
 
-        Each fact becomes the head of the chain of its slot.
+        Each fact becomes the head of its slot's chain.
         """
         if len(facts) == 0:
             return

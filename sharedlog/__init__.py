@@ -1,1 +1,1 @@
-"""A log that is shared by several nodes, including its record format, its readers, and leader election."""
+"""A log shared by several nodes, with its record format, readers, and leader election."""

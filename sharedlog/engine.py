@@ -11,8 +11,8 @@ There are adapters for a Kafka partition and for a PostgreSQL table.
     check_settings  Reports settings that could cause accepted records to be lost.
 
 An engine must not lose an accepted record when one of its machines fails. A call raises `EngineUnavailable`
-if its result is unknown, for example after a time-out. Offsets always increase. They may have gaps unless the
-engine is dense.
+if its result is unknown, for example after a timeout. Offsets always increase. Offsets may have gaps unless
+the engine is dense.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from sharedlog.fold import Position
 
 
 class Head(NamedTuple):
-    """The epoch and holder of a shared log, and where the next record must begin."""
+    """A shared log's epoch and holder, and the position at which the next record must begin."""
 
     epoch: int
     holder: bytes
@@ -50,22 +50,22 @@ class Engine(Protocol):
         """If the head equals `head`, append contiguous records and set the head to `following`.
 
         Return the offset of the last record, or None if the offset is unknown or the records may not be
-        contiguous. Raise `Refused` if no record was appended, or `EngineUnavailable` if the result is
-        unknown. An engine that cannot compare heads always appends. Each reader then decides by the order of
-        the records which ones are valid.
+        contiguous. Raise `EngineRefused` if no record was appended, or `EngineUnavailable` if the result is
+        unknown. An engine that cannot compare heads always appends. Each reader then uses the record order to
+        decide which records are valid.
         """
 
     def append_unchecked(self, stored: bytes) -> None:
         """Append a record without changing the head.
 
-        Raise `Refused` if it was not appended, or `EngineUnavailable` if the result is unknown.
+        Raise `EngineRefused` if no record was appended, or `EngineUnavailable` if the result is unknown.
         """
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, or from the first remaining record if that is higher.
+        """Return records from `offset` on, or from the first remaining one if its offset is higher.
 
-        Return at least one record if there is any at or after `offset`. Raise `EngineUnavailable` if the
-        engine does not respond.
+        Return at least one record if one exists at or after `offset`. Raise `EngineUnavailable` if the engine
+        does not respond.
         """
 
     def bounds(self) -> tuple[int, int]:
@@ -78,7 +78,7 @@ class Engine(Protocol):
         """Delete all records before `offset`. Raise `EngineUnavailable` if the engine does not respond."""
 
     def check_settings(self) -> list[str]:
-        """Return a message for each setting that could lose records.
+        """Return a message for each setting that could cause record loss.
 
         Each message names the command that fixes the setting. The check does not wait for appends in
         progress. Raise `EngineUnavailable` if the engine does not respond.

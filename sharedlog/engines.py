@@ -1,4 +1,4 @@
-"""Shared log engines by URL, and the creation of a cluster.
+"""Selects the shared log engine for a URL, and creates a cluster.
 
 postgresql://USER@HOST:PORT/DATABASE?log=NAME    the tables NAME_head and NAME_record (`sharedlog.postgres`);
                                                  NAME defaults to `tidewheel`
@@ -155,17 +155,17 @@ def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
 
 
 class Beginning(NamedTuple):
-    """Cluster ID of a shared log, and the facts in its GENESIS record."""
+    """Cluster ID of a shared log, and the fields of its GENESIS record."""
 
     cluster: bytes
     facts: dict[str, Any]
 
 
 def beginning_of(engine: Engine) -> Beginning:
-    """Return the cluster ID and the facts in the GENESIS record of a shared log.
+    """Return the cluster ID and the fields of the GENESIS record of a shared log.
 
-    If the GENESIS record was trimmed, use a CHECKPOINT record. Records before the GENESIS record do not
-    count: nodes of a deleted cluster may still write to a topic that was deleted and created again. Raise
+    If the GENESIS record was trimmed, use a CHECKPOINT record. Records before the GENESIS record are ignored,
+    because nodes of a deleted cluster may still write to a topic that was deleted and re-created. Raise
     `NoCluster` if the log has neither record, or `EngineUnavailable` if the engine does not respond.
     """
     for record in records(engine):
@@ -192,7 +192,7 @@ def without_password(url: str) -> str:
 
 
 def _remove_password(url: str) -> str:
-    """Remove the user's password from a URL. Everything before the last `@` counts as credentials."""
+    """Remove the user's password from a URL. Everything before the last `@` is treated as credentials."""
     scheme, _, rest = url.partition("://")
     head = rest.partition("?")[0]
     user, at, behind = (head if "@" in head or _HOSTS.match(rest) else rest).rpartition("@")

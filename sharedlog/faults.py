@@ -13,12 +13,11 @@
     no record at N, in a dense engine                    missing
 
 A node reads records in order, so the fault must be in record N or in the last leader record before N. If both
-match what this node has applied, the log is valid up to N. The fault is then in the disk or memory of the
-other node.
+match what this node has applied, the log is valid up to N. The other node's disk or memory is then at fault.
 
 Cost: a few reads of up to `READ_BYTES`. Weak spot: if the engine is not dense, the loss of a record older
-than those in `sharedlog.led` is not detected. The other node can then fetch a newer checkpoint from this
-node.
+than those in `sharedlog.leader_records` is not detected. The other node can then fetch a newer checkpoint
+from this node.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ def fault_at(engine: Engine, fold: Fold, record: int) -> str:
     """Return a message about the fault that stops another node at `record`, or "" if there is none.
 
     The log is compared with the records that `fold` has applied. A trimmed record is not a fault. Raise
-    `Halted` if the log contains a different history, or `EngineUnavailable` or `Refused` if the engine does
-    not respond.
+    `Halted` if the log contains a different history, or `EngineUnavailable` or `EngineRefused` if the engine
+    does not respond.
     """
     for led in fold.led.records_up_to(record):
         if fault := _find_leader_fault(engine, fold, led):
@@ -62,7 +61,7 @@ def fault_at(engine: Engine, fold: Fold, record: int) -> str:
 
 
 def _find_duplicate(rows: list[Stored]) -> str:
-    """Return a message if rows with the same record number differ, or ""."""
+    """Return a message if rows with the same record number differ, or "" otherwise."""
     is_other = any(one.stored != rows[0].stored for one in rows)
     return f"Record {rows[0].offset} is there more than once, with other bytes." * is_other
 
@@ -106,7 +105,7 @@ def describe_unreadable(record: int, error: LogDamaged) -> str:
 
 
 def find_fault(engine: Engine, cluster: bytes | None, one: Stored) -> str:
-    """Return a message if a record of the cluster does not match its CRC, or "".
+    """Return a message if a record of the cluster does not match its CRC, or "" otherwise.
 
     A second read confirms each mismatch.
     """

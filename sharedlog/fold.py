@@ -1,7 +1,7 @@
 """The state machine of a shared log reader. Every node runs it, including the leader.
 
-A reader applies the records of the log in order. A record changes the right to write, extends the history, or
-is ignored. All readers that have applied the same records are in the same state, so they need not
+A reader applies the records of the log in order. A record changes which node may write, extends the history,
+or is ignored. All readers that have applied the same records are in the same state, so they need not
 communicate.
 
     right to write    Only the holder of the newest EPOCH may write. Later records of other writers are
@@ -39,7 +39,7 @@ communicate.
 A reader keeps up to `POSITIONS_MAX` positions in memory and the newest `FROZEN_POSITIONS_MAX` in each
 checkpoint. Older positions are not needed, because no engine retries an append after such a long time.
 
-An engine may return the same record twice in a row. If offset and CRC-32 are the same, the second one is
+An engine may return the same record twice in a row. If the offset and CRC-32 are equal, the second record is
 skipped. A reader halts if the CRC-32s differ, or if an offset is lower than the previous one.
 
 Records of other clusters are skipped and counted. A record of this cluster that does not match its CRC is
@@ -86,7 +86,7 @@ READS_MAX: Final = 4
 
 
 class Outcome(Enum):
-    """What a record does to the state of a reader."""
+    """How a record affects a reader's state."""
 
     FOREIGN = "foreign"
     READ_AGAIN = "read again"
@@ -104,7 +104,7 @@ _LED: Final = frozenset((Outcome.GATHERED, Outcome.ACCEPTED, Outcome.NEW_EPOCH, 
 
 
 class EpochRelation(Enum):
-    """How the epoch and holder of a record compare with the newest ones."""
+    """How a record's epoch and holder compare with the newest ones."""
 
     OLDER = "older"
     OURS = "ours"
@@ -126,14 +126,14 @@ class Step(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A position in the history: a CommitLog offset, and the chain there."""
+    """A position in the history: a CommitLog offset and the chain at that offset."""
 
     end: int
     chain: int
 
 
 class FlushStart(NamedTuple):
-    """State of a reader before the last accepted flush.
+    """A reader's state before the last accepted flush.
 
     `next_offset` is the offset of the first record of the flush.
     """
@@ -186,7 +186,7 @@ class Fold:
     def gathered(self) -> Position:
         """Position after the last BYTES record of the unfinished flush.
 
-        Without an unfinished flush, the end of the history.
+        This is the end of the history if no flush is unfinished.
         """
         if not self._gathered:
             return Position(self.end, self.chain)
@@ -194,7 +194,7 @@ class Fold:
 
     @property
     def gathered_count(self) -> int:
-        """Number of records read of the unfinished flush."""
+        """Number of records of the unfinished flush read so far."""
         return len(self._gathered)
 
     def apply_record(self, offset: int, stored: bytes) -> Step:
@@ -230,9 +230,9 @@ class Fold:
     def freeze(self, *, before_flush: bool = False) -> dict[str, Any]:
         """Return the state for a checkpoint.
 
-        A reader restored from it continues at the start of the unfinished flush, if there is one. With
-        `before_flush`, it continues at the start of the last accepted flush. Set `before_flush` only right
-        after that flush has been accepted.
+        A reader restored from it continues at the start of the unfinished flush, if there is one. If
+        `before_flush` is set, it continues at the start of the last accepted flush. Set `before_flush` only
+        immediately after that flush has been accepted.
         """
         next_offset = self._gathered_at[0] if self._gathered else self.next_offset
         at = self._before if before_flush else FlushStart(self.end, self.chain, next_offset)
@@ -255,7 +255,7 @@ class Fold:
     def thaw(cls, frozen: dict[str, Any]) -> Fold:
         """Restore the state from a checkpoint.
 
-        Raise `VersionUnsupported` if this program does not support the finalized version in it.
+        Raise `VersionUnsupported` if this program does not support its finalized version.
         """
         finalized = int(frozen["finalized"])
         if why := versions.describe_unsupported(finalized):
@@ -364,7 +364,7 @@ class Fold:
         return Step(Outcome.ACCEPTED, record, flush, offsets)
 
     def _set_finalized(self, offset: int, version: int) -> None:
-        """Set the finalized version. Halt if this program does not support it."""
+        """Set the finalized version. Halt if the version is not supported."""
         if why := versions.describe_unsupported(version):
             self._halt(offset, why, VersionUnsupported)
         self.finalized = version
@@ -374,7 +374,7 @@ class Fold:
         self._positions.cut(self.end)
 
     def _skip_duplicate(self, offset: int, stored: bytes) -> Step:
-        """Skip a repetition of the last record.
+        """Skip a duplicate of the last record.
 
         Halt if its offset or content differs.
         """
@@ -411,9 +411,9 @@ class Fold:
             self._halt(offset, "the log does not begin with a GENESIS: its first records are gone")
 
     def _may_write(self, offset: int, record: SharedRecord) -> bool:
-        """Return whether the current leader has appended a record.
+        """Return whether a record was appended by the current leader.
 
-        Halt if the EPOCH record of its writer is missing.
+        Halt if its writer's EPOCH record is missing.
         """
         relation = self.compare_epoch(record)
         if relation not in (EpochRelation.OLDER, EpochRelation.OURS):
@@ -422,7 +422,7 @@ class Fold:
         return relation is EpochRelation.OURS
 
     def _require_bytes(self, offset: int, record: SharedRecord) -> None:
-        """Halt if a record begins after the end of what has been read."""
+        """Halt if a record begins beyond the end of the history read so far."""
         if record.start > (end := self.gathered.end):
             self._halt(offset, f"bytes {end} to {record.start} of the history are missing", LogDamaged)
 
@@ -442,7 +442,7 @@ _APPLIERS: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {
 
 
 def update_leader_facts(leads: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts of an EPOCH record, updated with the facts of a BEAT record."""
+    """Return an EPOCH record's facts, updated with those of a BEAT record."""
     anew = {name: facts[name] for name in UPDATED_FACTS if name in facts}
     return leads | anew if anew else leads
 
@@ -450,7 +450,7 @@ def update_leader_facts(leads: dict[str, Any], facts: dict[str, Any]) -> dict[st
 class Positions:
     """The newest positions in a history.
 
-    A position is a CommitLog offset and a chain, and takes 16 bytes.
+    Each position holds a CommitLog offset and a chain, and uses 16 bytes.
     """
 
     def __init__(self) -> None:
@@ -466,7 +466,7 @@ class Positions:
     def add(self, end: int, chain: int) -> None:
         """Add a position at the end of the history.
 
-        Discard the older half if there are more than `POSITIONS_MAX`.
+        If more than `POSITIONS_MAX` are stored, discard the older half.
         """
         assert not self._ends or end > self._ends[-1], "positions come in order"
         if self.first is None:

@@ -1,6 +1,6 @@
 """The copies of the store that nodes announce in the shared log.
 
-The announcements decide how far the log may be trimmed.
+The announcements determine how far the log may be trimmed.
 
     CHECKPOINT   node, next_record, end, http, secret,  A checkpoint was synced and verified. The node no
                  certificate                            longer needs the records before next_record.
@@ -15,18 +15,18 @@ The announcements decide how far the log may be trimmed.
 
 Rules
 1. A record is trimmed if it precedes the lowest `next_record` of all known nodes and at least two nodes have
-   a copy. The content of a trimmed record is thus on at least two machines.
-2. An offline node blocks trimming at its last `next_record` until an operator removes the node. A removed
+   a copy. The contents of a trimmed record thus exist on at least two machines.
+2. An offline node blocks trimming beyond its last `next_record` until an operator removes the node. A removed
    node that restarts after a trim fetches a copy from another node.
-3. The newest announcement of a node counts even if its `next_record` is lower, because the node may have lost
-   its disk.
+3. A node's newest announcement applies even if its `next_record` is lower, because the node may have lost its
+   disk.
 4. A node without an announcement does not block trimming. A new node therefore appends a HOLD record first.
    If the log was trimmed before that, the node fetches a newer copy.
 
 Other nodes need the secret to fetch the copy over HTTP. Anyone who can read the shared log can read the
-secret, but can also read all its data directly.
+secret, but also has direct access to all its data.
 
-Cost: one record per checkpoint. Weak spot: only `NODES_MAX` nodes are tracked. More nodes do not block
+Cost: one record per checkpoint. Weak spot: only `NODES_MAX` nodes are tracked. Other nodes do not block
 trimming.
 """
 
@@ -64,12 +64,12 @@ class Holding:
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Holding:
-        """Return the holding in the facts of a CHECKPOINT or HOLD record."""
+        """Return the `Holding` described by a CHECKPOINT or HOLD record."""
         unsaid = {"supports": UNSAID, "finalized": UNSAID}
         return cls(**unsaid | {name: facts[name] for name in cls.__slots__ if name in facts})
 
     def facts(self, node: str) -> dict[str, Any]:
-        """Return the facts with which `node` announces this holding."""
+        """Return the facts that announce this `Holding` for `node`."""
         return {"node": node} | asdict(self)
 
 
@@ -82,7 +82,7 @@ class Unreadable(NamedTuple):
 
 
 class Holdings:
-    """The holdings of all nodes."""
+    """The `Holding` of each node."""
 
     def __init__(self) -> None:
         self._by_node: dict[str, Holding] = {}
@@ -114,7 +114,7 @@ class Holdings:
                 del self.unreadable[node]
 
     def _has_copy_beyond(self, node: str, record: int) -> bool:
-        """Return whether a node's copy covers `record` and all records before it."""
+        """Return whether a node's copy covers `record` and all earlier records."""
         held = self._by_node[node]
         return held.end is not None and held.next_record > record
 
@@ -124,15 +124,15 @@ class Holdings:
         self.unreadable.pop(node, None)
 
     def all(self) -> dict[str, Holding]:
-        """Return the holdings by node name."""
+        """Return each `Holding` by node name."""
         return dict(sorted(self._by_node.items()))
 
     def of(self, node: str) -> Holding | None:
-        """Return the holding of a node, or None if the node is unknown."""
+        """Return a node's `Holding`, or None if the node is unknown."""
         return self._by_node.get(node)
 
     def copies(self, besides: str, from_record: int) -> list[tuple[str, Holding]]:
-        """Return the copies of other nodes that cover all records before `from_record`, newest first."""
+        """Return other nodes' copies that cover all records before `from_record`, newest first."""
         found = [
             (node, one)
             for node, one in self.all().items()
@@ -154,7 +154,7 @@ class Holdings:
 
     @classmethod
     def thaw(cls, frozen: dict[str, Any]) -> Holdings:
-        """Restore the holdings from a checkpoint."""
+        """Restore the state from a checkpoint."""
         holdings = cls()
         holdings._by_node = {node: Holding.of(facts) for node, facts in frozen.items()}
         return holdings

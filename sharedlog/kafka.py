@@ -7,8 +7,8 @@
     check_settings  Reports settings that could cause Kafka to lose, truncate, or change accepted records.
 
 Rules
-1. Kafka does not compare heads, so concurrent appends of two nodes both succeed. The returned offset shows
-   whether another node has appended in between. If Kafka returns no offset, the leader reads the log
+1. Kafka does not compare heads, so concurrent appends by two nodes both succeed. The returned offset shows
+   whether another node has appended a record since. If Kafka returns no offset, the leader reads the log
    (`sharedlog.sink`).
 2. The adapter sends a record only after Kafka has acknowledged the previous one. Otherwise Kafka could lose
    the first record of a flush and keep the second, and every reader would halt at the gap.
@@ -17,10 +17,10 @@ Rules
    new epoch has begun. No client has received an acknowledgment for it.
 4. The end offset of the log must never decrease. If Kafka reports a lower end offset for `LOST_SECONDS`, the
    adapter raises `Halted`. The delay is necessary because a former partition leader returns old offsets until
-   it notices its replacement. If Kafka gives a new record the offset of an existing one, the adapter raises
-   `Halted` immediately.
-5. On a new connection or with a new partition leader, the adapter first reads the last known record again. If
-   it has changed, Kafka has lost the end of the log, and other records were appended.
+   it notices that it was replaced. If Kafka assigns an existing record's offset to a new record, the adapter
+   raises `Halted` immediately.
+5. After a reconnection or a change of partition leader, the adapter first reads the last known record again.
+   If that record has changed, Kafka has lost the end of the log, and other records were appended.
 6. If a record fails the CRC check `READS_MAX` times in a row, the adapter raises `LogDamaged`. The records
    before and after it can still be read.
 7. If the topic existed before, the adapter raises `NoCluster` only after `LOST_SECONDS` of "unknown topic"
@@ -134,7 +134,7 @@ _WHY: Final = {
 
 
 class _OutOfRange(EngineUnavailable):
-    """There is no record at the requested offset."""
+    """No record exists at the requested offset."""
 
 
 class _CorruptBatch(EngineUnavailable):
@@ -242,9 +242,9 @@ class KafkaLog:
             self._append_record(stored, is_first=True)
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, or from the first remaining record if that is higher.
+        """Return records from `offset` on, or from the first remaining one if its offset is higher.
 
-        Return at least one record if there is any at or after `offset`. Raise `Halted` if the end of the log
+        Return at least one record if one exists at or after `offset`. Raise `Halted` if the end of the log
         was lost, `LogDamaged` if a record cannot be read, or `EngineUnavailable` if Kafka does not respond.
         """
         with self._reading, self._convert_errors():
@@ -284,7 +284,7 @@ class KafkaLog:
                 _single_result(admin.delete_records([place], request_timeout=ANSWER_SECONDS))
 
     def check_settings(self) -> list[str]:
-        """Return a message for each setting that could lose records.
+        """Return a message for each setting that could cause record loss.
 
         Raise `EngineUnavailable` if Kafka does not respond.
         """
@@ -292,7 +292,7 @@ class KafkaLog:
             return [*self._find_topic_faults(admin), *self._find_setting_faults(admin)]
 
     def check_append(self) -> None:
-        """Check whether the user and the topic allow appends, without appending.
+        """Check, without appending, whether the user's rights and the topic allow appends.
 
         Raise `EngineRefused` or `EngineUnavailable` if an append would fail.
         """
@@ -332,7 +332,7 @@ class KafkaLog:
         return None
 
     def list_risky_settings(self) -> list[str]:
-        """Return a message for each risky setting that is allowed.
+        """Return a message for each setting that is risky but allowed.
 
         Raise `EngineUnavailable` if Kafka does not respond.
         """
@@ -357,7 +357,7 @@ class KafkaLog:
         )
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Return an empty result. Kafka never gives two records the same offset."""
+        """Return an empty result. Kafka never assigns the same offset to two records."""
         return CheckResult([], from_record, is_whole=True)
 
     def abort_calls(self) -> None:
@@ -424,7 +424,7 @@ class KafkaLog:
     def _ensure_producer(self) -> Producer:
         """Return the producer. Create it if necessary.
 
-        A reader also calls this method, so that a later append need not wait 0.5 seconds for a connection.
+        A reader also calls this method, so that a later append need not wait 0.5 seconds to connect.
         """
         from confluent_kafka import Producer
 
@@ -490,7 +490,7 @@ class KafkaLog:
         return Stored(offset, value, appended_ms)
 
     def _seek(self, offset: int) -> None:
-        """Position the consumer at `offset`, or at the first remaining record if that is higher."""
+        """Position the consumer at `offset`, or at the first remaining record if its offset is higher."""
         first, _ = self._check_bounds(offset)
         if self._is_doubtful:
             self._verify_last_record()
@@ -633,7 +633,7 @@ class KafkaLog:
     # Methods that check settings.
 
     def _find_topic_faults(self, admin: AdminClient) -> list[str]:
-        """Return messages if the topic was re-created or has too few replicas."""
+        """Return messages about a topic that was re-created or has too few replicas."""
         from confluent_kafka import TopicCollection
 
         found = _single_result(
@@ -708,7 +708,7 @@ class KafkaLog:
             raise
 
     def _record_error(self, error: KafkaError) -> None:
-        """Store an error of a connection.
+        """Store a connection error.
 
         "All brokers down" does not replace a more specific error.
         """
@@ -782,7 +782,7 @@ class KafkaLog:
 def _make_rejection(is_first: bool, reason: str) -> EngineRefused | EngineUnavailable:
     """Return the exception for a rejected record.
 
-    Only the first record of an append can be `EngineRefused`.
+    Only the first record of an append can raise `EngineRefused`.
     """
     if is_first:
         return EngineRefused(f"Kafka takes no such record: {reason}")

@@ -4,8 +4,8 @@ A record that a leader has read, or has written and proven, must be the same for
 records by offset reveals a lost or replaced record even if offsets have gaps.
 
 Cost: up to `LEADER_RECORDS_MAX` entries of 12 bytes in memory, and the newest `FROZEN_LEADER_RECORDS_MAX` in
-each checkpoint. Weak spot: older records are not checked. A node that starts from a checkpoint does not read
-them again, however.
+each checkpoint. Weak spot: older records are not checked. However, a node that starts from a checkpoint does
+not read them again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LeaderRecords:
         self._offsets, self._crcs = array("Q"), array("I")
 
     def add(self, offset: int, crc: int) -> None:
-        """Add the newest record. Discard the older half if there are more than `LEADER_RECORDS_MAX`."""
+        """Add the newest record. If more than `LEADER_RECORDS_MAX` are stored, discard the older half."""
         assert not self._offsets or offset > self._offsets[-1], "records come in order"
         self._offsets.append(offset)
         self._crcs.append(crc)

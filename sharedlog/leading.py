@@ -14,11 +14,11 @@
                 an error, a time-out or a refusal        none: step down, as the next append would hide a gap
 
 A leader that has stepped down no longer answers calls from its tables in memory, because they may contain
-records that were not accepted. An engine that compares heads (`sharedlog.engine`) never succeeds at another
-or unknown offset.
+records that were not accepted. In an engine that compares heads (`sharedlog.engine`), no append succeeds at
+an unexpected or unknown offset.
 
-Cost: a proven append needs no extra records or copies. Weak spot: each successful append without proof needs
-a BEAT record and a read. Appends are slow if an engine never returns the expected offset.
+Cost: a proven append requires no extra records or copies. Weak spot: each append that succeeds without proof
+requires a BEAT record and a read. Appends are slow with an engine that never returns the expected offset.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Candidate:
 
 
 class Leader:
-    """Creates the records of a leader. The first one continues the history that `fold` has read."""
+    """Creates the records of a leader. The first record continues the history that `fold` has read."""
 
     def __init__(self, fold: Fold) -> None:
         assert fold.cluster is not None, "nobody leads a cluster without an id"
@@ -119,7 +119,7 @@ class Leader:
     def check_proof(self, fold: Fold) -> bool:
         """Return whether `fold` proves all records of this leader. `fold` must have read the last BEAT.
 
-        If the result is false, the leader must step down.
+        If it returns False, the leader must step down.
         """
         right = (fold.epoch, fold.holder) == (self._epoch, self._holder)
         self._is_proven = right and Position(fold.end, fold.chain) == self.position
@@ -135,7 +135,7 @@ class Leader:
 
 
 def _split_parts(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
-    """Yield the body of each BYTES record of a flush, and the number of zero bytes after it."""
+    """Yield each BYTES record body of a flush, with the number of zero bytes that follow it."""
     gathered = bytearray()
     for part in parts:
         if isinstance(part, Zeros):

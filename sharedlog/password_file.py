@@ -1,10 +1,10 @@
-"""Reads an engine's password from a file, again for each new connection.
+"""Reads an engine's password from a file each time a connection is opened.
 
 A password in a URL is visible in the process list and cannot change while the process runs. A password in a
 file can change without a restart: new sessions use the new password, and open sessions continue.
 
-Weak spot: after a password change in the engine, new sessions are rejected until the file changes too. Open
-sessions stay open.
+Weak spot: after a password change in the engine, new sessions are rejected until the file is also changed.
+Open sessions stay open.
 """
 
 from __future__ import annotations

@@ -7,10 +7,10 @@ One table holds the records, and another the head of the log.
     log_record    one row per record with the offset, the content, and the time of the append; partitioned by
                   offset range
 
-An append is a single SQL statement. It updates the head if that equals the writer's head, and inserts the
-records only if the head was updated. The row lock on the head serializes appends. A transaction holds this
-lock until it commits, so an offset becomes visible only after all lower offsets. A former leader updates no
-row.
+An append is a single SQL statement. It updates the head only if that matches the writer's head, and inserts
+the records only if the head was updated. The row lock on the head serializes appends. A transaction holds
+this lock until it commits, so an offset becomes visible only after all lower offsets. A former leader updates
+no rows.
 
 An append is complete when the server reports the commit. If `synchronous_standby_names` is set, the server
 first waits for the synchronous standbys. If it stops waiting, it sends a WARNING, and the adapter raises
@@ -22,14 +22,14 @@ after `SILENT_SECONDS` without packets, and an append in progress raises `Engine
 terminates sessions that are idle in a transaction. Otherwise the locks of a partitioned or stopped node would
 block all others.
 
-Trimming drops whole partitions, so it needs no VACUUM. Up to one partition of trimmed records stays in the
+Trimming drops whole partitions, so no VACUUM is needed. Up to one partition of trimmed records remains in the
 table.
 
-A server process that is stopped or waits for standbys may never respond, although its host acknowledges
+A server process that is stopped or waiting for standbys may never respond, even though its host acknowledges
 packets. When the node shuts down, `abort_calls` therefore aborts all calls. `check_settings` uses its own
 connection, so that it can report unsafe settings while an append waits for a missing standby.
 
-A standby that is promoted before it has the last rows has an older history. On each new connection, the
+A standby promoted before it has received the last rows has an older history. On each new connection, the
 adapter therefore verifies the newest record that it has read or appended. It raises `Halted` if this record
 has changed, or has been missing at the end of the log for `LOST_SECONDS`. The delay lets a standby replay the
 missing records.
@@ -40,12 +40,12 @@ on a new connection ignores unreadable pages. An append is retried if PostgreSQL
 for the new rows.
 
 Cost: one round trip and one commit per append. Each new connection and every 10,000th record needs another
-round trip to check the partitions. Records are sent in binary format. For a record of 25 KB, this takes 70 us
-instead of 250 us of CPU time on the writer, and 190 us instead of 550 us on the server. The rows of one read
-are kept in memory. Weak spot: the adapter can detect a loss only against the records that this process has
-read or appended, and against the node's checkpoint. A node that restarts from its checkpoint cannot detect
-the loss of rows written after it. If the last page of the table cannot be read, PostgreSQL cannot insert
-records, because new rows go to that page.
+round trip to check the partitions. Records are sent in binary format. For a 25 KB record, this reduces the
+CPU time from 250 us to 70 us on the writer, and from 550 us to 190 us on the server. The rows of one read are
+kept in memory. Weak spot: the adapter detects a loss only by comparison with the records that this process
+has read or appended, and with the node's checkpoint. A node that restarts from its checkpoint cannot detect
+the loss of rows written after the checkpoint. If the last page of the table cannot be read, PostgreSQL cannot
+insert records, because new rows go to that page.
 """
 
 from __future__ import annotations
@@ -229,13 +229,13 @@ _HEAD: Final = "SELECT epoch, holder, end_offset, chain FROM {log}_head"
 
 
 class PostgresLog:
-    """A shared log in the database of the libpq connection string `conninfo`.
+    """A shared log in the database specified by the libpq connection string `conninfo`.
 
     The table names begin with `log`. If `password_file` is given, each new connection reads the password from
     it.
 
-    All methods are thread-safe. They share one connection, and one call uses it at a time. The adapter opens
-    the connection on first use and again after a failure.
+    All methods are thread-safe. Methods share one connection, which only one call uses at a time. The adapter
+    opens the connection on first use and again after a failure.
     """
 
     is_dense = True
@@ -311,9 +311,9 @@ class PostgresLog:
                 raise self._make_no_head_error()
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, or from the first remaining record if that is higher.
+        """Return records from `offset` on, or from the first remaining one if its offset is higher.
 
-        Return at least one record if there is any at or after `offset`. Raise `Halted` if the end of the log
+        Return at least one record if one exists at or after `offset`. Raise `Halted` if the end of the log
         was lost, `LogDamaged` if the record at `offset` cannot be read, or `EngineUnavailable` if PostgreSQL
         does not respond.
         """
@@ -381,10 +381,10 @@ class PostgresLog:
         return int(row[0]), int(row[1])
 
     def trim(self, offset: int) -> None:
-        """Drop the partitions whose records all precede `offset`.
+        """Drop the partitions that contain only records before `offset`.
 
-        Raise `EngineUnavailable` if another session reads the log, for example a dump. Appends would have to
-        wait for it.
+        Raise `EngineUnavailable` if another session, such as a dump, is reading the log. Appends would
+        otherwise have to wait.
         """
         first, _ = self.bounds()
         with self._use_connection() as connection:
@@ -393,7 +393,7 @@ class PostgresLog:
                 self._drop_partition(connection, number)
 
     def check_settings(self) -> list[str]:
-        """Return a message for each setting that could lose records.
+        """Return a message for each setting that could cause record loss.
 
         Raise `EngineUnavailable` if PostgreSQL does not respond.
         """
@@ -406,7 +406,7 @@ class PostgresLog:
         return find_setting_faults(found)
 
     def check_append(self) -> None:
-        """Append a test record and roll back. Raise `EngineUnavailable` if the append fails."""
+        """Append a test record, and roll it back. Raise `EngineUnavailable` if the append fails."""
         from psycopg.errors import LockNotAvailable
 
         head = self.head()
@@ -425,7 +425,7 @@ class PostgresLog:
                 self._forget_partitions()
 
     def list_risky_settings(self) -> list[str]:
-        """Return a message for each risky setting that is allowed.
+        """Return a message for each setting that is risky but allowed.
 
         Raise `EngineUnavailable` if PostgreSQL does not respond.
         """
@@ -448,7 +448,7 @@ class PostgresLog:
             self._close_connection()
 
     def abort_calls(self) -> None:
-        """Abort all calls in progress and reject later ones. All of them raise `EngineUnavailable`."""
+        """Abort all calls in progress, and reject subsequent calls. All of them raise `EngineUnavailable`."""
         import psycopg
 
         with self._sessions_lock:
@@ -458,7 +458,7 @@ class PostgresLog:
                 line.shutdown(socket.SHUT_RDWR)
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Compare the number of rows in a range of the log with its record numbers.
+        """Compare the number of rows in a range of the log with the record numbers.
 
         The query does not wait for appends and does not block them. Raise `NoCluster` if the tables are
         missing, or `EngineUnavailable` if PostgreSQL does not respond.
@@ -470,7 +470,7 @@ class PostgresLog:
     def _open_check_connection(self) -> Iterator[psycopg.Connection[Any]]:
         """Open a second connection.
 
-        Convert its errors to `EngineUnavailable`, `NoCluster`, or `LogDamaged`.
+        Convert database errors to `EngineUnavailable`, `NoCluster`, or `LogDamaged`.
         """
         import psycopg
 
@@ -547,7 +547,7 @@ class PostgresLog:
     def _make_partition(self, connection: psycopg.Connection[Any], number: int, size: int) -> None:
         """Create a partition if it does not exist.
 
-        Another node may create it at the same time.
+        Another node may be creating it concurrently.
         """
         from psycopg import errors
 
@@ -570,7 +570,7 @@ class PostgresLog:
                     raise
 
     def _make_partitions(self, connection: psycopg.Connection[Any], count: int) -> None:
-        """Create the partitions for the next `count` records, and two more.
+        """Create partitions for the next `count` records, plus two more.
 
         The head is read only if the last known record is near the end of the known partitions.
         """
@@ -594,7 +594,7 @@ class PostgresLog:
     def _fetch_row(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[int, ...] = ()
     ) -> Any:
-        """Return the row of a query on the head. Raise `NoCluster` if there is none."""
+        """Return the row from a query on the head. Raise `NoCluster` if there is none."""
         row = connection.execute(self._format_sql(statement), values or None).fetchone()
         if row is None:
             raise self._make_no_head_error()
@@ -609,7 +609,7 @@ class PostgresLog:
 
         Raise `EngineUnavailable` if the connection is lost or the server has sent a warning, `NoCluster` if
         the tables are missing, `LogDamaged` if they cannot be read, or `RightMissing` if the user lacks a
-        privilege. `right` says how to grant the privilege.
+        privilege. `right` describes how to grant the privilege.
         """
         import psycopg
 
@@ -657,7 +657,7 @@ class PostgresLog:
     def _verify_last_record(self, connection: psycopg.Connection[Any]) -> None:
         """Read the newest record again.
 
-        Raise `Halted` if it has changed, or has been missing for `LOST_SECONDS`.
+        Raise `Halted` if the record has changed, or has been missing for `LOST_SECONDS`.
         """
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
@@ -738,7 +738,7 @@ class PostgresLog:
             raise EngineUnavailable("This process ends, and waits for PostgreSQL no longer.")
 
     def _make_connection_error(self, error: psycopg.Error) -> EngineUnavailable:
-        """Return the exception for an error of the server or of libpq."""
+        """Return the exception for an error from the server or libpq."""
         said = _error_text(error)
         if not _is_refusal(error):
             return EngineUnavailable(f"PostgreSQL did not answer: {said}")
@@ -761,7 +761,7 @@ class PostgresLog:
     def _record_notice(self, notice: psycopg.errors.Diagnostic) -> None:
         """Store a warning from the server.
 
-        A commit without waiting for the standbys shows only in a warning.
+        A commit that did not wait for the standbys is reported only by a warning.
         """
         # Unlike field S and the message text, field V is not translated.
         if notice.severity_nonlocalized == "WARNING":
@@ -791,7 +791,7 @@ def _is_refusal(error: psycopg.Error) -> bool:
 def _error_text(error: psycopg.Error) -> str:
     """Return an error message as a single line.
 
-    libpq reports a failed connection with one line per address.
+    For a failed connection, libpq reports one line per address.
     """
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

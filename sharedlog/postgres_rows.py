@@ -1,8 +1,8 @@
-"""Checks that a log in PostgreSQL has each record number exactly once.
+"""Checks that a log in PostgreSQL contains each record number exactly once.
 
 A check reads a range of record numbers in one snapshot. It detects gaps, duplicates, lost rows at the start
-or end of the log, and a missing or invalid unique index on the record numbers. `found` creates this index
-with a new log, and PostgreSQL creates it on each new partition.
+or end of the log, and a missing or invalid unique index on the record numbers. `create_log` creates this
+index for a new log, and PostgreSQL creates it on each new partition.
 
 Cost: a check reads at most `RANGE_RECORDS` index entries. Weak spot: a check does not detect changed records.
 Their CRC or the history chain reveals them (`sharedlog.scrub`).
@@ -40,7 +40,7 @@ SELECT count(*) FROM pg_index WHERE indrelid = '{log}_record'::regclass AND indi
 
 
 def count_log_rows(connection: psycopg.Connection[Any], log: str, from_record: int) -> CheckResult:
-    """Check up to `RANGE_RECORDS` records from `from_record` or from the start of the log.
+    """Check up to `RANGE_RECORDS` records, starting at `from_record` or at the start of the log.
 
     The connection must be in autocommit mode. Raise `NoCluster` if the head is missing. psycopg exceptions
     are not converted.
@@ -64,7 +64,7 @@ def count_log_rows(connection: psycopg.Connection[Any], log: str, from_record: i
 
 
 def _describe_edge(log: str, first: int, last: int, least: int | None, most: int | None) -> str:
-    """Return a message if the log has lost records at its start or end, or ""."""
+    """Return a message if the log has lost records at its start or end, or "" otherwise."""
     if least is None or most is None:
         lost = _list_missing(log, first, last)
         return f"{lost}: the table is empty, and {log}_head has {last} as the last one."

@@ -1,4 +1,4 @@
-"""Checks the PostgreSQL settings that a durable shared log needs.
+"""Checks the PostgreSQL settings that a durable shared log requires.
 
 Each message names the command that fixes the setting.
 
@@ -11,7 +11,7 @@ synchronous_standby_names    requires a number of synchronous standbys; if there
 a standby, or read only      cannot be used, because the server rejects writes
 no synchronous standby       is allowed but reported, because accepted records exist on only one machine
 
-Weak spot: the primary does not know whether a standby syncs its writes, or whether two standbys run on the
+Weak spot: the primary cannot determine whether a standby syncs its writes, or whether two standbys run on the
 same machine.
 """
 
@@ -59,7 +59,7 @@ class Settings(NamedTuple):
 
 
 def find_setting_faults(found: Settings) -> list[str]:
-    """Return a message for each setting that can lose or reject records."""
+    """Return a message for each setting that can cause lost or rejected records."""
     said = [_describe_disabled(found, name) for name in _WHY if found.values[name] != "on"]
     if found.values["synchronous_commit"] not in COMMITS_KEPT:
         said.append(_describe_commit(found))
@@ -79,7 +79,7 @@ def find_setting_faults(found: Settings) -> list[str]:
 
 
 def find_risky_settings(found: Settings) -> list[str]:
-    """Return a message for each risky setting that is allowed.
+    """Return a message for each setting that is risky but allowed.
 
     Each message names a command that fixes the setting.
     """
@@ -100,7 +100,7 @@ def find_risky_settings(found: Settings) -> list[str]:
 
 
 def _describe_disabled(found: Settings, name: str) -> str:
-    """Return a message about what a disabled setting can lose, and how to enable it."""
+    """Return a message about what can be lost if a setting is disabled, and how to enable it."""
     said = f"{name} of PostgreSQL is off, so {_WHY[name]}."
     if found.sources[name] == "command line":
         return f"{said} Start it without -c {name}=off in its command: no other command switches it on."
@@ -137,7 +137,7 @@ def _alter_system(name: str, value: str) -> str:
 def _alter_role(found: Settings, name: str, value: str) -> str:
     """Return the command that changes a setting for a user in a database.
 
-    Such a setting overrides that of the server.
+    Such a setting overrides the server setting.
     """
     return f"ALTER ROLE {_quote(found.user)} IN DATABASE {_quote(found.database)} SET {name} = {value};"
 

@@ -77,7 +77,7 @@ def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedReco
 
 
 def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> Sequence[Stored]:
-    """Return the records of a read up to the first gap, or all if the engine is not dense.
+    """Return the records of a read up to the first gap, or all records if the engine is not dense.
 
     Raise `LogTrimmed` or `LogDamaged` if the next record to apply is missing.
     """

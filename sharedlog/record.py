@@ -21,8 +21,8 @@ A kind or body version that older programs cannot read is written only if the fi
 that all nodes support it (`sharedlog.versions`).
 
 Integers are big-endian and unsigned. The chain identifies the history up to a record. It is a 64-bit BLAKE2b
-hash of the previous chain, start, zeros, and body. Two histories with the same chain at the same end contain
-the same bytes, barring a hash collision.
+hash of the previous chain, start, zeros, and body. Two histories that end at the same offset with the same
+chain contain the same bytes, barring a hash collision.
 
     kind         written                                  body
     GENESIS      once, when the cluster is created        the facts of the cluster; its epoch and start are
@@ -36,7 +36,7 @@ the same bytes, barring a hash collision.
     HOLD         by a node that copies                    the first record that must be kept for it
 
 Cost: 79 bytes per record, and BLAKE2b hashing at 1 GB/s. Weak spot: a 64-bit chain detects accidental
-differences, not forged histories.
+differences, but not forged histories.
 """
 
 from __future__ import annotations
@@ -158,5 +158,5 @@ def extend_chain(chain: int, start: int, body: bytes, zeros: int) -> int:
 
 
 def encode_facts(facts: dict[str, Any]) -> bytes:
-    """Encode facts as a JSON body. Equal facts give equal bytes."""
+    """Encode facts as a JSON body. Equal facts yield equal bytes."""
     return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()

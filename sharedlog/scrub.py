@@ -13,8 +13,8 @@
 The scrub only reports faults with their record numbers. A reader halts when it reaches a faulty record
 (`sharedlog.reading`, `sharedlog.fold`).
 
-Cost: a step counts up to 200,000 rows and makes up to `RANGE_READS` reads of `READ_BYTES`, whatever the size
-of the log. A pass over 1 GiB takes four hours. Weak spot: the scrub does not detect a record replaced by
+Cost: a step counts up to 200,000 rows and makes up to `RANGE_READS` reads of `READ_BYTES`, regardless of the
+log size. A pass over 1 GiB takes four hours. Weak spot: the scrub does not detect a record replaced by
 another valid record of the same cluster, or a record that a Kafka topic has lost. A node that reads the
 history detects and reports such a record, and the leader checks it (`sharedlog.faults`).
 """
@@ -47,14 +47,14 @@ class Rows(Engine, Protocol):
     """An engine that can count its rows."""
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Compare the number of rows in a range of the log with its record numbers.
+        """Compare the number of rows in a range of the log with the record numbers.
 
-        Raise `EngineUnavailable` or `Refused` if the engine does not respond.
+        Raise `EngineUnavailable` or `EngineRefused` if the engine does not respond.
         """
 
 
 class _ScrubPass:
-    """Checks from the first record of the log to its end, over and over."""
+    """Checks the log repeatedly, from its first record to its end."""
 
     def __init__(self, now_ms: int) -> None:
         self.next_record, self.ended_ms = 0, now_ms
@@ -103,7 +103,7 @@ class Scrub:
         return list(dict.fromkeys([*deleted, *self._counting.faults, *self._reading.faults]))
 
     def ages(self) -> dict[str, Any]:
-        """Return the milliseconds since the last pass and the number of passes, per kind of check."""
+        """For each kind of check, return the milliseconds since the last pass and the number of passes."""
         now_ms = self._clock()
         return {
             "counted_ms_ago": now_ms - self._counting.ended_ms,
@@ -115,8 +115,8 @@ class Scrub:
     def check_next_ranges(self) -> None:
         """Check the next ranges of the log.
 
-        Raise `EngineUnavailable` or `Refused` if the engine does not respond. The next call then continues at
-        the same record.
+        Raise `EngineUnavailable` or `EngineRefused` if the engine does not respond. The next call then
+        continues at the same record.
         """
         needed = sorted(self._needed().items())
         first, _ = self._engine.bounds()
@@ -140,8 +140,8 @@ def _describe_deletion(first: int, node: str, record: int) -> str:
 def count_range(engine: Rows, from_record: int) -> CheckResult:
     """Check the number of rows in the range that begins at `from_record`.
 
-    If the rows cannot be read, the result holds a fault and ends the pass. Raise `EngineUnavailable` or
-    `Refused` if the engine does not respond.
+    If the rows cannot be read, the result reports a fault and ends the pass. Raise `EngineUnavailable` or
+    `EngineRefused` if the engine does not respond.
     """
     try:
         return engine.count_rows(from_record)
@@ -150,10 +150,10 @@ def count_range(engine: Rows, from_record: int) -> CheckResult:
 
 
 def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> CheckResult:
-    """Verify a range of records from `from_record` or from the first remaining record on.
+    """Verify a range of records, starting at `from_record` or at the first remaining record.
 
-    A second read confirms each CRC mismatch. Raise `EngineUnavailable` or `Refused` if the engine does not
-    respond.
+    A second read confirms each CRC mismatch. Raise `EngineUnavailable` or `EngineRefused` if the engine does
+    not respond.
     """
     try:
         found = engine.read(from_record, READ_BYTES)

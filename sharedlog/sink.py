@@ -7,20 +7,20 @@
 Rules
 1. An append writes the records to the local segments without a sync, and then waits for the engine to commit
    them. A sync is not needed, because a restarted node reads the accepted records from the shared log again.
-2. An append returns only with proof that the records were accepted (`sharedlog.leading`). Without proof it
-   raises `NotAccepted`, a subclass of OSError. The node then no longer leads, and discards its core state as
-   after a disk failure.
-3. The leader applies its own records to its fold in log order, as the followers do. Leader and followers thus
-   verify the same history and store the same positions in their checkpoints.
+2. An append returns only with proof that the records were accepted (`sharedlog.leading`). Without proof, it
+   raises `NotAccepted`, a subclass of OSError. The node is then no longer the leader, and discards its core
+   state as after a disk failure.
+3. The leader applies its own records to its fold in log order, as the followers do. The leader and its
+   followers thus verify the same history and store the same positions in their checkpoints.
 4. Flushes and BEATs are appended one at a time. Each append begins at the proven end of the previous one.
 
 `proven_ms` is the time on the caller's clock when the newest proven append began. No other node led at that
-time. A negative response to a call waits until `proven_ms` is after the start of the call
+time. A negative response is delayed until `proven_ms` is after the start of the call
 (`services.live.durability`).
 
 Cost: one round trip to the engine per append. Each record adds 79 bytes and two BLAKE2b hashes. Weak spot: if
 the engine does not respond, all other appends wait until the call fails. The result of the unanswered append
-may stay unknown.
+may remain unknown.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SharedSink:
         """Whether an append was not proven or this node has stepped down."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        """Append contiguous parts that begin at `first_offset`. Called in a worker thread.
+        """Append contiguous parts that begin at `first_offset`. It runs in a worker thread.
 
         Raise `NotAccepted` if the parts are not proven, or OSError if the disk fails.
         """
@@ -149,7 +149,7 @@ class SharedSink:
         )
 
     def _prove_by_beat(self, facts: dict[str, Any]) -> None:
-        """Append a BEAT, and apply all records up to this BEAT.
+        """Append a BEAT, and apply all records up to and including it.
 
         Raise `EngineUnavailable` if the history does not prove the leader's records.
         """

@@ -11,8 +11,8 @@ version. No node writes a record that requires a higher version.
     4         bodies of topics that are deleted, held, or have a retention, and the items of tasks
               (`services.broker.spine.record_versions`)
 
-Lower versions are from before the first release and used another record format. A node halts if its cluster
-has such a version.
+Lower versions predate the first release and used a different record format. A node halts if its cluster has
+such a version.
 
     field                                               meaning
     GENESIS, a checkpoint's fold: `finalized`           the finalized version at that point
@@ -31,7 +31,7 @@ Rules
    checks it before each append.
 
 Weak spot: rule 1 does not cover nodes without a record in the log or nodes that an operator has removed. They
-halt by rule 2.
+halt under rule 2.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def may_write(record: SharedRecord, finalized: int) -> bool:
 
 
 def nodes_without_support(wanted: int, supports: Mapping[str, int]) -> dict[str, int]:
-    """Return the nodes that do not support `wanted`, with the highest version of each."""
+    """Return the nodes that do not support `wanted`, each with its highest version."""
     return {node: version for node, version in sorted(supports.items()) if version < wanted}
 
 

@@ -9,20 +9,20 @@ A node that discards its copy of the store opens its checkpoint and reads the lo
 the engine may have lost records that the node had read, through an unclean leader election or the promotion
 of a standby without the newest records. The node could then lead without records that it had acknowledged.
 The witness therefore keeps the offset and CRC-32 of the newest record read outside the copy. After a restart,
-a file restores them (`restore`). The record after the checkpoint is checked too. CHECKPOINT and HOLD records
-do not count (`Fold.last_led`), because they can be the same in two histories.
+a file provides them (`restore`). The record after the checkpoint is checked too. CHECKPOINT and HOLD records
+are ignored (`Fold.last_led`), because they can be identical in two histories.
 
-A former primary may return old responses, so a loss is reported only after `LOST_MS`. A read from a lagging
-standby can raise `EngineUnavailable`, but a request for the log bounds would return an old result. The
-witness therefore reads before it requests the log bounds.
+A former primary may return outdated responses, so a loss is reported only after `LOST_MS`. A read from a
+lagging standby can raise `EngineUnavailable`, but a request for the log bounds would return an outdated
+result. The witness therefore reads before it requests the log bounds.
 
-The engine may lose the end of the log while a node reads it again. The node therefore compares the newest
-record that it had read with the record now at the same offset. A candidate repeats this check after its EPOCH
-record and before it leads.
+The engine may lose the end of the log while a node is reading it again. The node therefore compares the
+newest record that it had read with the record now at the same offset. A candidate repeats this check after
+its EPOCH record and before it leads.
 
-Cost: two reads each time the log is opened, per takeover, and after each lost candidacy. Weak spot: a node
-whose memory, file, and checkpoint know none of the lost records cannot detect the loss and may lead. Nodes
-that have read the lost records halt at the records of such a leader.
+Cost: two reads each time the log is opened, at each takeover, and after each lost candidacy. Weak spot: a
+node whose memory, file, and checkpoint contain none of the lost records cannot detect the loss and may lead.
+Nodes that have read the lost records halt at the records of such a leader.
 """
 
 from __future__ import annotations
@@ -85,9 +85,9 @@ class Witness:
         )
 
     def verify_last_record(self, engine: Engine, fold: Fold) -> None:
-        """Verify the newest known leader record, and then remember that of `fold`.
+        """Verify the newest known leader record, and then record the newest one of `fold`.
 
-        Raise `Halted` if another record is now at its offset, because the engine has lost the end of the log.
+        Raise `Halted` if its offset now holds another record, because the engine has lost the end of the log.
         Raise `EngineUnavailable` if the engine does not respond. A CRC mismatch is ignored, because the scrub
         reports the damage (`sharedlog.scrub`).
         """
@@ -123,9 +123,9 @@ class Witness:
 
 
 def _has_later_records(engine: Engine, offset: int) -> bool:
-    """Return whether a record exists after `offset`, so that the end of the log is not lost.
+    """Return whether a record exists after `offset`, meaning that the end of the log is not lost.
 
-    An unreadable record counts as existing.
+    An unreadable record is treated as existing.
     """
     try:
         return any(one.offset > offset for one in engine.read(offset, 1))

@@ -6,10 +6,10 @@ The slot of a timer is computed from its due time.
     slot       16.4 s   17.5 min   18.6 h   49.7 d   8.7 years 557 years
     covers     [B0,B1)  [B1,B2)    [B2,B3)  [B3,B4)  [B4,B5)   [B5,...)
 
-Each boundary is a multiple of the slot length of its level. It advances half a slot length before the time
-reaches it. Each slot is thus read ahead or split half a slot length before it starts. No level begins after
-the level above it. Timers due before B0 are near timers. If a slot needs the disk, its boundary and all lower
-ones stop there.
+Each boundary is a multiple of the slot length of its level. It advances half a slot length before the current
+time reaches it. Each slot is thus read ahead or split half a slot length before it starts. No level begins
+after the level above it. Timers due before B0 are near timers. If a slot requires disk access, its boundary
+and all lower ones stop there.
 
 An upper-level slot that is entirely in the past is a passing slot. It is not split, lies before B0, and keeps
 its timers until all of them have ended.
@@ -108,7 +108,7 @@ class Boundaries:
     def limit_ms(self, level: int, now_ms: int) -> int:
         """Return the maximum boundary of `level` at `now_ms`.
 
-        It is never after the boundary of the level above.
+        It is never later than the boundary of the level above.
         """
         own_ms = boundary_ms(level, now_ms)
         return own_ms if level == TOP else min(own_ms, self.starts_ms[level + 1])
@@ -127,10 +127,10 @@ class Boundaries:
         return containing(bisect_right(self.starts_ms, due_ms, 1) - 1, due_ms)
 
     def split(self, due_ms: Numbers) -> list[tuple[Slot, Places]]:
-        """Return the slots of an array of due times.
+        """Return the slots for an array of due times.
 
-        Each slot comes with the ascending indexes of its due times. If a slot comes more than once, each
-        entry has higher indexes than the one before.
+        Each slot is returned with the ascending indexes of its due times. If a slot is returned more than
+        once, the indexes increase from entry to entry.
         """
         levels = np.searchsorted(np.array(self.starts_ms[1:], np.uint64), due_ms, side="right")
         shifts = _SHIFTS[levels]

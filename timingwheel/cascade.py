@@ -3,14 +3,14 @@
     file of level k, slot s --> its live timers, 8 MiB at a time --> files of level k-1, a batch each
     new timers of a slot    --> `fetch` their records            --> batches at the end of the slot's file
 
-A worker thread writes the state of `Partitions.to_write`. It writes only to new files or to the end of
-existing ones, so it never changes what a snapshot covers. A failed write thus leaves only bytes that no
-snapshot covers, and the next write truncates them. A timer deleted before the checkpoint is not written.
+A worker thread writes the state from `Partitions.to_write`. It only creates new files or appends to existing
+ones, so data covered by a snapshot never changes. A failed write thus leaves only bytes not covered by a
+snapshot, which the next write truncates. A timer deleted before the checkpoint is not written.
 
-Cost: each timer is written once when it is added, and once per level that it moves down, at most five. A
-write needs memory for 8 MiB of records and the tombstones of one slot. Weak spot: a slot is always split as a
-whole. If a level-4 or level-5 slot holds most timers of a store, the checkpoint that splits it takes long,
-and needs disk space for two copies of the timers.
+Cost: each timer is written once when it is added, and once for each of at most five levels that it moves
+down. A write requires memory for 8 MiB of records and the tombstones of one slot. Weak spot: a slot is always
+split as a whole. If a level-4 or level-5 slot holds most timers of a store, the checkpoint that splits it
+takes a long time and requires disk space for two copies of the timers.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class UnreadableTimer(NamedTuple):
 
 
 class _Growing:
-    """A file that grows by batches."""
+    """A file that grows batch by batch."""
 
     def __init__(self, disk: Disk, path: str, file: File) -> None:
         self._disk, self._path, self.file = disk, path, file
@@ -81,7 +81,7 @@ class _Growing:
             disk.truncate(path, file.length)
 
     def add(self, batches: Iterator[bytes], row_count: int, tombstone_count: int = 0) -> None:
-        """Append batches with these numbers of timers and tombstones. Raise OSError on failure."""
+        """Append batches containing these numbers of timers and tombstones. Raise OSError on failure."""
         length = self.file.length
         for batch in batches:
             self._disk.write(self._path, length, batch)
@@ -91,7 +91,7 @@ class _Growing:
 
 @dataclass(slots=True, eq=False)
 class PartitionsToWrite:
-    """What a checkpoint writes: the files of the last snapshot and the new timers."""
+    """State that a checkpoint writes: the files of the last snapshot and the new timers."""
 
     boundaries: Boundaries
     split: tuple[Slot, ...]
@@ -146,10 +146,10 @@ class PartitionsToWrite:
         }
 
     def _gaps_to_keep(self) -> list[Gap]:
-        """Return all damaged ranges with timers of unknown outcome.
+        """Return all damaged ranges that contain timers of unknown outcome.
 
         After a split, the snapshot is the only evidence of a file's damage. In other files, a bad sector may
-        become readable after a restart. The broker would then take its timers for ended, because the
+        become readable after a restart. The broker would then assume that its timers have ended, because the
         watermark has passed them.
         """
         return sorted({*self.unmended, *self.damage})
@@ -162,8 +162,8 @@ class PartitionsToWrite:
     def delete_unused(self, disk: Disk, in_doubt: Iterable[Span] = ()) -> None:
         """Delete the files that neither the new nor the previous snapshot lists. Raise OSError on failure.
 
-        A file whose slot overlaps a time range in `in_doubt` stays, because it may hold the only intact copy
-        of a damaged record.
+        A file whose slot overlaps a time range in `in_doubt` is kept, because it may hold the only intact
+        copy of a damaged record.
         """
         assert self.new_files is not None, "tidied before it was written"
         spans = [*in_doubt, *(span_of(gap.path) for gap in self.damage)]
@@ -174,7 +174,7 @@ class PartitionsToWrite:
                 disk.delete(f"{TIMERS}/{name}")
 
     def _is_kept(self, slot: Slot) -> bool:
-        """Return whether a slot keeps its file: it is neither split nor completely delivered."""
+        """Return whether a slot keeps its file because it is neither split nor fully delivered."""
         return slot not in self.split and slot.end_ms > self.watermark[0]
 
     def _split(self, disk: Disk, slot: Slot) -> None:
@@ -203,10 +203,10 @@ class PartitionsToWrite:
     def _sound_first(
         self, slot: Slot, rows: Rows, records: list[bytes]
     ) -> Iterator[tuple[Rows, list[bytes]]]:
-        """Yield the timers with intact records, and then those with damaged records as pairs.
+        """Yield the timers with intact records, followed by those with damaged records as pairs.
 
         Damaged records are not copied. Otherwise the damaged copy would be the only one once retention has
-        deleted the log segment and a checkpoint the older files.
+        deleted the log segment and a checkpoint has deleted the older files.
         """
         if rows.dtype == PAIR:
             yield rows, records
@@ -364,7 +364,7 @@ def _slices(
 
 
 def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
-    """Return the encoded record of each row, from a single read of the batch."""
+    """Return each row's encoded record, using a single read of the batch."""
     stored = window.bytes_at(batch.position, batch.end - batch.position)
     lengths = rows["record_bytes"].astype(np.uint64)
     firsts = np.where(lengths > 0, rows["record_at"] - np.uint64(batch.position), 0)
@@ -387,6 +387,6 @@ def _are_sound(rows: Rows, records: list[bytes]) -> Any:
 def named_files(named: dict[str, list[int]]) -> dict[Slot, File]:
     """Return the files listed in a snapshot.
 
-    The files are not checked. A missing or truncated file gives a gap when it is read.
+    The files are not checked. A missing or truncated file produces a gap when it is read.
     """
     return {slot_named(name): File(*fields) for name, fields in named.items()}

@@ -1,11 +1,12 @@
-"""Reads a timer file ahead in due order, a limited number of rows at a time.
+"""Reads ahead in a timer file in due order, a limited number of rows at a time.
 
     file --(worker: `ReadAhead.run`)--> rows in due order --(`Reading.install`)--> taken when due
 
 A file holds its rows in insertion order, so each read scans the whole file. A read returns the first rows
-after those of the previous read, by due time and then by timer_offset. Each returned row takes 64 bytes of
-memory, whatever the file size. The next read begins while the rows of the previous one are being delivered.
-The file is read up to its length when the slot was queued. Later changes to the slot are in memory.
+after those of the previous read, ordered by due time and then by timer_offset. Each returned row uses 64
+bytes of memory, regardless of the file size. The next read begins while the rows of the previous one are
+being delivered. The file is read up to the length it had when the slot was queued. Later changes to the slot
+are kept in memory.
 
     run 1    the first `count_max` rows of the file after (start - 1, LAST_OFFSET)
     run n    the first `count_max` rows of the file after the last row of run n-1
@@ -77,8 +78,8 @@ def _joined(held: list[Rows]) -> Rows:
 def _in_order(due_ms: Numbers) -> Numbers:
     """Return the indexes that sort the times. Equal times keep their order.
 
-    Nearly always, a due time and its index fit into one 64-bit integer. Sorting such integers is several
-    times faster than sorting indexes by due time.
+    A due time and its index nearly always fit into one 64-bit integer. Sorting such integers is several times
+    faster than sorting indexes by due time.
     """
     if not len(due_ms):
         return due_ms
@@ -92,7 +93,7 @@ def _in_order(due_ms: Numbers) -> Numbers:
 
 
 def _cut(held: list[Rows], count_max: int) -> np.uint64:
-    """Drop the rows after the first `count_max`, and return the highest due time left."""
+    """Drop all rows after the first `count_max`, and return the highest remaining due time."""
     due_ms = np.concatenate([rows["due_ms"] for rows in held])
     last_ms = np.uint64(np.partition(due_ms, count_max - 1)[count_max - 1])
     # If rows are selected only by due time, no sort is needed. If very many rows are due at `last_ms`, the
@@ -110,9 +111,9 @@ def _until(held: list[Rows], last_ms: np.uint64) -> Rows:
 
 
 def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, bool]:
-    """Return the first `count_max` rows in due order as `ROW`s, and whether these are all.
+    """Return the first `count_max` rows in due order as `ROW`s, and whether these are all rows.
 
-    Memory holds at most 1.25 x `count_max` rows and those of one input array.
+    At most 1.25 x `count_max` rows, plus those of one input array, are held in memory.
     """
     held: list[Rows] = []
     held_count, is_all, last_ms = 0, True, np.uint64(LAST_OFFSET)
@@ -131,7 +132,7 @@ def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, boo
 
 @dataclass(slots=True, eq=False)
 class ReadAhead:
-    """A job that reads the next rows of a slot's file, in a worker thread."""
+    """A worker thread job that reads the next rows of a slot's file."""
 
     slot: Slot
     length: int
@@ -169,7 +170,7 @@ class Advanced(NamedTuple):
 
 
 class Reading:
-    """A slot whose file is being read, with the rows read but not taken."""
+    """A slot whose file is being read, with the rows read but not yet taken."""
 
     def __init__(self, slot: Slot, length: int, has_tombstones: bool, known_tombstones: Numbers) -> None:
         self.slot = slot
@@ -183,7 +184,7 @@ class Reading:
 
     @property
     def loaded_count(self) -> int:
-        """Number of rows read but not taken."""
+        """Number of rows read but not yet taken."""
         return sum(map(len, self._runs)) - self._taken
 
     @property
@@ -193,14 +194,14 @@ class Reading:
 
     @property
     def is_ready(self) -> bool:
-        """Whether there are rows read but not taken."""
+        """Whether any rows have been read but not taken."""
         return bool(self._runs)
 
     @property
     def head_due_ms(self) -> int:
         """Due time of the next row in milliseconds since the Unix epoch.
 
-        If the row has not been read yet, a lower bound for its due time.
+        If that row has not been read yet, this is a lower bound for its due time.
         """
         if self._runs:
             return int(self._runs[0]["due_ms"][self._taken])
@@ -211,7 +212,7 @@ class Reading:
         self._tombstones.add(timer_offset)
 
     def job(self, watermark: SortKey, count_max: int, without: tuple[Gap, ...] = ()) -> ReadAhead:
-        """Return a job that reads the next rows after the last row read and the watermark."""
+        """Return a job that reads the next rows after both the last row read and the watermark."""
         after = max(self._after, watermark)
         return ReadAhead(self.slot, self._length, self._has_tombstones, after, count_max, without)
 
@@ -229,7 +230,7 @@ class Reading:
     def take(self, limit_ms: int, count_max: int) -> Rows:
         """Remove and return up to `count_max` rows due by `limit_ms`.
 
-        Rows of timers deleted since are omitted.
+        Rows of since-deleted timers are omitted.
         """
         while self._runs:
             run = self._runs[0]

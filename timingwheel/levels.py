@@ -1,6 +1,6 @@
-"""Pure functions of integers for the levels of the timing wheel.
+"""Pure integer functions for the levels of the timing wheel.
 
-Level 0 has 256 slots of 1 ms. Each higher level has 256 slots as long as the entire level below:
+Level 0 has 256 slots of 1 ms. Each higher level has 256 slots, each as long as the entire level below:
 
     level  slot            level spans
     0      1 ms            256 ms
@@ -10,10 +10,10 @@ Level 0 has 256 slots of 1 ms. Each higher level has 256 slots as long as the en
     4      49.7 days       34.8 years
     5      34.8 years      8,900 years
 
-A timer is on the lowest level where its due time and the current time share the slot of the next higher
-level. Its slot number is the byte of the due time for this level. When the current time enters an upper-level
-slot, its timers cascade to the levels below, at most five times per timer. (See Varghese and Lauck 1987,
-scheme 7.)
+A timer is on the lowest level where its due time and the current time fall into the same slot of the next
+higher level. Its slot number is the byte of the due time for this level. When the current time enters an
+upper-level slot, the slot's timers cascade to lower levels. This happens at most five times per timer. (See
+Varghese and Lauck 1987, scheme 7.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def slot_of(level: int, due_ms: int) -> int:
 
 
 def slot_start_ms(level: int, slot: int, now_ms: int) -> int:
-    """Return when `slot` of `level` starts, in milliseconds.
+    """Return the start time of `slot` on `level`, in milliseconds.
 
     The start is in the same slot of the next higher level as `now_ms`.
     """
@@ -48,7 +48,7 @@ def slot_start_ms(level: int, slot: int, now_ms: int) -> int:
 
 
 def first_from(occupied: int, slot: int) -> int:
-    """Return the lowest bit from `slot` on that is set in `occupied`, or -1 if there is none."""
+    """Return the lowest bit set in `occupied` at or above `slot`, or -1 if there is none."""
     ahead = occupied >> slot
     return slot + (ahead & -ahead).bit_length() - 1 if ahead else -1
 

@@ -2,17 +2,17 @@
 
 Slots are processed one after another in due order, so memory is bounded.
 
-Rows of overlapping slots, such as a shared slot and the slots below it, are merged. Meanwhile the upper 24
-bits of `record_at` hold the slot number, because a file position needs only 40 bits. Delivered and deleted
-timers are omitted.
+Rows of overlapping slots, such as a shared slot and the slots below it, are merged. During the merge, the
+upper 24 bits of `record_at` hold the slot number, because a file position needs only 40 bits. Delivered and
+deleted timers are omitted.
 
 Cost: Slots outside the time window are not read, and a slot that is entirely within the time window is
 counted without being read. To return the first rows of a slot quickly, the first run is small, and later runs
-are larger. Rows that a selection excludes are not counted in a run, so a selection of few rows reads each
-slot once.
+are larger. Rows excluded by a selection do not count toward the size of a run, so selecting few rows reads
+each slot once.
 
 Weak spots: each run reads the files again, so a large slot is read once per `rows_max` rows listed. The count
-of a whole slot trusts the stored row counts, unless the file is known to be damaged.
+of a whole slot relies on the stored row counts, unless the file is known to be damaged.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Listing:
     """
 
     def scan(self, from_ms: int, until_ms: int, after: SortKey | None) -> Iterator[tuple[Rows, str | None]]:
-        """Yield live timers due in the time window and after `after`, with their file path.
+        """Yield live timers due in the time window that sort after `after`, with their file path.
 
         The timers are in due order. Raise OSError if a read fails.
         """
@@ -86,7 +86,7 @@ class Listing:
         select: Select | None = None,
         first_rows: int = _FIRST_ROWS,
     ) -> Iterator[Run]:
-        """Yield runs of the selected live timers that are due in the time window and after `after`.
+        """Yield runs of the selected live timers that are due in the time window and sort after `after`.
 
         Each run reads the files of one slot, or of several slots that overlap. A run may be empty. The first
         run of a slot has up to `first_rows` rows. Raise OSError if a read fails.
@@ -111,7 +111,7 @@ class Listing:
         return sum(self._count(slot, from_ms, until_ms) for slot in self._slots(from_ms, until_ms))
 
     def find(self, slot: Slot, timer_offset: int) -> Rows | None:
-        """Return an array with the `ROW` of a timer in a slot's file, or None.
+        """Return an array with a timer's `ROW` in a slot's file, or None if absent.
 
         Raise OSError if a read fails.
         """
@@ -134,7 +134,7 @@ class Listing:
     def _found(
         self, slots: list[Slot], from_ms: int, until_ms: int, after: SortKey, select: Select | None
     ) -> Iterator[Rows]:
-        """Yield the selected rows of overlapping slots, with slot numbers, in the order of the files."""
+        """Yield the selected rows of overlapping slots, with slot numbers, in file order."""
         assert len(slots) < 1 << 64 - int(_MARK_SHIFT), "more slots overlap than a mark can number"
         for number, slot in enumerate(slots):
             for stored in self._alive(slot):
@@ -142,7 +142,7 @@ class Listing:
                 yield _marked(rows if select is None else rows[select(rows)], number)
 
     def _by_file(self, slots: list[Slot], rows: Rows) -> Iterator[tuple[Rows, str | None]]:
-        """Remove the slot numbers, and yield arrays of consecutive rows of the same file."""
+        """Remove the slot numbers, and yield arrays of consecutive rows from the same file."""
         numbers = rows["record_at"] >> _MARK_SHIFT
         rows["record_at"] &= _PLACE_MASK
         rows["record_at"][rows["record_at"] == _IN_LOG_MARKED] = IN_LOG
@@ -188,7 +188,7 @@ class Listing:
 
 
 def _overlapping(slots: list[Slot]) -> Iterator[list[Slot]]:
-    """Yield groups of overlapping slots by start time."""
+    """Yield groups of overlapping slots by slot start time."""
     held: list[Slot] = []
     for slot in slots:
         if held and slot.start_ms >= max(one.end_ms for one in held):

@@ -24,15 +24,16 @@ A batch consists of a header, rows, and, for kind 1, the contiguous records. Int
     56     8      spare
 
 The rows of a batch are sorted by timer_offset. The records are in due order, so that those due together are
-adjacent. Each record has its own CRC, which every reader must verify. A snapshot holds the names and lengths
-of the files, and bytes beyond this length are ignored. A batch that does not match its CRC is a `Gap`.
-Reading continues at the next intact batch, found through batch_bytes or, if that is damaged too, through the
-magic number. A missing or truncated file has a gap up to the length in the snapshot. An unreadable sector
-reads as zeros (`timingwheel.sectors`) and thus also gives a gap. `services.broker.timers.timer_repair` finds
-out which timers were in a gap.
+adjacent. Each record has its own CRC, which every reader must verify. A snapshot contains each file's name
+and length. Bytes beyond this length are ignored. A batch that does not match its CRC is a `Gap`. Reading
+continues at the next intact batch, found through batch_bytes or, if that is damaged too, through the magic
+number. A missing or truncated file has a gap up to the length recorded in the snapshot. An unreadable sector
+reads as zeros (`timingwheel.sectors`) and thus also produces a gap. `services.broker.timers.timer_repair`
+determines which timers were in a gap.
 
-Cost: a file is read through a window, so memory is bounded whatever the file length. Weak spot: all rows of a
-batch share one CRC. A damaged byte in the rows turns the whole batch of up to 65,536 timers into a gap.
+Cost: a file is read through a window, so memory use is bounded regardless of the file length. Weak spot: all
+rows of a batch share one CRC. A damaged byte in the rows turns the whole batch of up to 65,536 timers into a
+gap.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ _COALESCED_ROWS: Final = 16_384
 class Batch(NamedTuple):
     """An intact batch: kind, rows, and start and end in the file.
 
-    The kind decides whether the rows are `ROW` or `PAIR`.
+    The kind determines whether the rows are `ROW` or `PAIR`.
     """
 
     kind: int
@@ -118,7 +119,7 @@ class Gap:
 
 
 class Window:
-    """The first `length` bytes of a file, with one window at a time in memory."""
+    """The first `length` bytes of a file, of which one window at a time is in memory."""
 
     def __init__(self, disk: Disk, path: str, length: int, window_bytes: int = _WINDOW_BYTES) -> None:
         self._disk, self.path, self.length, self._window_bytes = disk, path, length, window_bytes
@@ -144,16 +145,16 @@ class Window:
         return self._held[first : first + length]
 
     def is_unread(self, first: int, end: int) -> bool:
-        """Return whether bytes from `first` to `end` were unreadable."""
+        """Return whether any bytes from `first` to `end` were unreadable."""
         return any(one_first < end and first < one_end for one_first, one_end in self._unread)
 
 
 def batches(
     window: Window, damage: list[Gap], position: int = 0, without: Collection[Gap] = ()
 ) -> Iterator[Batch]:
-    """Yield the intact batches in file order from `position` on. Add damaged ranges to `damage`.
+    """Yield the intact batches in file order, starting at `position`. Add damaged ranges to `damage`.
 
-    Batches that overlap a gap in `without` count as damaged, even if they are readable now.
+    Batches that overlap a gap in `without` are treated as damaged, even if they are readable now.
     """
     while position < window.length:
         batch = _batch_at(window, position)
@@ -173,9 +174,9 @@ def batches(
 def parts(
     disk: Disk, path: str, length: int, damage: list[Gap], without: Collection[Gap] = ()
 ) -> Iterator[Rows]:
-    """Yield all timers of a file, even deleted ones, in arrays of `ROW` or `PAIR`.
+    """Yield all timers of a file, including deleted ones, in arrays of `ROW` or `PAIR`.
 
-    Small batches are joined. `damage` and `without` are as in `batches`.
+    Small batches are joined. For `damage` and `without`, see `batches`.
     """
     held: list[Rows] = []
     for batch in batches(Window(disk, path, length), damage, 0, without):
@@ -202,8 +203,8 @@ def tombstone_offsets(
 ) -> Numbers:
     """Return the sorted offsets of the timers with tombstones in a file. Raise OSError on failure.
 
-    `damage` and `without` are as in `batches`. Do not treat timers in a gap added to `damage` as pending,
-    even if a later read of the gap succeeds.
+    For `damage` and `without`, see `batches`. Do not treat timers in a gap added to `damage` as pending, even
+    if a later read of the gap succeeds.
     """
     damage = [] if damage is None else damage
     found = [
@@ -273,7 +274,7 @@ def _encode(position: int, rows: Rows, records: list[bytes]) -> bytes:
 def _cuts(lengths: list[int]) -> list[tuple[int, int]]:
     """Split the records into ranges that each fit in a batch.
 
-    A record above the batch size gets a batch of its own.
+    A record larger than the batch size gets a batch of its own.
     """
     cuts, first, batch_bytes = [], 0, 0
     for number, length in enumerate(lengths):
@@ -320,7 +321,7 @@ def _next_sound(window: Window, position: int) -> int:
 
 
 def _sound_after(window: Window, position: int) -> Iterator[int]:
-    """Yield the starts of intact batches from a position on, found by the magic number."""
+    """Yield the start of each intact batch from a position on, located by its magic number."""
     while position < window.length:
         held = window.bytes_at(position, _WINDOW_BYTES)
         if len(held) < HEAD.size:

@@ -28,27 +28,27 @@ Rules:
 * `near_until_ms` is the lowest boundary, B0. The caller must schedule every new timer due before B0. When
   `advance` moves B0 past a slot, it returns the slot's timers in memory and queues the slot's file, up to its
   current length, for reading. Each timer thus reaches the caller exactly once.
-* Near timers are stored in files too, because they may be needed after a restart. A near timer is dropped
+* Near timers are also stored in files, because they may be needed after a restart. A near timer is dropped
   when `watermark`, the sort key of the last delivered timer, reaches it. All timers up to the watermark have
-  ended, and no timer may be added there.
-* All timers due before `undone_ms` have ended, whatever the watermark. Unread timers, and timers of unknown
-  outcome in damaged files, are due at or after `undone_ms`. Only outcomes of timers due before `undone_ms`
-  may be dropped. `forget_before` then moves the watermark past them.
+  ended, and new timers must be due after it.
+* All timers due before `undone_ms` have ended, regardless of the watermark. Unread timers, and timers of
+  unknown outcome in damaged files, are never due before `undone_ms`. Only outcomes of timers due before
+  `undone_ms` may be dropped. `forget_before` then moves the watermark past them.
 * No unread timer in a queued file is due before `head_due_ms`. A caller that delivers in due order must not
   deliver timers of its own wheel that are due after `head_due_ms`.
 * A checkpoint deletes the files that neither of the two newest snapshots lists. While a damaged range has
-  timers of unknown outcome, all files for its time range are kept. Files that the snapshot of a recovery does
-  not list are kept until `release_older`.
+  timers of unknown outcome, all files for its time range are kept. Files not listed in the recovery snapshot
+  are kept until `release_older` is called.
 * Only checkpoints change files. `to_write` moves the new timers to the state that the checkpoint writes.
   Queries include this state until `written` or `failed` is called.
 
 Cost: 16 bytes of memory per timer until the next checkpoint. Up to `TIMER_ROWS_READ_AHEAD_MAX` rows are read
-ahead, and a read in progress may take the same memory again. A boundary only visits slots with timers, so
-long periods without timers cost nothing.
+ahead, and a read in progress may require the same amount of memory again. A boundary visits only slots with
+timers, so long periods without timers cost nothing.
 
-Weak spot: the disk may delay a boundary. If checkpoints fail, the timers of a large slot stay there until the
-slot is entirely in the past. Timers in a slot of 17.5 minutes may thus be delivered up to 17.5 minutes late
-(`is_waiting`).
+Weak spot: the disk may delay a boundary. If checkpoints fail, the timers of a large slot remain in it until
+the slot is entirely in the past. Timers in a slot of 17.5 minutes may thus be delivered up to 17.5 minutes
+late (`is_waiting`).
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ FoundGap = Callable[[Gap], None]
 
 
 def ignore_gap(gap: Gap) -> None:
-    """Do nothing. For callers that examine `Partitions.damage` themselves."""
+    """Do nothing. Used by callers that examine `Partitions.damage` themselves."""
 
 
 class Gaps(list[Gap]):
@@ -94,14 +94,14 @@ class Gaps(list[Gap]):
         self._found, self.mended = found, mended
 
     def append(self, gap: Gap) -> None:
-        """Add a gap, unless it is known or mended."""
+        """Add a gap that is neither known nor mended."""
         if gap not in self.mended and gap not in self:
             super().append(gap)
             self._found(gap)
 
 
 class Partitions:
-    """The timers of a store that are due in the future, in files and in memory.
+    """The future timers of a store, kept in files and in memory.
 
     The object is empty until a snapshot is restored or timers are added.
     """
@@ -140,7 +140,7 @@ class Partitions:
 
     @property
     def near_until_ms(self) -> int:
-        """Boundary B0. The caller must schedule new timers due before it."""
+        """Boundary B0. The caller must schedule new timers due before this time."""
         return self._boundaries.starts_ms[0]
 
     @property
@@ -150,7 +150,7 @@ class Partitions:
         return due_ms + 1 if timer_offset == LAST_OFFSET else due_ms
 
     def put(self, timers: Sequence[tuple[int, int]]) -> None:
-        """Add timers as (due time in milliseconds, offset), in ascending order of offset.
+        """Add timers as (due time in milliseconds, offset) pairs, in ascending order of offset.
 
         They must be due after the watermark. The caller must also schedule those due before `near_until_ms`.
         """
@@ -194,7 +194,7 @@ class Partitions:
         return Advanced(self._next_job(), near)
 
     def next_advance_ms(self, now_ms: int) -> int | None:
-        """Return when `advance` or `take_due` must be called next, or None if not at all."""
+        """Return when `advance` or `take_due` must be called next, or None if no call is needed."""
         if self._must_advance:
             return now_ms
         if not self._queue:
@@ -219,11 +219,11 @@ class Partitions:
         return min([self.near_until_ms, *heads, *starts])
 
     def forget_before(self, due_ms: int) -> None:
-        """Move the watermark to just before `due_ms`, after the outcomes up to there were dropped.
+        """Move the watermark to just before `due_ms` once all earlier outcomes have been dropped.
 
-        `due_ms` must not have been after `undone_ms` then. Newly found damage may move `undone_ms` back to
-        the start of a file that covers years. The pending timers in such a file are still due at or after
-        `due_ms`.
+        `due_ms` must not have exceeded `undone_ms` at that point. Newly found damage may move `undone_ms`
+        back to the start of a file that covers years. The pending timers in such a file are still due at or
+        after `due_ms`.
         """
         self.watermark = max(self.watermark, (due_ms - 1, LAST_OFFSET))
 
@@ -249,7 +249,7 @@ class Partitions:
             self._retry_ms = self._asked_ms + _RETRY_MS
 
     def head_due_ms(self) -> int | None:
-        """Return the due time of the next row, or a lower bound if it is not read yet.
+        """Return the due time of the next row, or a lower bound if it has not been read yet.
 
         Return None if no file is queued for reading.
         """
@@ -263,9 +263,9 @@ class Partitions:
         return head is not None and head.is_ready
 
     def take_due(self, now_ms: int, count_max: int, limit_ms: int | None = None) -> tuple[Rows, str]:
-        """Return the next `ROW`s of a file due by `now_ms` and `limit_ms`, and the file path.
+        """Return the next `ROW`s of a file due by both `now_ms` and `limit_ms`, and the file path.
 
-        The rows are in due order. There are none if the next rows have not been read yet.
+        The rows are in due order. None are returned if the next rows have not been read yet.
         """
         limit_ms = now_ms if limit_ms is None else min(now_ms, limit_ms)
         while (head := self._head()) is not None:
@@ -281,10 +281,10 @@ class Partitions:
     def scan(
         self, from_ms: int, until_ms: int, after: SortKey | None = None
     ) -> Iterator[tuple[Rows, str | None]]:
-        """Yield live timers due in the time window and after `after`, with their file path.
+        """Yield live timers due in the time window that sort after `after`, with their file path.
 
-        The timers are `ROW`s in due order. `record_at` is `IN_LOG` for a record that is only in the log. Do
-        not add or delete timers during the scan. Raise OSError if a read fails.
+        The timers are `ROW`s in due order. `record_at` is `IN_LOG` if the record is only in the log. Do not
+        add or delete timers during the scan. Raise OSError if a read fails.
         """
         return self.listing().scan(from_ms, until_ms, after)
 
@@ -298,11 +298,11 @@ class Partitions:
         return listing.files is self._files and listing.layers == self._layers()
 
     def count(self, from_ms: int, until_ms: int) -> int:
-        """Return the number of live timers due in the time window, or raise OSError if a read fails."""
+        """Return the number of live timers due in the time window. Raise OSError if a read fails."""
         return self.listing().count(from_ms, until_ms)
 
     def find(self, due_ms: int, timer_offset: int) -> tuple[str, Rows] | None:
-        """Return the file path of a timer and an array with its `ROW`, or None if no file has it.
+        """Return the file path of a timer and an array with its `ROW`, or None if no file contains it.
 
         Raise OSError if a read fails.
         """
@@ -311,13 +311,13 @@ class Partitions:
         return None if row is None else (slot.path, row)
 
     def in_memory(self, from_ms: int, until_ms: int) -> Numbers:
-        """Return the offsets of live timers in memory, for the slots that overlap a time window."""
+        """Return the offsets of live timers in memory whose slots overlap a time window."""
         slots = self._slots_in_memory(from_ms, until_ms)
         found = [timers_in(iter(self._layers()), slot)["timer_offset"] for slot in slots]
         return np.concatenate([_NO_OFFSETS, *found])
 
     def deleted_in_memory(self, from_ms: int, until_ms: int) -> Numbers:
-        """Return the offsets of tombstones in memory, for the slots that overlap a time window."""
+        """Return the offsets of tombstones in memory whose slots overlap a time window."""
         slots = self._slots_in_memory(from_ms, until_ms)
         return np.concatenate([_NO_OFFSETS, *(tombstones_in(iter(self._layers()), one) for one in slots)])
 
@@ -332,7 +332,7 @@ class Partitions:
 
     @property
     def disk_bytes(self) -> int:
-        """Size of all files together, in bytes."""
+        """Total size of all files, in bytes."""
         return sum(file.length for file in self._files.values())
 
     @property
@@ -410,7 +410,7 @@ class Partitions:
     def adopt(self, frozen: Any, now_ms: int) -> None:
         """Restore the state from a snapshot, or delete all files if `frozen` is None.
 
-        Raise OSError on failure. A missing or truncated file gives damage when it is read. Files that the
+        Raise OSError on failure. A missing or truncated file is treated as damaged when read. Files that the
         snapshot does not list are kept until `release_older`, because they may hold intact copies of damaged
         records.
         """
@@ -457,7 +457,7 @@ class Partitions:
     def mended(self, gaps: Collection[Gap], *, is_all_there: bool) -> None:
         """Mark gaps as mended. Each timer in them must be in memory again or have ended.
 
-        If `is_all_there` is true, the damaged files need not be kept any more.
+        If `is_all_there` is True, the damaged files need no longer be kept.
         """
         known = Gaps(self._found_gap, self.damage.mended | frozenset(gaps))
         for gap in self.damage:
@@ -467,14 +467,14 @@ class Partitions:
             self._damaged -= {gap.path.removeprefix(f"{TIMERS}/") for gap in gaps}
 
     def release_older(self) -> None:
-        """Let checkpoints delete the files that the snapshot of the recovery did not list.
+        """Let checkpoints delete the files that the recovery snapshot did not list.
 
         The caller must have read all files of the snapshot, so that the time ranges of all gaps are known.
         """
         self._older = frozenset()
 
     def kept_damaged(self) -> dict[Slot, File]:
-        """Return the files of split slots that are kept for timers of unknown outcome."""
+        """Return the files of split slots that are kept because of timers with unknown outcome."""
         slots = (slot_named(name) for name in sorted(self._damaged))
         sizes = ((slot, self._disk.size(slot.path)) for slot in slots if slot not in self._files)
         return {slot: File(length=size) for slot, size in sizes if size >= 0}
@@ -495,7 +495,7 @@ class Partitions:
     # Boundaries are advanced in this order: upper boundaries, passing slots, B0.
 
     def _move(self, now_ms: int) -> list[tuple[int, int]]:
-        """Advance the boundaries. Return the timers in memory of the slots that were passed."""
+        """Advance the boundaries. Return the in-memory timers of the slots that were passed."""
         near: list[tuple[int, int]] = []
         if any(self._boundaries.is_behind(level, now_ms) for level in range(LEVEL_COUNT)):
             before_ms = self.near_until_ms
@@ -512,7 +512,7 @@ class Partitions:
         return near
 
     def _move_upper(self, now_ms: int) -> None:
-        """Advance the upper boundaries as far as the disk is not needed, from the top down."""
+        """Advance the upper boundaries from the top down, as far as possible without disk access."""
         for level in range(TOP, 0, -1):
             limit_ms = self._boundaries.limit_ms(level, now_ms)
             while self._boundaries.starts_ms[level] < limit_ms:
@@ -539,7 +539,7 @@ class Partitions:
         return slot in self._files and self._files[slot].row_count <= self._rows_max
 
     def _share(self, slot: Slot) -> None:
-        """Move the boundary past a slot, and make it a shared slot."""
+        """Move the boundary past a slot, which becomes a shared slot."""
         assert slot not in self._shared.slots, f"{slot.name} is shared twice"
         self._shared.slots[slot] = self._written_offset
         self._boundaries.starts_ms[slot.level] = slot.end_ms
@@ -569,7 +569,7 @@ class Partitions:
         return None
 
     def _move_lowest(self, now_ms: int) -> list[tuple[int, int]]:
-        """Move B0 past level-0 slots and queue their files. Return their timers in memory."""
+        """Move B0 past level-0 slots and queue their files. Return their in-memory timers."""
         near: list[tuple[int, int]] = []
         limit_ms = self._boundaries.limit_ms(0, now_ms)
         while (slot := self._first(0)) is not None and slot.start_ms < limit_ms:
@@ -579,7 +579,7 @@ class Partitions:
         return near
 
     def _queue_for_reading(self, slot: Slot) -> list[tuple[int, int]]:
-        """Queue the file of a slot for reading. Return the sort keys of its timers in memory."""
+        """Queue the file of a slot for reading. Return the sort keys of its in-memory timers."""
         file = self._files.get(slot)
         if slot.level and slot not in self._boundaries.passing and slot not in self._shared.slots:
             self._boundaries.passing.append(slot)
@@ -589,7 +589,7 @@ class Partitions:
         return list(zip(pairs["due_ms"].tolist(), pairs["timer_offset"].tolist(), strict=True))
 
     def _first(self, level: int) -> Slot | None:
-        """Return the first slot with timers of a level from its boundary on."""
+        """Return a level's first slot with timers at or after its boundary."""
         start_ms = self._boundaries.starts_ms[level]
         known = chain(self._files, *(layer.slots for layer in self._layers()))
         return min(
@@ -597,7 +597,7 @@ class Partitions:
         )
 
     def _to_split(self, now_ms: int) -> tuple[Slot, ...]:
-        """Return the slots to split because they block a boundary.
+        """Return slots that must be split because they block a boundary.
 
         Slots entirely in the past are omitted, because they become passing slots.
         """
@@ -635,7 +635,7 @@ class Partitions:
     def _head(self) -> Reading | None:
         """Return the `Reading` with the next row.
 
-        Among equal due times, the slot of the highest level comes first.
+        For equal due times, the slot of the highest level comes first.
         """
         return min(self._queue, key=lambda one: (one.head_due_ms, -one.slot.level), default=None)
 
@@ -686,7 +686,7 @@ class Partitions:
     # Methods that remove delivered timers.
 
     def _forget_passed(self) -> None:
-        """Drop the timers in memory of slots that end before the watermark."""
+        """Drop the in-memory timers of slots that end before the watermark."""
         until_ms = self.watermark[0]
         for slot in [slot for slot in self._fresh.slots if slot.end_ms <= until_ms]:
             self._fresh.pop(slot)

@@ -2,13 +2,13 @@
 
     read 8 MiB --> EIO --> halves --> ... --> one block of 4 KiB --> EIO: zeros, noted in `unread`
 
-A bad sector is thus like a flipped bit, and only its own bytes are lost. Linux returns the bytes before an
-unreadable page, and reports the error on the next read. After a short read, reading therefore continues at
-the end of the returned bytes.
+A bad sector is thus handled like a flipped bit, and only its own bytes are lost. Linux returns the bytes
+before an unreadable page, and reports the error on the next read. After a short read, reading therefore
+continues at the end of the returned bytes.
 
-Only EIO means a bad sector. A bad sector that becomes readable again still counts as unreadable
+Only EIO indicates a bad sector. A bad sector that becomes readable again is still treated as unreadable
 (`services.broker.timers.timer_repair`). Weak spot: if most of a large file is unreadable, every block is
-tried, and the drive may take seconds per block.
+tried, which may take the drive seconds per block.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ Extent = tuple[int, int]
 def read(disk: Disk, path: str, position: int, length: int, unread: list[Extent]) -> bytes:
     """Return `length` bytes, or fewer at the end of the file. Add unreadable ranges to `unread`.
 
-    An unreadable block gives a full block of zeros, even at the end of the file. Raise OSError for any error
-    other than EIO.
+    An unreadable block is returned as a full block of zeros, even at the end of the file. Raise OSError for
+    any error other than EIO.
     """
     found: list[bytes] = []
     left = [(position, position + length)]
@@ -76,9 +76,9 @@ def read_many(disk: Disk, path: str, spans: list[tuple[int, int]], unread: list[
 
 
 def require_reading(disk: Disk, paths: Iterable[str]) -> None:
-    """Raise OSError (EIO) if the first byte can be read from none of these files.
+    """Raise OSError (EIO) if the first byte cannot be read from any of these files.
 
-    If no file at all can be read, read errors do not mean damaged files.
+    If no file can be read at all, read errors do not indicate damaged files.
     """
     failed: OSError | None = None
     for path in islice(paths, _TRIED_MAX):
@@ -100,14 +100,14 @@ def sentence(path: str, position: int, end: int) -> str:
 
 
 def _add(unread: list[Extent], first: int, end: int) -> None:
-    """Add a byte range. Merge it with the last one if they are adjacent."""
+    """Add a byte range. Merge the range with the last one if they are adjacent."""
     if unread and unread[-1][1] == first:
         first, _ = unread.pop()
     unread.append((first, end))
 
 
 def _middle(first: int, end: int) -> int | None:
-    """Return a block boundary near the middle of a byte range, or None within one block."""
+    """Return a block boundary near the middle of a byte range, or None if it is within one block."""
     next_block = (first // _BLOCK_BYTES + 1) * _BLOCK_BYTES
     if end <= next_block:
         return None

@@ -2,14 +2,14 @@
 
 A shared slot is not split, and overlaps slots of lower levels.
 
-If the file of a slot fits into a single read-ahead, the boundary advances past the slot. New timers then go
-to slots of the levels below. The timers in the file are read in due order and merged with the others. In a
+If the file of a slot fits into a single read-ahead, the boundary advances past the slot. New timers are then
+added to slots on lower levels. The timers in the file are read in due order and merged with the others. In a
 store with few timers, each timer is thus written only once, and boundaries advance without a checkpoint.
 
 Each timer is in exactly one slot. The `last_offset` of a shared slot is the offset of the last timer set
 before its file was last written. A timer is in the shared slot that covers its due time and has the lowest
-`last_offset` at or above the timer's offset. Without such a slot, the current boundaries determine the slot.
-Cost: a few entries in memory.
+`last_offset` at or above the timer's offset. If no such slot exists, the current boundaries determine the
+slot. Cost: a few entries in memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from timingwheel.boundaries import Slot, slot_named
 
 
 class Shared:
-    """The shared slots with their `last_offset`, a log offset."""
+    """The shared slots, each with its `last_offset`, a log offset."""
 
     def __init__(self, slots: dict[Slot, int] | None = None) -> None:
         self.slots: dict[Slot, int] = slots or {}

@@ -1,8 +1,8 @@
-"""Timers in memory that are not written to a file yet.
+"""Timers in memory that have not yet been written to a file.
 
-They are grouped by slot, in insertion order, with 16 bytes each.
+They are grouped by slot in insertion order, and each uses 16 bytes.
 
-A tombstone marks a timer in memory or in a file as deleted, and also takes 16 bytes.
+A tombstone marks a timer in memory or in a file as deleted, and also uses 16 bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOTHING: Final = np.empty(0, PAIR)
 
 
 class Pairs:
-    """A growing list of (due time in milliseconds, offset)."""
+    """A growing list of (due time in milliseconds, offset) pairs."""
 
     __slots__ = ("_flat",)
 
@@ -35,7 +35,7 @@ class Pairs:
         self._flat.extend((due_ms, timer_offset))
 
     def extend(self, pairs: Rows) -> None:
-        """Add an array of `PAIR`."""
+        """Append an array of `PAIR`."""
         self._flat.frombytes(pairs.tobytes())
 
     def rows(self) -> Rows:
@@ -60,7 +60,7 @@ class NewRows:
         self.count = 0
 
     def at(self, slot: Slot) -> NewSlotRows:
-        """Return the entries of a slot for changes. The caller must update `count`."""
+        """Return the entries of a slot for modification. The caller must update `count`."""
         found = self.slots.get(slot)
         if found is None:
             found = self.slots[slot] = NewSlotRows()
@@ -79,7 +79,7 @@ class NewRows:
         assert self.count == held, f"{self.count} timers and tombstones are counted, {held} are there"
 
     def place(self, pairs: Rows, boundaries: Boundaries, *, are_tombstones: bool = False) -> None:
-        """Add timers or tombstones (`PAIR`) to the slots of their due times."""
+        """Add timers or tombstones (`PAIR`) to the slots for their due times."""
         for slot, places in boundaries.split(pairs["due_ms"].copy()):
             unwritten = self.at(slot)
             (unwritten.tombstones if are_tombstones else unwritten.timers).extend(pairs[places])
@@ -94,7 +94,7 @@ class NewRows:
     def move_tombstones_down(self, slot: Slot, boundaries: Boundaries) -> None:
         """Move the entries of a slot to the levels below.
 
-        The tombstones of timers in the slot's file stay.
+        Tombstones of timers in the slot's file are not moved.
         """
         unwritten = self.pop(slot)
         timers, tombstones = unwritten.timers.rows(), unwritten.tombstones.rows()
@@ -106,14 +106,14 @@ class NewRows:
 
 
 def timers_in(layers: Iterator[NewRows], slot: Slot) -> Rows:
-    """Return the live timers of a slot in memory as `PAIR`s in insertion order."""
+    """Return a slot's live in-memory timers as `PAIR`s in insertion order."""
     kept = [layer.slots[slot] for layer in layers if slot in layer.slots]
     timers = np.concatenate([NOTHING, *(unwritten.timers.rows() for unwritten in kept)])
     return alive(timers, _sorted_offsets(kept))
 
 
 def tombstones_in(layers: Iterator[NewRows], slot: Slot) -> Numbers:
-    """Return the ascending offsets of a slot's timers with tombstones in memory."""
+    """Return the ascending offsets of a slot's timers that have tombstones in memory."""
     return _sorted_offsets([layer.slots[slot] for layer in layers if slot in layer.slots])
 
 

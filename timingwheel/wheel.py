@@ -2,28 +2,28 @@
 
 Setting, moving, or canceling a timer takes O(1) time. Timers expire in due order.
 
-A timer is an integer that the caller gives a meaning. The wheel stores the due time of each pending timer.
-Its slots hold pairs of due time and timer (see `timingwheel.levels`). A canceled or moved timer leaves its
-old pair behind. A pair is valid only if it matches the current due time of its timer, and a stale pair is
-dropped at its due time. When half of the pairs are stale, all slots are swept one after another. Otherwise
-stale pairs would pile up when leases with long timeouts end within milliseconds. During a sweep, each call
-that creates a stale pair checks `_SWEPT_EACH` pairs, so that no call does the entire sweep. Sweeping 200,000
-pairs takes 40 to 130 ms in total. Rules:
+A timer is an integer whose meaning is up to the caller. The wheel stores the due time of each pending timer.
+Its slots hold (due time, timer) pairs (see `timingwheel.levels`). A canceled or moved timer leaves its old
+pair behind. A pair is valid only if it matches the current due time of its timer, and a stale pair is dropped
+at its due time. When half of the pairs are stale, all slots are swept one after another. Otherwise stale
+pairs would pile up when leases with long timeouts end within milliseconds. During a sweep, each call that
+creates a stale pair checks `_SWEPT_EACH` pairs, so that no call does the entire sweep. Sweeping 200,000 pairs
+takes 40 to 130 ms in total. Rules:
 
 * `advance(now_ms)` returns only timers due by `now_ms`.
-* Timers are returned in due order, and timers with the same due time in the order in which they were first
-  set to that time.
+* Timers are returned in due order. Timers with the same due time are returned in the order in which they were
+  first set to it.
 * The time of a wheel never decreases. A lower `now_ms` has no effect.
 
 The start of the next occupied slot is cached, because searching for it in each call would take as long as
 setting a timer.
 
-Cost: one dictionary entry and up to four integers per timer. An empty slot takes no memory. The wheel jumps
+Cost: one dictionary entry and up to four integers per timer. An empty slot uses no memory. The wheel jumps
 from one occupied slot to the next, so idle periods of any length cost the same. A cascade moves all timers of
-a slot at once. It takes at least 50 us, and less than 1 us per timer for thousands of timers.
+a slot at once. It takes at least 50 us, but with thousands of timers, less than 1 us per timer.
 
 Weak spot: a slot is always emptied as a whole. If it holds very many timers, the `advance` call that enters
-it takes long, whatever `count_max` is.
+it takes a long time, regardless of `count_max`.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class Wheel:
     def advance(self, now_ms: int, count_max: int) -> list[tuple[int, int]]:
         """Advance to `now_ms`. Remove and return up to `count_max` due timers in due order.
 
-        The result is a list of (due time, timer). If it has `count_max` entries, more timers may be due: call
-        `advance` again.
+        Return a list of (due time, timer) pairs. If it contains `count_max` entries, call `advance` again:
+        more timers may be due.
         """
         due: list[tuple[int, int]] = []
         while len(due) < count_max and (self._expired or self._step(now_ms)):
@@ -128,7 +128,7 @@ class Wheel:
     def rebased(self, now_ms: int) -> Wheel:
         """Return a new wheel with the same timers at `now_ms`.
 
-        Use this after the clock was set back.
+        Use this after the clock has been set back.
         """
         wheel = Wheel(now_ms)
         for timer, due_ms in self._due_ms.items():
@@ -136,10 +136,10 @@ class Wheel:
         return wheel
 
     def next_due_ms(self) -> int | None:
-        """Return when `advance` must be called next, or None if not at all.
+        """Return when `advance` must be called next, or None if no call is needed.
 
-        This is never after the next due time. It may be the start of a slot whose timers only cascade or were
-        all canceled.
+        This is never later than the next due time. It may be the start of a slot whose timers only cascade or
+        have all been canceled.
         """
         if self._expired:
             return self.now_ms
@@ -181,7 +181,7 @@ class Wheel:
             ]
 
     def _sweep(self, count: int) -> None:
-        """Check the next `count` pairs and drop the stale ones. The valid ones stay in order."""
+        """Check the next `count` pairs and drop the stale ones. The valid pairs keep their order."""
         while count > 0 and self._unswept:
             level, slot = self._unswept[-1]
             pairs = self._slots[level].get(slot)
@@ -238,8 +238,8 @@ class Wheel:
     def _next_slot(self) -> tuple[int, int, int] | None:
         """Return (level, slot, start in milliseconds) of the first occupied slot, or None.
 
-        Among slots with the same start, the highest level comes first: its timers were set before those in
-        lower slots, and cascade there.
+        For slots with the same start, the highest level comes first, because its timers were set before those
+        in lower slots and cascade into them.
         """
         found: tuple[int, int, int] | None = None
         for level in range(levels.LEVEL_COUNT):
@@ -264,7 +264,7 @@ class Wheel:
                 self._expired.append(timer)
 
     def _cascade(self, level: int, rows: Pairs) -> None:
-        """Move the pairs of an upper-level slot to lower levels when its time has come.
+        """Move the pairs of an upper-level slot to lower levels when the slot starts.
 
         All pairs for the same lower slot move at once, because a level-2 slot may hold all timers due within
         a minute.
@@ -292,7 +292,7 @@ class Wheel:
     def _take_expired(self, due: list[tuple[int, int]], count_max: int) -> None:
         """Move expired timers that are still pending to `due`, up to `count_max` in total.
 
-        An expired timer may have been moved or canceled since.
+        An expired timer may since have been moved or canceled.
         """
         while self._expired and len(due) < count_max:
             timer = self._expired.popleft()

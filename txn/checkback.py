@@ -1,10 +1,10 @@
 """Transaction check-backs: requests to a producer for the outcome of a half message.
 
-After its immunity time, a half message gets up to `count_max` check-backs. The interval doubles each time, up
-to `interval_ms_max`. If the last check-back is not answered, the half message expires.
+After its immunity time, a half message triggers up to `count_max` check-backs. The interval doubles each
+time, up to `interval_ms_max`. If the last check-back is not answered, the half message expires.
 
-Only check-backs that reach a producer count. If the topic has no available producer, the half message waits
-for one without a timer (`WaitingCheckBacks`):
+Only check-backs that reach a producer are counted. If the topic has no available producer, the half message
+waits for one without a timer (`WaitingCheckBacks`):
 
     due ----> asked ----> next check after a pause
      ^  |
@@ -12,9 +12,10 @@ for one without a timer (`WaitingCheckBacks`):
      +------ a producer connects ----------+
 
 When a producer connects, up to `CHECKS_WOKEN_MAX` half messages of its topic are scheduled for check-backs.
-Each check-back sent schedules another waiting half message. Even 100,000 waiting half messages thus use no
-CPU time. A new producer does not get a burst either, because half messages return to the waiting list if its
-queue is full. (RocketMQ scans its half topic in a loop instead: `TransactionalMessageServiceImpl.check`.)
+Each check-back that is sent schedules another waiting half message. Even 100,000 waiting half messages thus
+use no CPU time. A new producer is not flooded with requests either, because half messages return to the
+waiting list if its queue is full. (RocketMQ scans its half topic in a loop instead:
+`TransactionalMessageServiceImpl.check`.)
 
 Cost: about 100 bytes of memory per waiting half message. Weak spot: the waiting list is not durable. After a
 restart, each due half message attempts one check-back, and those without an available producer form the list
@@ -47,14 +48,14 @@ class CheckBackPolicy:
         return stored_ms + (self.immunity_ms if immunity_ms is None else immunity_ms)
 
     def next_check_ms(self, asked_ms: int, check_count: int) -> int:
-        """Return the time of the check-back after number `check_count`, sent at `asked_ms`."""
+        """Return when the check-back after number `check_count`, sent at `asked_ms`, is due."""
         # The interval is doubled at most 32 times, because 10,000 doublings would result in a 10,000-bit
         # number.
         pause_ms = self.interval_ms << min(check_count - 1, 32)
         return asked_ms + min(pause_ms, self.interval_ms_max)
 
     def is_exhausted(self, check_count: int) -> bool:
-        """Return whether a half message expires after `check_count` check-backs without an answer."""
+        """Return whether a half message expires after `check_count` unanswered check-backs."""
         return check_count >= self.count_max
 
 
@@ -90,11 +91,11 @@ class WaitingCheckBacks:
         return iter(tuple(self._halves.get(topic, ())))
 
     def add(self, topic: str, half_offset: int) -> None:
-        """Append a half message to the list of its topic, unless it is there."""
+        """Append a half message to its topic's list, unless it is already there."""
         self._halves.setdefault(topic, {})[half_offset] = None
 
     def discard(self, topic: str, half_offset: int) -> None:
-        """Remove a half message from the list of its topic, if it is there."""
+        """Remove a half message from its topic's list, if it is there."""
         halves = self._halves.get(topic)
         if halves is not None:
             halves.pop(half_offset, None)

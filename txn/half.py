@@ -2,23 +2,24 @@
 
 A half message contains the user's message, with the real topic and queue as properties. It is stored in queue
 0 of the half topic and never delivered. A commit is a single record: the message with its real topic, the
-transaction type "commit", and the offset of the half message in `half_offset`. With a delivery time, the
+transaction type "commit", and the offset of the half message in `half_offset`. If a delivery time is set, the
 commit is a timer record in the same format. The commit is also the outcome record, so a crash cannot separate
 a message from its outcome. A rollback or an expiry has its own outcome record. A check-back record contains
-the number of check-backs, and a late-end record the outcome that the producer requested. Half message and
-check-back records hold the time of the next check-back in `TW_CHECK_MS`, because the check-back settings are
-not in the log.
+the number of check-backs, and a late-end record contains the outcome that the producer requested. Half
+message and check-back records hold the time of the next check-back in `TW_CHECK_MS`, because the check-back
+settings are not in the log.
 
 A transaction ID holds the log offset of the half message and a checksum of the message ID:
 
     16 hex digits  physical offset of the half message
      8 hex digits  CRC-32 of the message ID
 
-Finding the half message of a transaction ID thus needs no table. (The topics, transaction types, and
+Finding the half message for a transaction ID thus requires no table. (The topics, transaction types, and
 properties are those of RocketMQ's `TransactionalMessageBridge`. RocketMQ, however, writes separate records
 for the commit and its outcome, the "op" message.)
 
-Weak spot: the CRC detects accidental errors, but a client with the message ID can forge the transaction ID.
+Weak spot: the CRC detects accidental errors, but a client that knows the message ID can forge the transaction
+ID.
 """
 
 from __future__ import annotations
@@ -51,12 +52,12 @@ _DEFAULT: Final = CheckBackPolicy(
 
 
 def transaction_id(physical_offset: int, message_id: str) -> str:
-    """Return the ID of the transaction with the half message at `physical_offset`."""
+    """Return the ID of the transaction whose half message is at `physical_offset`."""
     return transaction_id_of(physical_offset, id_crc(message_id))
 
 
 def id_crc(message_id: str) -> int:
-    """Return the CRC-32 of a message ID, a part of the transaction ID."""
+    """Return the CRC-32 of a message ID, which is part of the transaction ID."""
     return zlib.crc32(message_id.encode())
 
 
@@ -66,7 +67,7 @@ def transaction_id_of(physical_offset: int, crc: int) -> str:
 
 
 def unverified_offset(transaction: str) -> int:
-    """Return the unverified offset in a transaction ID, or -1 if it is not a transaction ID."""
+    """Return the unverified offset in a transaction ID, or -1 for any other string."""
     if len(transaction) != _ID_DIGITS or not _ID.fullmatch(transaction):
         return -1
     return int(transaction[:_OFFSET_DIGITS], 16)
@@ -123,7 +124,7 @@ def commit_properties(message: Message) -> bytes:
 def committed_record(half: Record, reason: str = "") -> Record:
     """Return the commit record of a half message, with its real topic and queue.
 
-    `reason` is set if an operator has committed it.
+    `reason` is set if an operator made the commit.
     """
     stored = properties.of_record(half) | {property_names.REASON: reason}
     topic = stored.pop(property_names.REAL_TOPIC)
@@ -161,7 +162,7 @@ def state_after(end: HalfEnded) -> State:
 def check_record(half: int, check_count: int, check_ms: int | None = None) -> Record:
     """Return a check-back record.
 
-    `check_ms` is the time of the next check-back, if given.
+    If given, `check_ms` is the time of the next check-back.
     """
     return Record(
         topic=CHECK_TOPIC,
@@ -174,7 +175,7 @@ def check_record(half: int, check_count: int, check_ms: int | None = None) -> Re
 
 
 def check_ms_of(fact: HalfStored | CheckBackSent, stored_ms: int) -> int:
-    """Return the time of the next check-back in a fact, or a default if it has none."""
+    """Return a fact's next check-back time, or a default if it has none."""
     if fact.check_ms is not None:
         return fact.check_ms
     if isinstance(fact, CheckBackSent):

@@ -1,15 +1,15 @@
-"""States of open and expired half messages, and outcomes of recently ended ones.
+"""States of open and expired half messages, and the outcomes of recently ended ones.
 
-An expired half message is kept until an operator resolves it. Of those committed or rolled back, memory holds
-only the newest `ended_halves_max` outcomes (`commitlog.applied_limits`). The key index finds older ones in
-the log (`services.broker.halves.transactions`). Memory and snapshot size thus do not depend on the number of
-ended half messages. An outcome takes about 175 bytes. With a limit of 100,000, outcomes take 17 MiB of memory
-and of each checkpoint. An older outcome needs a key index lookup and a read, but only if a half message is
-ended twice.
+An expired half message is kept until an operator resolves it. For committed or rolled-back half messages,
+memory holds only the newest `ended_halves_max` outcomes (`commitlog.applied_limits`). The key index finds
+older ones in the log (`services.broker.halves.transactions`). Memory and snapshot size thus do not depend on
+the number of ended half messages. Each outcome uses about 175 bytes. With a limit of 100,000, outcomes occupy
+17 MiB in memory and in each checkpoint. Finding an older outcome requires a key index lookup and a read, but
+only if a half message is ended twice.
 
-An outcome enters the table when its record is appended, so that a second end is detected even before the
-flush. A response that depends on an outcome waits until the outcome record is durable. An outcome is dropped
-only when its record is durable, because the key index does not contain it before.
+An outcome is added to the table when its record is appended, so that a second end request is detected even
+before the flush. A response that depends on an outcome waits until the outcome record is durable. An outcome
+is dropped only after its record is durable, because the key index does not contain it before then.
 
 Open half messages are ordered by offset, and thus by store time. A snapshot captures the tables without
 copying them (`commitlog.table`).
@@ -18,7 +18,7 @@ copying them (`commitlog.table`).
                  |                         |
                  +-- committed or rolled back: ended --> dropped from memory, still in the log
 
-A half message is in at most one of the three tables. The expired ones are ordered by expiry time, and a
+A half message is in at most one of the three tables. Expired half messages are ordered by expiry time, and a
 `SortedOffsets` holds their offsets.
 """
 
@@ -47,7 +47,7 @@ class OpenHalf(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """Outcome of a half message, when it ended, and the offset of its outcome record."""
+    """A half message's outcome, its end time, and the offset of its outcome record."""
 
     state: State
     ended_ms: int
@@ -62,7 +62,7 @@ class Ended(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """An expired half message, and the producers' attempts to end it afterwards."""
+    """An expired half message, and the producers' later attempts to end it."""
 
     ended_ms: int
     ended_offset: int
@@ -109,7 +109,7 @@ class Outcomes:
         return None if row is None else Expired(*row)
 
     def oldest_ms(self) -> int | None:
-        """Return when the oldest open half message was stored, in milliseconds, or None."""
+        """Return the store time of the oldest open half message in milliseconds, or None."""
         first = self.open.first()
         return None if first is None else OpenHalf(*first[1]).stored_ms
 
@@ -132,7 +132,7 @@ class Outcomes:
         return sorted(found)[:count]
 
     def state(self, half_offset: int) -> State | None:
-        """Return the state of a half message, or None if unknown."""
+        """Return the state of a half message, or None if it is unknown."""
         if half_offset in self.open:
             return State.OPEN
         ended = self.ended(half_offset)
@@ -192,7 +192,7 @@ class Outcomes:
     def forget(self, published_offset: int, kept_max: int) -> None:
         """Drop the oldest outcomes above `kept_max`.
 
-        Outcomes after `published_offset` stay, because the key index does not contain them yet.
+        Outcomes after `published_offset` are kept, because the key index does not contain them yet.
         """
         while len(self._ended) > kept_max and (first := self._ended.first()) is not None:
             half_offset, (_, _, ended_offset, _) = first

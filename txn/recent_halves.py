@@ -1,7 +1,7 @@
 """Recently sent half messages, kept in memory to commit them without reading the log.
 
-Most half messages end soon after they are sent. Above `RECENT_HALVES_BYTES_MAX`, the oldest ones are dropped.
-They are not part of the broker's state, because a dropped half message can be read from the log.
+Most half messages end soon after they are sent. If they exceed `RECENT_HALVES_BYTES_MAX`, the oldest ones are
+dropped. They are not part of the broker's state, because a dropped half message can be read from the log.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""A sorted set of log offsets, for a table with another row order.
+"""A sorted set of log offsets, for a table with a different row order.
 
 The set is a list of sorted arrays of up to `ARRAY_LENGTH_MAX` offsets, and a list of their first offsets.
 Half messages expire in nearly the order in which they were stored, so most offsets go to the end of the last
 array.
 
-Cost: one million offsets take 8 MiB of memory. Python's garbage collector does not traverse the arrays.
-Adding or removing an offset takes about 2 us, and reading the next 250 offsets takes 15 us. Weak spot: arrays
-are not merged after removals. If offsets are removed evenly across the set, short arrays remain until they
-are empty.
+Cost: one million offsets use 8 MiB of memory. Python's garbage collector does not traverse the arrays. Adding
+or removing an offset takes about 2 us, and reading the next 250 offsets takes 15 us. Weak spot: arrays are
+not merged after removals. If offsets are removed evenly across the set, short arrays remain until they become
+empty.
 """
 
 from __future__ import annotations

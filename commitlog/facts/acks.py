@@ -10,7 +10,7 @@ The body of a `TW_SYS_ACK` record is a sequence of entries with the following bi
     12 x n first queue_offset (8), count (4)
 
 An entry without a group, topic, and ranges (six zero bytes) marks the next entry as skipped. Skipped messages
-were not acknowledged: they did not match the group's filter, or lie in a damaged part of the log.
+were not acknowledged: they did not match the group's filter, or they are in a damaged part of the log.
 
 One record holds all acknowledgements of an event loop iteration, so a range of adjacent messages takes only a
 few bytes.
@@ -30,7 +30,7 @@ _PASSED: Final = bytes(6)
 
 
 class MessagesFinished(NamedTuple):
-    """Messages that a group has finished or skipped in a queue, as (first offset, count) ranges."""
+    """Messages in a queue that a group has finished or skipped, as (first offset, count) ranges."""
 
     group: str
     topic: str
@@ -40,7 +40,7 @@ class MessagesFinished(NamedTuple):
 
 
 def ranges_of(offsets: Iterable[int]) -> list[tuple[int, int]]:
-    """Return offsets, in any order, as ascending (first, count) ranges."""
+    """Return offsets, given in any order, as ascending (first, count) ranges."""
     ranges: list[tuple[int, int]] = []
     first = end = -1
     for offset in sorted(offsets):
@@ -92,7 +92,7 @@ def decode(body: bytes) -> Iterator[MessagesFinished]:
 
 
 def text(words: str) -> bytes:
-    """Return text as UTF-8, truncated to 255 bytes, after a one-byte length."""
+    """Return text as UTF-8, truncated to 255 bytes and preceded by a one-byte length."""
     encoded = words.encode()[:_TEXT_BYTES_MAX]
     return bytes((len(encoded),)) + encoded
 

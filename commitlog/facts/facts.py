@@ -1,7 +1,7 @@
-"""Facts: what records mean, as plain values for the broker, its tools, and `explain`.
+"""Represents the meaning of records as plain values for the broker, its tools, and `explain`.
 
-A record may have any number of facts. For example, a commit record may also cancel one timer and replace
-another. Either all facts of a record survive a crash or none of them.
+A record may contain any number of facts. For example, a commit record may also cancel one timer and replace
+another. Either all facts of a record survive a crash, or none of them do.
 
     fact              record                                   meaning
     TimerEnded        message, timer, verb                     a timer ended (`commitlog.kinds`)
@@ -29,11 +29,13 @@ another. Either all facts of a record survive a crash or none of them.
 
 1. `facts_of` reads only the topic, type, properties, and body of a record. Its offset and store time are not
    part of the facts.
-2. `record_of` returns the record of a fact with its own JSON record (`TOPICS`). `acks` and `lease_records`
-   encode the shared records of acknowledgements and leases. All other facts are in message records.
-3. A record of an unknown, newer kind has no facts. An unknown verb raises KeyError.
-4. Timers and half messages of RocketMQ are read too. Their properties may contain any text from clients. A
-   timer record whose time is not a number sets no timer. In a half message, such a time is ignored.
+2. `record_of` returns the record for a fact that has its own JSON record (`TOPICS`). `acks` and
+   `lease_records` encode the shared records for acknowledgements and leases. Message records contain all
+   other facts.
+3. A record of an unknown newer kind contains no facts. An unknown verb raises KeyError.
+4. RocketMQ timers and half messages are also read. Their properties may contain arbitrary text from clients.
+   A timer record whose time is not a number does not set a timer. In a half message, an invalid time is
+   ignored.
 
 Cost: 0.3 us for a record without facts, and several microseconds for one with a JSON body. JSON bodies are
 rare.
@@ -76,9 +78,9 @@ _SCHEDULE: Final = property_names.SCHEDULE.encode()
 
 
 class Stamp(Protocol):
-    """Log offset, queue offset, and store time of a fact's record, in milliseconds since the Unix epoch.
+    """A record's log offset, queue offset, and store time in milliseconds since the Unix epoch.
 
-    `stored` is the record or its bytes. Only code that keeps the record uses it.
+    `stored` is the record or its bytes. It is used only by code that keeps the record.
     """
 
     @property
@@ -94,8 +96,8 @@ class Stamp(Protocol):
 class TimerSet(NamedTuple):
     """A timer was set at the offset of its record.
 
-    `message_id` is None and `key` is "" if they do not name the timer. If `is_held` is true, the timer became
-    due while its topic was held, and waits for the release of the topic.
+    `message_id` is None, or `key` is "", if it is not a name of the timer. If `is_held` is true, the timer
+    became due while its topic was held and is waiting for the topic to be released.
     """
 
     due_ms: int
@@ -108,8 +110,8 @@ class TimerSet(NamedTuple):
 class HalfStored(NamedTuple):
     """A half message for `topic` was stored at the offset of its record.
 
-    `due_ms` is the delivery time, if any. `check_ms` is the time of the first check-back. For a half message
-    of RocketMQ, `immunity_s` or a default determines this time.
+    `due_ms` is the delivery time, if any. `check_ms` is the time of the first check-back. For a RocketMQ half
+    message, `immunity_s` or a default determines this time.
     """
 
     topic: str
@@ -129,8 +131,8 @@ class HalfEnded(NamedTuple):
 class CheckBackSent(NamedTuple):
     """A check-back was sent for a half message.
 
-    `asked_count` is the number of check-backs so far. The next one is due at `check_ms`, or at a default time
-    if `check_ms` is None.
+    `asked_count` is the number of check-backs sent so far. The next one is due at `check_ms`, or at a default
+    time if `check_ms` is None.
     """
 
     half_offset: int
@@ -167,7 +169,7 @@ class GroupLeft(NamedTuple):
 
 
 class FiltersRemoved(NamedTuple):
-    """Filters of a group for a topic were removed, as (type, expression) pairs."""
+    """A group's filters for a topic were removed, given as (type, expression) pairs."""
 
     group: str
     topic: str
@@ -178,9 +180,9 @@ class GroupJoined(NamedTuple):
     """A group began to receive messages from a topic.
 
     `log_offset` is the first offset of the log at that time. All other fields are optional. `filter` is a new
-    filter of the group. `reopened` maps queue IDs to the queue offsets to redeliver: the first offset, then
-    the difference to each next one. `positions` maps queue IDs to the queue offsets where the group
-    continues.
+    filter for the group. `reopened` maps queue IDs to the queue offsets to redeliver: the first offset,
+    followed by the increments to the others. `positions` maps queue IDs to the queue offsets at which the
+    group resumes.
     """
 
     group: str
@@ -194,7 +196,7 @@ class GroupJoined(NamedTuple):
 class TopicSet(NamedTuple):
     """A topic was created or changed. `check_back` is None for the default policy.
 
-    Messages older than `retention_ms` are discarded, unless it is 0.
+    Messages older than `retention_ms` are discarded unless the value is 0.
     """
 
     name: str
@@ -207,7 +209,7 @@ class TopicSet(NamedTuple):
 class TopicDeleted(NamedTuple):
     """A topic was deleted.
 
-    The queues of the topic are emptied, and its groups are removed, by the preceding facts of the record.
+    The preceding facts of the record empty the topic's queues and remove its groups.
     """
 
     name: str
@@ -221,7 +223,7 @@ class TopicHeld(NamedTuple):
 
 
 class TopicReleased(NamedTuple):
-    """A topic was released. Its held timers are delivered at `per_second` timers per second.
+    """A topic was released. Its held timers are delivered at a rate of `per_second` per second.
 
     If `per_second` is 0, there is no limit.
     """
@@ -231,7 +233,7 @@ class TopicReleased(NamedTuple):
 
 
 class ScheduleSet(NamedTuple):
-    """A schedule was created or replaced. It first runs after `after_ms`."""
+    """A schedule was created or replaced. Its first run is after `after_ms`."""
 
     schedule: Mapping[str, Any]
     after_ms: int
@@ -255,14 +257,14 @@ class SchedulePaused(NamedTuple):
 
 
 class ScheduleResumed(NamedTuple):
-    """A schedule was resumed. It next runs after `after_ms`."""
+    """A schedule was resumed. Its next run is after `after_ms`."""
 
     name: str
     after_ms: int
 
 
 class ScheduleRunsDropped(NamedTuple):
-    """All runs of a schedule up to a time were dropped.
+    """All runs of a schedule up to a given time were dropped.
 
     `trouble` is the new error message, or None if it has not changed.
     """
@@ -273,14 +275,14 @@ class ScheduleRunsDropped(NamedTuple):
 
 
 class ScheduleRan(NamedTuple):
-    """A schedule has sent the message of a run."""
+    """The message for a scheduled run was sent."""
 
     name: str
     occurrence_ms: int
 
 
 class Skipped(NamedTuple):
-    """Messages of a queue that retention deleted before a group had finished them."""
+    """Messages in a queue that retention deleted before a group had finished them."""
 
     group: str
     topic: str
@@ -291,7 +293,7 @@ class Skipped(NamedTuple):
 class LogCut(NamedTuple):
     """Retention moved the start of the log to `cut_offset`.
 
-    If `is_done` is false, the move was announced but not made.
+    If `is_done` is false, the move was announced but not carried out.
 
         queues     the first offset of each queue (topic, queue ID, offset), or None if only announced
         places     the log offsets of the records of these first entries
@@ -308,7 +310,7 @@ class LogCut(NamedTuple):
 class EpochBegun(NamedTuple):
     """A new epoch began.
 
-    The leader is `node`, or "" if unknown. `version` says how to interpret the following records.
+    The leader is `node`, or "" if unknown. `version` determines how to interpret later records.
     """
 
     number: int
@@ -325,13 +327,13 @@ class UserSet(NamedTuple):
 
 
 class UserRemoved(NamedTuple):
-    """A user was removed, with its access rules and tokens."""
+    """A user and the user's access rules and tokens were removed."""
 
     name: str
 
 
 class TokenCreated(NamedTuple):
-    """A user got an access token. `digest` is the hash that verifies it."""
+    """An access token was created. `digest` is the hash that verifies it."""
 
     id: str
     user: str
@@ -369,7 +371,7 @@ Fact = TimerEnded | TimerSet | OfHalf | OfGroup | OfTopic | OfSchedule | LogCut 
 
 
 def facts_of(record: Record) -> tuple[Fact, ...]:
-    """Return the facts of a record in the order to apply them."""
+    """Return the facts of a record in the order in which they apply."""
     read, stored = _READERS.get(record.topic), record.properties
     is_commit = record.type == TYPE_COMMIT
     if read is None and not is_commit and _OURS not in stored:
@@ -400,7 +402,7 @@ def deletion_of(
 
 
 def timer_set(stored: bytes) -> TimerSet:
-    """Return the timer that these record properties set."""
+    """Return the timer set by these record properties."""
     said = properties.decode(stored)
     names = said.get(property_names.TIMER_NAMES, "id key")
     return TimerSet(

@@ -1,6 +1,6 @@
 """Lease records.
 
-They hold leases that must survive a restart, and leases that ended without acknowledgement.
+They hold leases that must survive a restart and leases that ended without an acknowledgement.
 
 The body of a `TW_SYS_LEASE` record is a sequence of groups of entries with the following big-endian fields:
 

@@ -3,7 +3,7 @@
 Each client operation is a method of one part. An operation appends a record that describes a state change.
 The change becomes visible when the record is durable. For example, a message is added to its queue, a timer
 is set, or a half message can be committed or rolled back. At startup, the state is restored by applying all
-records in the same order. All methods run to completion in a single thread, and take the current time as an
+records in the same order. All methods run to completion in a single thread and take the current time as an
 argument. Side effects are returned as values (`services.broker.spine.values`), and the server performs them.
 
     operation --append--> `_apply`: facts change the parts ..flush.. `_publish`: records become visible
@@ -108,13 +108,13 @@ SHARED: Final = "shared"
 
 
 class Part(Protocol):
-    """A part of the core whose state snapshots include."""
+    """A part of the core whose state is included in snapshots."""
 
     def freeze(self) -> Any:
         """Return the part's state as JSON-serializable values."""
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the part's state from the result of `freeze`."""
+        """Restore the part's state from the value returned by `freeze`."""
 
 
 class Broker:
@@ -241,7 +241,7 @@ class Broker:
         }
 
     def _apply_delivered(self, run: TimersDelivered, stamp: Stamp) -> None:
-        """Apply a batch of timer deliveries, with the same result as one by one."""
+        """Apply a batch of timer deliveries as if they were applied one by one."""
         self.store.reserve_offsets(run)
         for topic, queue_id in run.copies.list_used_queues():
             self.topics.infer_topic(topic, queue_id)
@@ -285,9 +285,9 @@ class Broker:
         *,
         keeps_tail: bool = False,
     ) -> Broker:
-        """Recover the store on `disk`, and return a broker that can follow a leader or begin service.
+        """Recover the store on `disk`, and return a broker that can follow a leader or start serving.
 
-        Call `append_replicated` to follow a leader, or `begin` to begin service. Snapshots include the state
+        Call `append_replicated` to follow a leader, or `begin` to start serving. Snapshots include the state
         of the part `shared`. If `keeps_tail` is true, bytes after the log end stay in the segment files, and
         the caller must clear them before the first append. Raise `AssertionsOff` if Python was started with
         `-O`.
@@ -338,8 +338,8 @@ class Broker:
         """Restore the recorded leases, and read the timers that are due soon.
 
         Call this method once, before any other operation. Each recorded lease is extended to
-        `leases_until_ms` unless an earlier takeover has extended it. A new leader passes `leases_until_ms`
-        and then calls `receiving.record_lengthened`.
+        `leases_until_ms` unless an earlier takeover has already extended it. A new leader passes
+        `leases_until_ms` and then calls `receiving.record_lengthened`.
         """
         self._last_tick_ms = now_ms
         self._scheduler.set_back(now_ms)  # The clock may have been ahead during recovery.
@@ -402,7 +402,7 @@ class Broker:
         """Perform a limited amount of the work that is due at `now_ms`.
 
         The next call is due at `next_due_ms`. Dead letters are processed after expired leases, because a
-        lease that expires in this tick may have been its message's last attempt.
+        lease that expires during this tick may have been the last attempt for its message.
         """
         self._last_tick_ms = now_ms
         woken: dict[str, None] = {}
@@ -427,7 +427,7 @@ class Broker:
     def next_due_ms(self) -> int | None:
         """Return the time of the next tick in milliseconds since the Unix epoch, or None.
 
-        Takes 2 us, because each source of work stores its next due time.
+        This call takes 2 us, because each source of work stores its next due time.
         """
         has_more = (
             self._has_due_schedules() or self._exhausted_messages.has_more()
@@ -440,7 +440,7 @@ class Broker:
         return earlier(self._scheduler.next_due_ms(), self._delivery.next_due_ms(self._last_tick_ms))
 
     def _has_due_schedules(self) -> bool:
-        """Return whether a schedule is due and can append without waiting for a flush."""
+        """Return whether a due schedule can append records without waiting for a flush."""
         return bool(self._due_schedules) and not self.store.has_flush_backlog
 
     def complete_timers_job(self, job: TimersJob) -> None:
@@ -472,8 +472,8 @@ class Broker:
     def record_clock_jump(self, from_ms: int, until_ms: int) -> None:
         """Record a clock step.
 
-        Call this method before any other call with the new time. The remaining time of leases does not
-        change. Timers due within the step count as delayed by the step.
+        Call this method before any other call with the new time. The remaining lease times do not change.
+        Timers due within the step are considered delayed by it.
         """
         self._lease_clock.add_step(until_ms - from_ms)
         if until_ms - from_ms >= limits.CLOCK_JUMP_MS_MIN:
@@ -485,7 +485,7 @@ class Broker:
         self._scheduler.schedule(Purpose.HOUSE, 0, until_ms)
 
     def take_flush(self) -> Flush | None:
-        """Return the next flush to write, or None if there is none or too many are in progress.
+        """Return the next flush to write, or None if there is none or if too many are in progress.
 
         The open group records are closed first, so that the flush includes all earlier changes.
         """
@@ -497,14 +497,14 @@ class Broker:
         return self.store.dispatch.take()
 
     def complete_entries(self) -> bool:
-        """Record that queue entries are written. Return whether all entries are written."""
+        """Record that queue entries have been written. Return whether all entries have been written."""
         return self.store.dispatch.written()
 
     def complete_flush(self, flush: Flush, now_ms: int) -> list[Effect]:
         """Make the records of a completed flush visible. Return the effects that wake receivers.
 
         Queue records are published in batches to reduce the cost per message. A batch ends before any other
-        record, because records must become visible in log order.
+        kind of record, because records must become visible in log order.
         """
         durable_before = self._log.durable_offset
         self.sending.deduplicator.pass_time(now_ms)
@@ -537,7 +537,7 @@ class Broker:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether a checkpoint is due because of log growth or a part's request."""
+        """Whether a checkpoint is due, either because of log growth or at a part's request."""
         behind_bytes = self._log.durable_offset - self._checkpoint_offset
         is_much = behind_bytes >= limits.SNAPSHOT_LOG_BYTES
         is_full = self.store.keys.is_full or self.timers.ends.is_full
@@ -554,7 +554,7 @@ class Broker:
         self.housekeeping.wants_checkpoint = True
 
     def checkpoint(self, now_ms: int) -> Checkpoint:
-        """Return a checkpoint of the current state. The caller writes it to disk.
+        """Return a checkpoint of the current state. The caller must write it to disk.
 
         All appended records must be durable. `Checkpoint.take` later copies the rows of large tables while
         the core continues to serve requests.
@@ -593,10 +593,10 @@ class Broker:
         self.store.dispatch.unmark_again()  # On a follower, this is the only call of `unmark_again`.
 
     def abandon_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Retry a checkpoint later that could not be written, for example because the disk was full.
+        """Retry later a checkpoint that could not be written, for example because the disk was full.
 
-        After a failed sync (`SyncFailed`), the core must not be used, because a later sync would succeed even
-        if earlier writes were lost. The store must be reopened.
+        After a failed sync (`SyncFailed`), the core must no longer be used, because a later sync would
+        succeed even if earlier writes were lost. The store must be reopened.
         """
         self.store.dispatch.abandon_sync(checkpoint.queue_paths)
         if checkpoint.is_mark_attempted:
@@ -618,8 +618,8 @@ class Broker:
     def continue_retirement(self, retirement: Retirement, now_ms: int) -> bool:
         """Continue a retirement after a worker has written the keep file or deleted segments.
 
-        Return False if work remains. The caller must then call this method again, and may make other calls in
-        between. Raise OSError if the disk fails.
+        Return False if work remains. The caller must then call this method again, but may make other calls
+        before that. Raise OSError if the disk fails.
         """
         return self.housekeeping.continue_retirement(retirement, now_ms)
 
@@ -651,7 +651,7 @@ class Broker:
             self.damage.report(found)
 
     def _tick_timers(self, now_ms: int) -> list[Effect]:
-        """Deliver due timers, and read ahead timers that are due soon."""
+        """Deliver due timers, and preload timers that are due soon."""
         if back_ms := self.timers.near.set_time(now_ms):
             self.statistics.clock_jumps["backward"] += 1
         if back_ms > limits.CLOCK_BACK_MS_MIN:
@@ -721,8 +721,8 @@ class Broker:
     def _apply(self, appended: Appended) -> None:
         """Apply a record's facts to all parts except the store.
 
-        The result must not depend on a clock, a setting, or the disk. A recovery on another machine may apply
-        the record again years later.
+        The outcome must not depend on the clock, the settings, or the disk. Recovery on another machine may
+        apply the record again years later.
         """
         if appended.queue is not None and type(appended.stored) is Record:
             # For a `NewMessage`, the topic was already created by the send operation.
@@ -757,15 +757,15 @@ class Broker:
         self._log.sink = sink
 
     def delete_covered(self) -> None:
-        """Delete the segments below a cut if both kept snapshots cover the cut. May raise OSError."""
+        """Delete the segments below a cut if both retained snapshots cover it. May raise OSError."""
         self.housekeeping.delete_covered()
 
     def append_replicated(self, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
-        """Append records from another broker at the same log offsets, and apply and publish them.
+        """Append, apply, and publish records from another broker at the same log offsets.
 
         Call this method in a worker thread, because it may write many queue entries. `end_offset` is the log
-        end after the append, and `now_ms` is the arrival time. Raise OSError if the disk fails. The core must
-        then no longer be used.
+        end after the append, and `now_ms` is the arrival time. Raise OSError if the disk fails. After an
+        error, the core must not be used.
         """
         self.sending.deduplicator.pass_time(now_ms)
         assert self._log.is_quiet, "a core that follows appends nothing of its own"
@@ -797,7 +797,7 @@ class Broker:
 
 
 def _notify_receivers(keys: Collection[WakeUpKey]) -> list[Effect]:
-    """Return the effects that wake the receivers of `keys`, if any."""
+    """Return the effects, if any, that wake the receivers waiting on `keys`."""
     return [WakeReceivers((*keys,))] if keys else []
 
 

@@ -2,19 +2,19 @@
 
 A checkpoint writes the log, the derived files, the snapshot, and the mark, in this order. The snapshot lists
 the derived files, and the mark shows that the queue files are valid. If the mark were written first, a crash
-could leave it with an older snapshot. The older snapshot may list different files, even at the same log
+could leave it alongside an older snapshot. The older snapshot may list different files, even at the same log
 offset.
 
 Queues can be rebuilt from the log, so the snapshot is written even if a queue file cannot be written or
-synced. The mark is then deleted first and not written again (`Dispatch.doubt`), so that a later successful
-sync of the file is not trusted. If the sync of any other file fails, the checkpoint is aborted and the core
-stops.
+synced. In this case, the mark is deleted first and not rewritten (`Dispatch.doubt`), so that a later
+successful sync of the file is not trusted. If the sync of any other file fails, the checkpoint is aborted and
+the core stops.
 
     begun   the event loop copies references, and no file is written
     take    the event loop copies the rows of large tables in batches; a row is copied before a change
     write   a worker writes and syncs the files
 
-In a command-line tool, the core is idle, and a checkpoint is written in a single step.
+In a command-line tool, the core is idle, so a checkpoint is written in a single step.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Checkpoint:
     def _mark(self, disk: Disk) -> None:
         """Write the mark for the queue files, so that recovery does not rebuild the queues.
 
-        If the event loop detects damage meanwhile, the mark is deleted again. Raise `SyncFailed` if a sync
-        fails.
+        If the event loop detects damage in the meantime, the mark is deleted again. Raise `SyncFailed` if a
+        sync fails.
         """
         if self.failed or not self.needs_mark():
             return
@@ -86,7 +86,7 @@ class Checkpoint:
             self.is_marked = False
 
     def _sync_queues(self, disk: Disk) -> None:
-        """Sync the queue files. Delete the mark if one of them cannot be synced.
+        """Sync the queue files. Delete the mark if any of them cannot be synced.
 
         Raise OSError if any other file cannot be synced.
         """
@@ -104,7 +104,7 @@ class Checkpoint:
             raise next((error for error in others if isinstance(error, SyncFailed)), others[0])
 
     def _unmark(self, disk: Disk) -> None:
-        """Delete the mark. If this fails, raise the error of a queue file."""
+        """Delete the mark. If this fails, raise a queue file's error."""
         try:
             disk.delete(QUEUES_WHOLE)
         except SyncFailed:

@@ -7,26 +7,26 @@
 
 Rules
 1. Messages are compared by content, not by encoded bytes (`broker.spine.same_message`).
-2. The table `Store.ids` (`broker.spine.recent_ids`) contains the id of each message from a client's send.
-   `apply` adds ids on the leader and on all followers, so a new leader's table is already filled. At startup,
-   the table is filled from key index columns before messages are accepted. The key index is not read
-   afterwards.
-3. An id is recent for at least WINDOW_MS, by the clock of the process that applied the record. For each of
-   the last PERIODS_KEPT periods of PERIOD_MS, the process remembers the log end at its beginning. At startup,
-   store times are used instead (`broker.spine.store_times`). In a cluster, store times come from several
-   machines, whose clocks may differ by an hour. A cluster node therefore starts with the ids in the last
-   TAKEOVER_BYTES of the log, and then uses its own clock. Clients stop retrying well before the window ends,
-   for example after three attempts of 3 s each. A message sent again after the window is stored again.
-4. Timers and half messages have their own id tables, whose ids expire much later, but by the broker's clock.
+2. The table `Store.ids` (`broker.spine.recent_ids`) contains the id of each message sent by a client. `apply`
+   adds ids on the leader and on all followers, so a new leader's table is already filled. At startup, the
+   table is filled from key index columns before messages are accepted. The key index is not read afterwards.
+3. An id stays recent for at least WINDOW_MS, measured by the clock of the process that applied the record.
+   For the last PERIODS_KEPT periods of PERIOD_MS each, the process remembers the log end at the start of each
+   period. At startup, store times are used instead (`broker.spine.store_times`). In a cluster, store times
+   come from several machines, whose clocks may differ by an hour. A cluster node therefore starts with the
+   ids in the last TAKEOVER_BYTES of the log, and then uses its own clock. Clients stop retrying well before
+   the window ends, for example after three attempts of 3 s each. A message sent again after the window is
+   stored again.
+4. Timers and half messages have their own id tables, whose ids expire much later and by the broker's clock.
    For WINDOW_MS after a startup or takeover, their ids are therefore also looked up in the table of recent
    ids.
 5. An error response guarantees that the message is not stored. `broker.sending` therefore searches for an
    earlier attempt before it returns an error.
 6. At most one period begins per flush, even after a long idle time. A forward clock step looks like idle
-   time, and ids from before the step must be kept. If the clock is set back, the current period ends within
+   time, but ids from before the step must be kept. If the clock is set back, the current period ends within
    PERIOD_MS after the step.
-7. If a damaged key index file prevents filling the table, the damage is reported. The key index is then also
-   searched for each id until all recent ids were added after startup.
+7. If the table cannot be filled because a key index file is damaged, the damage is reported. Until all recent
+   ids have been added since startup, the key index is also searched for each id.
 
 Cost: each send probes `broker.spine.recent_ids` with the hash that the key index also needs. A repeated send
 reads up to SAME_ID_READ_MAX log records with the same id. Weak spots: a repeated message is stored again if
@@ -117,7 +117,7 @@ class Deduplicator:
             self._period_ends_ms = min(self._period_ends_ms, now_ms + PERIOD_MS)
 
     def may_have_wrong_times(self, now_ms: int) -> bool:
-        """Return whether wrong store times may have expired recent timers and half messages early."""
+        """Return whether wrong store times may have made recent timers and half messages expire early."""
         return self._began_with_recent and now_ms - self._begun_ms < WINDOW_MS
 
     def find_first(self, message: Message, stored: bytes, topic: str) -> Record | None:

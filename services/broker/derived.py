@@ -1,7 +1,7 @@
 """Loads the derived files, which are the consume queues and the key index, at startup.
 
 Files listed in the snapshot are used if intact. Otherwise, the queues or the key index are rebuilt from the
-log up to the snapshot. The replay of the log adds the later records.
+log up to the snapshot. Later records are added when the log is replayed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def freeze(store: Store) -> dict[str, Any]:
 
 
 class AdoptionResult(NamedTuple):
-    """The files rebuilt at startup, with the reasons, and the damaged log ranges below the snapshot.
+    """The files rebuilt at startup, the reasons why, and the damaged log ranges below the snapshot.
 
     Damaged records leave gaps in the queues. Readers skip them.
     """

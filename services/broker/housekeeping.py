@@ -1,20 +1,20 @@
-"""Disk space control: deletes old segments, and refuses new messages when the disk is almost full.
+"""Controls disk space by deleting old segments and refusing new messages when the disk is almost full.
 
 Disk usage is checked every `housekeeping_ms` milliseconds. Recovery must be able to start from either of the
-two kept snapshots. A segment can therefore be deleted only if the older snapshot covers all of it. If not,
-new snapshots are requested first. The deletion then takes these steps:
+two retained snapshots. A segment can therefore be deleted only if the older snapshot covers all of it.
+Otherwise, new snapshots are requested first. The deletion then proceeds as follows:
 
     needed records are in a keep file --> record of the cut --applied--> no more reads below the cut
                                                              --durable, published--> the files are deleted
 
-A worker deletes the segments and the empty queue files, because each deletion syncs a directory and may take
-as long as the device timeout. These files are not read during the deletion.
+A worker deletes the segments and the empty queue files, because each deletion syncs a directory and can block
+until the device times out. These files are not read during the deletion.
 
 A cut record contains all changes of the cut: the new first log offset, the new lowest offset of each queue
-that loses entries, and the number of messages that each group missed. After a restart, the files below a
-recorded cut are deleted in the same way. A record with only "cut_offset" may precede a cut. It advances the
-log end, so that a second snapshot gets a higher log offset than the first. If records above this "cut_offset"
-are missing, recovery reports them as damage.
+that loses entries, and the number of messages that each group missed. Files below a recorded cut are deleted
+in the same way after a restart. A record containing only "cut_offset" may precede a cut. It advances the end
+of the log so that the second snapshot has a higher log offset than the first. If records above this
+"cut_offset" are missing, recovery reports them as damage.
 
     disk used   effect
     >= 75 %     with --retain-hours or --retain-bytes, the oldest covered segments of any age are deleted
@@ -23,19 +23,19 @@ are missing, recovery reports them as damage.
                 acknowledgements, commits, rollbacks, recalls, and deliveries continue
     full        the same, and the reserve (an empty segment) is deleted to make room for a new segment
 
-If new messages are refused for another reason (`stopped`), the effects are the same as at 90 %.
+If new messages are refused for another reason (`stopped`), the effects are the same as at 90 % disk usage.
 
 The body of a `TW_SYS_RETENTION` record is a JSON object with the members "cut_offset" and "done". A cut
 record also has "queues", a list of [topic, queue, new lowest offset], "places", the corresponding log
 offsets, and "skipped", a list of [group, topic, queue, count] of missed messages. The messages are counted in
 `services.broker.groups.missed_messages`, and one line per group is logged when the last record of the cut is
 durable. Queues are processed in batches to avoid blocking the event loop. A first pass over the queues finds
-the oldest message that a group still needs. A second pass appends one record per batch of queues, and other
-records may follow in between. The last of these records has "done" set to true and cuts the log itself.
-Queues with a damaged file are left out of the cut and rebuilt at the next startup, which also determines
-their first offsets. Then a record with a "cut_offset" of 0 is appended, with the first offsets of the rebuilt
-queues and the messages that each group missed there. Until then, group positions in a rebuilt queue do not
-change, in memory or in snapshots.
+the oldest message that any group still needs. A second pass appends one record per batch of queues. Other
+records may be appended between them. The last of these records has "done" set to true and cuts the log
+itself. Queues with a damaged file are left out of the cut and rebuilt at the next startup, which also
+determines their first offsets. A record with a "cut_offset" of 0 is then appended. It contains the first
+offsets of the rebuilt queues and the number of messages that each group missed there. Until then, group
+positions in a rebuilt queue do not change, either in memory or in snapshots.
 
 Weak spots: if the last tenth of the disk fills up between two measurements, the reserve segment is used, and
 no data is lost. A cut processes all groups of a queue in a single step, which takes 6 us per group.
@@ -71,7 +71,7 @@ _NO_OFFSET: Final = 1 << 62
 
 @dataclass(slots=True, eq=False)
 class RetentionScan:
-    """A scan for the oldest message that a group still needs.
+    """A scan for the oldest message that any group still needs.
 
     Groups whose next message is below `young_offset` lag too far behind and are ignored.
     """
@@ -85,7 +85,7 @@ class RetentionScan:
 
 @dataclass(frozen=True, slots=True)
 class CutContents:
-    """The contents of a retention record for some queues."""
+    """The contents of a retention record for a batch of queues."""
 
     queues: list[tuple[str, int, int]]
     """The new lowest queue offsets, as (topic, queue id, lowest offset)."""
@@ -157,15 +157,15 @@ class Housekeeping:
         )
 
     def refuse_new(self) -> None:
-        """Raise `stopped` if new messages are stopped, or `DiskFull` if the disk is almost full."""
+        """Raise `stopped` if it is set, or `DiskFull` if the disk is almost full."""
         if self.is_refusing and (refusal := self.stopped or self.refusal()):
             raise refusal
 
     def check_space(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """Check the disk usage. Return the retirement to run (a `KeepFileWrite` or `Deletion`), or None.
+        """Check the disk usage. Return the `Retirement` to run (a `KeepFileWrite` or `Deletion`), or None.
 
-        During a checkpoint, return None. Its snapshot may already be on disk while the core still reads log
-        records that the snapshot covers.
+        During a checkpoint, return None. The checkpoint's snapshot may already be on disk while the core
+        still reads log records that it covers.
         """
         self.measure_space()
         self._scan = None
@@ -182,13 +182,13 @@ class Housekeeping:
 
     @property
     def has_more(self) -> bool:
-        """Whether a scan is running or first offsets of queues are not recorded yet."""
+        """Whether a scan is running or some queues' first offsets are not recorded yet."""
         return self._scan is not None or self._store.dispatch.has_unrecorded
 
     def continue_scan(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
         """Scan more queues for messages that groups need. After the last queue, return a `KeepFileWrite`.
 
-        If first offsets of queues are not recorded yet, record a batch of them instead.
+        If some queues' first offsets are not recorded yet, record a batch of them instead.
         """
         if is_checkpointing:
             self._scan = None  # The next call of `check_space` begins a new scan.
@@ -209,9 +209,9 @@ class Housekeeping:
         return self._running
 
     def _scan_next(self, scan: RetentionScan) -> int:
-        """Process the next group or queue. Return the cost of the step in queues.
+        """Process the next group or queue. Return the step's cost, in queues.
 
-        Each `CUT_QUEUE_BYTES` bytes of queue files read and verified add 1 to the cost.
+        Every `CUT_QUEUE_BYTES` bytes of queue files read and verified add 1 to the cost.
         """
         if not scan.groups:
             scan.groups.extend(self._groups.receiving_keys(*scan.keys.popleft()))
@@ -225,7 +225,7 @@ class Housekeeping:
         return 1 + (unread_bytes - queue.unread_bytes) // limits.CUT_QUEUE_BYTES
 
     def _deletion(self) -> Deletion | None:
-        """Return a `Deletion` of the files below a published cut, or None."""
+        """Return a `Deletion` for the files below a published cut, or None."""
         if not self._deletable_offset:
             return None
         assert self._deletable_offset <= self._store.log.first_offset, "what is read would be deleted"
@@ -264,10 +264,10 @@ class Housekeeping:
     def continue_retirement(self, done: Retirement, now_ms: int) -> bool:
         """Complete a `Deletion`, or cut the next batch of queues after a `KeepFileWrite`.
 
-        Return False if queues remain. The caller must then call this method again, and may make other calls
-        in between. The last record cuts the log, and records below the cut are then read from the keep file.
-        A `KeepFileWrite` stays in progress until the last record is published, so an incomplete cut never
-        deletes files. Raise OSError if the disk fails.
+        Return False if any queues remain. The caller must then call this method again, but may make other
+        calls before that. The last record cuts the log, and records below the cut are then read from the keep
+        file. A `KeepFileWrite` stays in progress until the last record is published, so an incomplete cut
+        never deletes files. Raise OSError if the disk fails.
         """
         assert done is self._running, "one retirement at a time"
         if isinstance(done, Deletion):
@@ -293,13 +293,13 @@ class Housekeeping:
         return is_last
 
     def _cost_of_groups(self, topic: str) -> int:
-        """Return the cost of counting the missed messages of a queue's groups, in queues."""
+        """Return the cost, in queues, of counting the messages missed by a queue's groups."""
         return self._groups.receiver_count(topic) // limits.CUT_QUEUE_GROUPS
 
     def _cut_contents(
         self, queues: list[tuple[str, int, int]], places: list[int], log_offset: int
     ) -> CutContents:
-        """Return the contents of a cut record for queues whose first offset increases.
+        """Return the contents of a cut record for queues whose first offsets increase.
 
         `queues` contains (topic, queue id, first offset) for a log that begins at `log_offset`.
         """
@@ -310,8 +310,8 @@ class Housekeeping:
     def advance_queues(self, queues: list[tuple[str, int, int]], places: list[int], now_ms: int) -> int:
         """Advance the first offsets of queues. Return the log's end offset.
 
-        `queues` contains (topic, queue id, new first offset), and `places` the log offsets of these entries.
-        The first log offset does not change.
+        `queues` contains (topic, queue id, new first offset), and `places` contains the log offsets of these
+        entries. The first log offset does not change.
         """
         self._record(self._cut_contents(queues, places, _NO_OFFSET), 0, now_ms, is_last=False)
         return self._store.log.end_offset
@@ -338,7 +338,7 @@ class Housekeeping:
         log.keep.add(keeping.cut_offset, keeping.places)
 
     def delete_covered(self) -> None:
-        """Delete the segments below a cut if both kept snapshots cover the cut. May raise OSError."""
+        """Delete the segments below a cut if both retained snapshots cover the cut. May raise OSError."""
         covering = [one for one in snapshot.offsets(self._disk) if one >= self._deletable_offset]
         if len(covering) >= 2 and (deletion := self._deletion()) is not None:
             deletion.run(self._disk)
@@ -350,7 +350,7 @@ class Housekeeping:
         self._running = self._remaining_queues = None
 
     def apply(self, cut: LogCut, stamp: Stamp) -> None:
-        """Cut the log, and advance queues and groups to the record's positions."""
+        """Cut the log, and advance queues and groups to the positions in the record."""
         self._store.may_begin_at = max(self._store.may_begin_at, cut.cut_offset)
         if cut.queues is not None:
             self._store.dispatch.advance_first_offsets(cut.queues, cut.places)
@@ -360,7 +360,7 @@ class Housekeeping:
                 self._store.cut_log(cut.cut_offset)
 
     def publish(self, durable: Sequence[tuple[LogCut, Stamp]]) -> None:
-        """Schedule `check_space` immediately to delete the files below durable cuts."""
+        """Schedule an immediate `check_space` to delete the files below durable cuts."""
         for cut, _ in durable:
             if cut.queues is None:
                 continue
@@ -371,7 +371,7 @@ class Housekeeping:
                 self._scheduler.schedule(Purpose.HOUSE, 0, 0)
 
     def _count_missed(self, cut: LogCut) -> None:
-        """Count missed messages. After the last record of a cut, create the log lines."""
+        """Count missed messages. After a cut's last record, create the log lines."""
         for group, topic, _, count in cut.skipped:
             self._unreported[group, topic] += count
         is_whole = cut.is_done or (cut.cut_offset == 0 and not self._store.dispatch.has_unrecorded)
@@ -382,8 +382,8 @@ class Housekeeping:
     def apply_log_start(self) -> None:
         """Advance queues and groups to the first log offset, and find files to delete.
 
-        Groups advance only in queues whose first offset is recorded. `continue_scan` later records the first
-        offsets of rebuilt queues.
+        Groups advance only in queues whose first offsets are recorded. `continue_scan` later records the
+        first offsets of rebuilt queues.
         """
         log, dispatch = self._store.log, self._store.dispatch
         dispatch.advance_unrecorded(*dispatch.minimums(log.first_offset, dispatch.keys()))
@@ -394,7 +394,7 @@ class Housekeeping:
             self._deletable_offset = log.first_offset
 
     def record_reserve_use(self) -> None:
-        """Record that a full disk has used up the reserve segment."""
+        """Record that the reserve segment was used up on a full disk."""
         self.has_reserve, self._no_reserve = False, "it has taken the place of a segment"
 
     def measure_space(self) -> None:
@@ -414,7 +414,7 @@ class Housekeeping:
         self.disk_used = 1 - self.free_bytes / total_bytes if total_bytes else 1.0
 
     def _make_reserve(self, segment_bytes: int) -> None:
-        """Create the reserve segment unless less than one segment would remain free."""
+        """Create the reserve segment if enough space for another segment would remain free."""
         if self.free_bytes < 2 * segment_bytes:
             self._no_reserve = "that would leave less than a segment"
             return
@@ -430,7 +430,7 @@ class Housekeeping:
         return retention.cut_offset(ages, segment_bytes, self._policy, self.disk_used, pinned_offset, now_ms)
 
     def _ensure_covered(self, cut_offset: int, now_ms: int) -> bool:
-        """Return whether both kept snapshots cover `cut_offset`. If not, request a snapshot."""
+        """Return whether both retained snapshots cover `cut_offset`. Otherwise, request a snapshot."""
         covering = [offset for offset in snapshot.offsets(self._disk) if offset >= cut_offset]
         if len(covering) >= 2:
             return True

@@ -2,16 +2,16 @@
 
     action --> its records are durable --> `add_entry` --> the entry is durable --> response to the caller
 
-1. Every action with a response is in the journal, even after a restart or leader change, because journal
-   entries are messages in the log. If a crash interrupts an action before its entry is durable, the caller
-   receives no response.
+1. Every acknowledged action remains in the journal after a restart or leader change, because journal entries
+   are messages in the log. If a crash interrupts an action before its entry is durable, the caller receives
+   no response.
 2. The body of an entry is a JSON object (`JournalEntry`) of at most `ENTRY_BYTES_MAX` bytes, and its time is
 the
-   message's store time. Entries have no keys, so message searches do not find them.
-3. Retention deletes entries together with their segments.
+   message's store time. Entries have no keys, so they are not found by message searches.
+3. Entries are deleted when retention deletes their segments.
 
-Cost: a record of about 300 bytes per action. A page request reads one record per entry, newest first, and
-examines at most `EXAMINED_MAX` entries.
+Cost: each action adds a record of about 300 bytes. A page request reads one record per entry, newest first,
+and examines at most `EXAMINED_MAX` entries.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class JournalPage:
 
 
 class Journal:
-    """The journal of a broker."""
+    """A broker's journal."""
 
     def __init__(self, store: Store, reading: MessageReader) -> None:
         self._store, self._reading = store, reading
@@ -81,7 +81,7 @@ class Journal:
     def add_entry(self, entry: JournalEntry, now_ms: int) -> int:
         """Append a journal entry. Long fields are truncated.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before a response is sent.
         """
         short = JournalEntry(*(one if len(one) <= _TEXT_MAX else f"{one[: _TEXT_MAX - 1]}…" for one in entry))
         body = json.dumps(short._asdict(), ensure_ascii=False).encode("utf-8", "replace")
@@ -89,10 +89,10 @@ class Journal:
         return self._store.append(record, now_ms).end_offset
 
     def page(self, before: int | None, count_max: int, about: str = "") -> JournalPage:
-        """Return up to `count_max` entries below the offset `before`, or the newest entries if None.
+        """Return up to `count_max` entries below offset `before`, or the newest entries if it is None.
 
-        If `about` is not empty, return only entries with this text in any field, ignoring case. Unreadable
-        entries are omitted.
+        If `about` is not empty, return only entries that contain this text in any field, ignoring case.
+        Unreadable entries are omitted.
         """
         found, wanted = list[StoredEntry](), about.lower()
         queue = self._store.dispatch.find_queue(*_QUEUE)

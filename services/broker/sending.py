@@ -1,14 +1,14 @@
-"""Send operations. They check a message, assign a queue, and store the message by type.
+"""Send operations. They check a message, choose its queue, and store it according to type.
 
-A message with the id and content of a stored message is not stored again, and its sender receives the
-original receipt (`broker.deduplicator`). For timers and half messages, `broker.timers.timer_ends` and
-`broker.halves.half_receipts` keep ids for the much longer time `dedupe_ms`. A message with the same id but
-different content is a different message.
+If a message has the same id and content as a stored message, it is not stored again, and the sender receives
+the original receipt (`broker.deduplicator`). For timers and half messages, `broker.timers.timer_ends` and
+`broker.halves.half_receipts` keep ids much longer, for `dedupe_ms`. A message with the same id but different
+content is treated as a new message.
 
-A client may send a message several times, and the last response counts. An error response must therefore
-guarantee that no attempt has stored the message. If the cause of an error can change between attempts (disk
-space, clock, settings, or topics), the error is returned only if no earlier attempt has stored the message.
-An illegal message is rejected immediately, because no earlier attempt can have stored it.
+A client may send a message several times, and only the last response matters. An error response must
+therefore guarantee that no attempt has stored the message. If the cause of an error can change between
+attempts (disk space, clock, settings, or topics), the error is returned only if no earlier attempt has stored
+the message. An illegal message is rejected immediately, because no earlier attempt can have stored it.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class MessageSender:
         self.deduplicator = Deduplicator(store, statistics)
 
     def send_many(self, messages: Iterable[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
-        """Store each message independently. Return a receipt or an error for each."""
+        """Store each message independently. Return one receipt or error per message."""
         answers: list[SendReceipt | TidewheelError] = []
         for message in messages:
             try:
@@ -178,7 +178,7 @@ class MessageSender:
     def _find_first_receipt(
         self, message: Message, message_type: MessageType, now_ms: int
     ) -> SendReceipt | None:
-        """Return the receipt of a message's first attempt, or None if the message is new."""
+        """Return the receipt from a message's first attempt, or None if the message is new."""
         if message_type is MessageType.TRANSACTION:
             return self._find_half_receipt(message, now_ms)
         if message_type is MessageType.DELAY:
@@ -186,7 +186,7 @@ class MessageSender:
         return self._find_plain_receipt(message, properties.encode_message(message))
 
     def _find_plain_receipt(self, message: Message, stored: bytes) -> SendReceipt | None:
-        """Return the receipt of a plain message's first attempt, or None if the message is new.
+        """Return the receipt from a plain message's first attempt, or None if the message is new.
 
         A plain message is neither a timer nor a half message. `stored` contains the message's encoded
         properties.
@@ -240,14 +240,14 @@ class MessageSender:
             return None
 
     def send_scheduled(self, message: Message, now_ms: int) -> SendReceipt:
-        """Store a scheduled message. Its template was checked when the schedule was set."""
+        """Store a scheduled message. The template was checked when the schedule was set."""
         topic = self._topics.get_or_create(message.topic, now_ms)
         record = message_record(message, self._queue_for(message, topic))
         self._store.append(record, now_ms)
         return self._count_stored(message, record.queue_offset, record.physical_offset)
 
     def _queue_for(self, message: Message, topic: Topic) -> int:
-        """Choose a queue by priority, message group, or lite topic, or by round-robin.
+        """Choose a queue by priority, message group, lite topic, or round-robin.
 
         Raise `IllegalLiteTopic` if the lite topic is illegal, or `TooManyLiteTopics` if the limit is reached.
         """
@@ -308,13 +308,13 @@ class MessageSender:
 
 
 def receipt_of(found: Record, message: Message) -> SendReceipt:
-    """Return the receipt of a message that is stored as the record `found`."""
+    """Return the receipt for a message stored as the record `found`."""
     offset = found.physical_offset
     return SendReceipt(message.message_id, found.queue_offset, offset, "", "", offset + 1)
 
 
 def message_record(message: Message, queue_id: int) -> Record:
-    """Return a record of a message in its own topic."""
+    """Return a record for a message in its own topic."""
     return Record(
         topic=message.topic,
         queue_id=queue_id,

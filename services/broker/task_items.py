@@ -4,11 +4,11 @@
 
 1. Each record lists one batch of at most `limits.TASK_SLICE` items. The record's key is the task id, so the
    key index finds a task's newest record. The newest record contains the offset of the task's first record.
-   The records in between belong to this task or to concurrent tasks.
+   The records between them belong to this task or to concurrent tasks.
 2. The body is a JSON object with the task's id and kind, the offset of its first record (null in the first
    record itself), and the items. Each item is a list [topic, name, message id, verdict].
-3. A batch's list is appended after its changes. A crash may lose the list of the last batch, but of no other.
-4. Retention deletes the records together with their segments.
+3. Each list is appended after the batch's changes. A crash may lose the last batch's list, but no others.
+4. The records are deleted when retention deletes their segments.
 5. In a cluster, the records require a finalized version (`services.broker.spine.record_versions`). Below this
    version, tasks run without storing their items.
 
@@ -64,8 +64,8 @@ class StoredTaskItem:
 class ItemsPage:
     """A page of task items in order of processing.
 
-    `after` is the next cursor, or None on the last page. A cursor is a record's offset and the number of its
-    items on earlier pages.
+    `after` is the next cursor, or None on the last page. A cursor consists of a record's offset and the
+    number of its items on earlier pages.
     """
 
     items: list[StoredTaskItem]
@@ -73,7 +73,7 @@ class ItemsPage:
 
 
 class AddedItems(NamedTuple):
-    """The offset of a task's first record, and the log offset that must be durable."""
+    """The offset of a task's first record, and the offset up to which the log must be durable."""
 
     first: int
     durable_at: int
@@ -87,7 +87,7 @@ class TaskItems:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether the items of tasks are stored, which all nodes of a cluster must support."""
+        """Whether task items are stored, which all nodes of a cluster must support."""
         return record_versions.may_write(self._store, record_versions.TASK_ITEMS)
 
     def add_items(
@@ -111,7 +111,7 @@ class TaskItems:
     ) -> ItemsPage | None:
         """Return up to `count_max` items of a task, or None if the log contains none.
 
-        Unreadable records are omitted. A page is shorter if many examined records belong to other tasks.
+        Unreadable records are omitted. A page may be short if many examined records belong to other tasks.
         """
         newest = self._find_newest(task_id, kind)
         if newest is None:

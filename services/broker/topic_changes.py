@@ -1,4 +1,4 @@
-"""Topic changes by operators, and the use of a topic before a change.
+"""Topic changes made by operators, and the use of a topic before a change.
 
     verb      records appended by one call                    refused if
     alter     `TopicSet`, and `LogCut` for queues with        messages would be lost or reordered
@@ -9,20 +9,20 @@
     delete    one record with the facts `LogCut`,             timers, half messages, or schedules exist, or
               `GroupLeft`, and `TopicDeleted`                 messages are unfinished and `discard` is false
 
-1. A message is unfinished until every consumer group of the topic has finished it. Without consumer groups,
-   every message is unfinished. `use` returns the counts, and each change checks them again.
-2. A purge sets each queue's first offset to its end, which discards exactly the messages that are durable.
+1. A message is unfinished until every consumer group of the topic has finished it. If no consumer group
+   exists, every message is unfinished. `use` returns the counts, and each change checks them again.
+2. A purge sets the first offset of each queue to its end offset, which discards exactly the durable messages.
    Their records stay in the log until retention deletes the segments.
-3. A crash leaves a change of one record complete or absent. If more than `_GROUPS_MAX` groups receive a
-   topic, the other groups are removed by records before the deletion. If a crash separates a new retention
-   from its `LogCut`, the next check of the retention discards the messages.
-4. In a cluster, a deletion, a hold, a release, and a retention require a finalized version, because older
-   nodes could not read their records (`services.broker.spine.record_versions`).
+3. After a crash, a single-record change is complete or absent. If more than `_GROUPS_MAX` groups receive a
+   topic, the excess groups are removed by separate records before the deletion. If a crash occurs between a
+   new retention and its `LogCut`, the next retention check discards the messages.
+4. In a cluster, setting a retention and holding, releasing, or deleting a topic require a finalized version,
+   because older nodes could not read the records (`services.broker.spine.record_versions`).
 5. The queue offsets of a deleted topic are never reused. A new topic with the same name begins after the old
-   offsets. A receipt handle of the old topic therefore cannot acknowledge a message of the new one.
+   offsets. A receipt handle from the old topic therefore cannot acknowledge a message in the new one.
 
-Cost: `use` examines each queue of the topic once per consumer group. Weak spot: the next offset of each
-deleted queue stays in memory and in snapshots, at about 100 bytes per queue.
+Cost: `use` examines each queue of the topic once per consumer group. Weak spot: the next offset of every
+deleted queue remains in memory and in snapshots, which takes about 100 bytes per queue.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _NAMES_MAX: Final = 10
 
 
 class GroupUse(NamedTuple):
-    """A group's unfinished messages and dead letters."""
+    """The unfinished messages and dead letters of a group."""
 
     group: str
     unfinished: int
@@ -66,9 +66,9 @@ class GroupUse(NamedTuple):
 
 
 class TopicUse(NamedTuple):
-    """The use of a topic.
+    """How a topic is used.
 
-    `messages` counts all messages in its queues, including finished ones.
+    `messages` is the number of messages in its queues, including finished ones.
     """
 
     topic: Topic
@@ -82,13 +82,13 @@ class TopicUse(NamedTuple):
 
     @property
     def unfinished(self) -> int:
-        """Number of unfinished messages, each counted for every group that needs it."""
+        """Number of unfinished messages, each counted once for every group that needs it."""
         counts = [one.unfinished for one in self.groups]
         return sum(counts) if counts else self.messages
 
 
 class TopicChange(NamedTuple):
-    """The result of a topic change, with the use of the topic before."""
+    """The result of a topic change, and the topic's use before the change."""
 
     use: TopicUse
     topic: Topic
@@ -116,7 +116,7 @@ class TopicChanges:
         self._transactions, self._schedules, self._retention = transactions, schedules, retention
 
     def describe_use(self, name: str) -> TopicUse:
-        """Return the use of a topic. Raise `TopicNotFound`."""
+        """Return how a topic is used. Raise `TopicNotFound`."""
         topic = self._topics.get(name)
         return TopicUse(
             topic,
@@ -147,9 +147,9 @@ class TopicChanges:
         """Change a topic's type, number of queues, or retention. None leaves a setting unchanged.
 
         The retention is in milliseconds, and 0 disables it. Messages older than a new retention are discarded
-        immediately, but unfinished ones only if `discard` is true. Raise `TopicNotFound`, `IllegalTopic`,
-        `ClientMistake` if the change is never permitted, `TopicInUse` if the use of the topic prevents it, or
-        `VersionNotFinalized` if older nodes of the cluster do not support a retention.
+        immediately. Unfinished messages are discarded only if `discard` is true. Raise `TopicNotFound`,
+        `IllegalTopic`, `ClientMistake` if the change is never allowed, `TopicInUse` if the topic's use
+        prevents it, or `VersionNotFinalized` if older nodes in the cluster do not support a retention.
         """
         require_alterable_topic(name)
         use = self.describe_use(name)
@@ -186,7 +186,7 @@ class TopicChanges:
         return TopicChange(use, use.topic, self._purge_queues(use.topic, now_ms))
 
     def hold(self, name: str, reason: str, now_ms: int) -> TopicChange:
-        """Hold the topic's timers when they become due, until `release` is called.
+        """Hold the timers of a topic as they become due, until `release` is called.
 
         This includes timers already set. Raise `TopicNotFound`, `IllegalTopic`, `HoldConflict` if the timers
         are already held, or `VersionNotFinalized`.
@@ -202,7 +202,7 @@ class TopicChanges:
         return TopicChange(use, topic, topic.durable_at)
 
     def release(self, name: str, per_second: int, now_ms: int) -> TopicChange:
-        """Deliver up to `per_second` held timers of a topic per second, or all at once if 0.
+        """Deliver up to `per_second` held timers of a topic per second. If it is 0, deliver all at once.
 
         During a release, change its rate. Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` if the rate
         is out of range, or `HoldConflict` if no timers are held.
@@ -259,7 +259,7 @@ class TopicChanges:
         ]
 
     def _is_being_stored(self, name: str) -> bool:
-        """Return whether the topic has messages or half messages that are not durable yet."""
+        """Return whether the topic has messages or half messages that are not yet durable."""
         for one in self._store.unflushed():
             halves = (fact.topic for fact in one.facts if isinstance(fact, HalfStored))
             if name in (*one.topics(), *halves):
@@ -279,7 +279,7 @@ class TopicChanges:
         return GroupUse(group, unfinished, self._dead_letters.count_open(group).count)
 
     def _check_type(self, use: TopicUse, message_type: MessageType) -> None:
-        """Raise `ClientMistake` or `TopicInUse` if the topic cannot change to this type."""
+        """Raise `ClientMistake` or `TopicInUse` if the topic cannot be changed to this type."""
         old, name = use.topic.message_type, use.topic.name
         if message_type is old:
             return
@@ -294,7 +294,7 @@ class TopicChanges:
 
 
 def _check_queues(use: TopicUse, wanted: Topic) -> None:
-    """Raise `ClientMistake` or `TopicInUse` if the number of queues cannot change as requested."""
+    """Raise `ClientMistake` or `TopicInUse` if the number of queues cannot be changed as requested."""
     name, old, new = wanted.name, use.topic.queue_count, wanted.queue_count
     if new == old:
         return
@@ -350,7 +350,7 @@ def _check_unfinished(use: TopicUse, verb: str, *, discard: bool) -> None:
 
 
 def _messages(count: int, topic: str) -> str:
-    """Return a count of messages with its verb, such as "1 message of 't' is"."""
+    """Return a count of messages followed by its verb, such as "1 message of 't' is"."""
     return f"{_counted(count, 'message')} of {topic!r} {'is' if count == 1 else 'are'}"
 
 
@@ -359,7 +359,7 @@ def _counted(count: int, noun: str, nouns: str = "") -> str:
 
 
 def _groups_of(use: TopicUse) -> str:
-    """List the groups with unfinished messages for an error message."""
+    """List the groups with unfinished messages, for an error message."""
     behind = [f"{one.group} ({one.unfinished:,})" for one in use.groups if one.unfinished]
     more = f" and {len(behind) - _NAMES_MAX} more" if len(behind) > _NAMES_MAX else ""
     return ", ".join(behind[:_NAMES_MAX]) + more if behind else "no group receives it"

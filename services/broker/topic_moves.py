@@ -1,4 +1,4 @@
-"""Moves single messages from one topic to another, for an operator's task (`live/bulk/move_tasks.py`).
+"""Moves individual messages from one topic to another for an operator task (`live/bulk/move_tasks.py`).
 
     unfinished message --copy--> target --same call--> finished for each group of the source topic
                                                        (no groups: first offset of the queue advanced)
@@ -6,17 +6,18 @@
 1. A message is moved if a group that receives the source topic has not finished it, or if no group receives
    the source topic. Every group that receives the target topic then receives the copy, even if the group had
    finished the message in the source topic.
-2. The copy has the same id, keys, tag, and properties as the message. The property `TW_REDRIVE_OF` contains
-   the topic, queue, and offset of the message, and `TW_ORIGIN_TOPIC` contains the name of its original topic.
+2. The copy has the same id, keys, tag, and properties as the original message. The property `TW_REDRIVE_OF`
+   contains the topic, queue, and offset of the message, and `TW_ORIGIN_TOPIC` contains the name of the
+   message's original topic.
 3. The copy is appended to the log before the record that finishes the message. After a crash, the log may
    therefore contain only the copy. In this case, the next move finds the copy by its id and `TW_REDRIVE_OF`,
    and does not append a second copy.
-4. A message is not moved if a consumer holds the message or another message of the same message group
-   (`LEASED`). A message that waits for its next attempt after a failure is moved, and its lease ends. The
-   messages of a message group are moved in order to a single queue.
+4. A message is not moved if a consumer holds it or another message in the same message group (`LEASED`). A
+   message waiting for its next attempt after a failure is moved, which ends its lease. The messages of a
+   message group are moved to a single queue, in order.
 
 Cost: one key index lookup, one record read, and one append per move. Weak spot: an existing copy is not found
-if the message has no id, or if the target topic has more than `SAME_ID_READ_MAX` later messages with the same
+if the message has no id, or if more than `SAME_ID_READ_MAX` later messages in the target topic have the same
 id.
 """
 
@@ -66,7 +67,7 @@ class MovableMessage(NamedTuple):
 
 
 class MovePage(NamedTuple):
-    """A page of a queue's unfinished messages by offset.
+    """A page of a queue's unfinished messages in offset order.
 
     `after` is the next offset to read, or None on the last page.
     """
@@ -83,7 +84,7 @@ class MoveResult(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A message that can be moved, and the keys of the groups that have not finished it."""
+    """A movable message, and the keys of the groups that have not finished it."""
 
     record: Record
     message_group: str
@@ -114,7 +115,7 @@ class TopicMoves:
             self._check_groups(source)
 
     def read_page(self, source: str, queue_id: int, first: int, end_offset: int, count_max: int) -> MovePage:
-        """Return unfinished messages of a queue from the queue offset `first` on.
+        """Return unfinished messages of a queue, starting at the queue offset `first`.
 
         Messages at or above the log offset `end_offset` are excluded. The page has up to `count_max`
         messages, or fewer if they are large. Raise `StoreDamaged` if the queue is damaged.
@@ -139,7 +140,7 @@ class TopicMoves:
         return MovePage(found, None)
 
     def move(self, source: str, queue_id: int, queue_offset: int, target: str, now_ms: int) -> MoveResult:
-        """Move an unfinished and unleased message to the end of a queue of `target`.
+        """Move an unfinished message that is not leased to the end of a queue of `target`.
 
         Raise `DiskFull` if new messages are refused, `TopicNotFound` if a topic does not exist, `TopicInUse`
         if earlier messages must be moved first, or `MessageTypeConflict` if the target does not accept the
@@ -170,10 +171,10 @@ class TopicMoves:
         return MoveResult(MOVED, durable_at)
 
     def verdict(self, source: str, queue_id: int, queue_offset: int, target: str, *, is_behind: bool) -> str:
-        """Return the verdict of a move, without moving the message. The arguments are those of `move`.
+        """Return the verdict for a move without moving the message. The arguments are those of `move`.
 
-        `is_behind` specifies whether an earlier message of the queue stays. Whether the disk is full is not
-        checked.
+        `is_behind` specifies whether an earlier message remains in the queue. The method does not check for a
+        full disk.
         """
         if is_behind and not self._groups.groups_of(source):
             raise _prefix_error(source)
@@ -181,7 +182,7 @@ class TopicMoves:
         return found if isinstance(found, str) else MOVED
 
     def _find(self, source: str, queue_id: int, queue_offset: int, topic: Topic) -> _Found | str:
-        """Find a message that can be moved to a topic, or return the verdict that it stays."""
+        """Find a message that can be moved to a topic, or return the verdict if it cannot be moved."""
         queue = self._store.dispatch.find_queue(source, queue_id)
         keys = [GroupQueue(group, source, queue_id) for group in self._groups.groups_of(source)]
         opened = [key for key in keys if not self._groups.peek_in_flight(key).offsets.is_done(queue_offset)]
@@ -221,16 +222,16 @@ class TopicMoves:
         return False
 
     def _open_from(self, source: str, queue_id: int, offset: int, queue: ConsumeQueue) -> int:
-        """Return the first offset from `offset` on that a group has not finished.
+        """Return the first offset, starting at `offset`, that some group has not finished.
 
-        Without groups, every offset in the queue is unfinished.
+        If there are no groups, every offset in the queue is unfinished.
         """
         keys = [GroupQueue(group, source, queue_id) for group in self._groups.groups_of(source)]
         opened = [self._groups.peek_in_flight(key).offsets.open_from(offset) for key in keys]
         return min(opened, default=max(offset, queue.min_offset))
 
     def _check_groups(self, source: str) -> None:
-        """Raise `TopicInUse` if the topic has no groups, so that messages must be moved in order."""
+        """Raise `TopicInUse` if the topic has no groups, because messages must then be moved in order."""
         if not self._groups.groups_of(source):
             raise TopicInUse(
                 f"No group receives {source!r}, so its messages are moved from the oldest on, all of them: "
@@ -238,7 +239,7 @@ class TopicMoves:
             )
 
     def _check_prefix(self, source: str, queue: ConsumeQueue, queue_offset: int) -> None:
-        """Raise `TopicInUse` if the move would discard readable messages below `queue_offset`."""
+        """Raise `TopicInUse` if moving the message would discard readable messages below `queue_offset`."""
         offset = queue.min_offset
         while offset < queue_offset:
             entry = queue.entry(offset)
@@ -255,7 +256,7 @@ def _prefix_error(source: str) -> TopicInUse:
 
 
 def _check_type(topic: Topic, message_group: str) -> None:
-    """Raise `MessageTypeConflict` if the topic type does not fit the message group or its absence."""
+    """Raise `MessageTypeConflict` if a message group is missing or not allowed for the topic type."""
     name, taken = topic.name, topic.message_type
     if taken is not MessageType.MIXED and (taken is MessageType.FIFO) != bool(message_group):
         which = f"of the message group {message_group!r}" if message_group else "of no message group"

@@ -1,14 +1,14 @@
-"""Topic retention: advances the first offset of each queue past expired messages.
+"""Topic retention, which advances the first offset of each queue past expired messages.
 
     `begin` (every `housekeeping_ms`) -> batch of queues -> `LogCut` of expired messages -> next tick -> ...
 
 1. All topics share the log, so a topic retention shorter than the log retention frees no disk space. Expired
-   messages are no longer delivered, but can be found by id until log retention deletes their segments. A
-   topic retention longer than the log retention has no effect.
-2. A message's age is measured from its store time. It is discarded within `housekeeping_ms` milliseconds
-   after it exceeds the retention, and never earlier.
+   messages are no longer delivered, but can still be found by id until log retention deletes their segments.
+   A topic retention longer than the log retention has no effect.
+2. A message's age is measured from its store time. A message is discarded within `housekeeping_ms`
+   milliseconds after its age exceeds the retention, and never before.
 3. Messages expire even if groups have not finished them. The cut record contains each group's number of
-   unfinished messages, which count as missed (`services.broker.groups.missed_messages`).
+   unfinished messages, which are counted as missed (`services.broker.groups.missed_messages`).
 
 Cost: one record read per queue of a topic with a retention, and about 20 more if messages have expired. Each
 tick checks up to `QUEUES_MAX` queues.
@@ -42,7 +42,7 @@ class ExpiredMessages(NamedTuple):
 
 
 class QueueAdvance(NamedTuple):
-    """A queue that is to begin at `offset` instead of `first`."""
+    """A queue whose first offset advances from `first` to `offset`."""
 
     topic: str
     queue_id: int
@@ -66,7 +66,7 @@ class TopicRetention:
         return bool(self._remaining)
 
     def begin(self) -> None:
-        """Begin a check of all topics with a retention, unless one is running."""
+        """Begin a check of all topics with a retention, unless a check is running."""
         if self._remaining:
             return
         for name in self._topics.with_retention:
@@ -75,7 +75,7 @@ class TopicRetention:
             self._remaining += ((name, queue_id) for queue_id, _ in queues)
 
     def advance(self, now_ms: int) -> None:
-        """Check some queues. Append a record if any of them begins later."""
+        """Check some queues. Append a record if any first offset advances."""
         rises = list[QueueAdvance]()
         for _ in range(min(QUEUES_MAX, len(self._remaining))):
             name, queue_id = self._remaining.popleft()
@@ -84,12 +84,12 @@ class TopicRetention:
         self.cut(rises, now_ms)
 
     def find_expired(self, topic: Topic, now_ms: int) -> list[QueueAdvance]:
-        """Return the queues of a topic that begin later under its retention."""
+        """Return the queues whose first offset advances under the topic's retention."""
         queues = self._store.dispatch.queues_of(topic.name, topic.queue_count)
         return list(self._rises(topic, [queue_id for queue_id, _ in queues], now_ms))
 
     def count(self, rises: Iterable[QueueAdvance]) -> ExpiredMessages:
-        """Count the messages that queues lose if they begin later."""
+        """Count the messages lost by queues whose first offset advances."""
         messages = unfinished = 0
         for topic, queue_id, first, offset in rises:
             messages += offset - first
@@ -100,7 +100,7 @@ class TopicRetention:
         return ExpiredMessages(messages, unfinished)
 
     def cut(self, rises: Iterable[QueueAdvance], now_ms: int) -> int:
-        """Let queues begin later. Return the log offset that must be durable, or 0 without queues."""
+        """Let queues begin later. Return the log offset that must be durable, or 0 if there are no queues."""
         queues, places = list[tuple[str, int, int]](), list[int]()
         for topic, queue_id, _, offset in rises:
             queues.append((topic, queue_id, offset))
@@ -108,7 +108,7 @@ class TopicRetention:
         return self._housekeeping.advance_queues(queues, places, now_ms) if queues else 0
 
     def _rises(self, topic: Topic, queue_ids: Iterable[int], now_ms: int) -> Iterator[QueueAdvance]:
-        """Yield the queues that begin later. A queue with a damaged file waits for its rebuild."""
+        """Yield the queues to be advanced. A queue with a damaged file is skipped until the rebuild."""
         since_ms = now_ms - topic.retention_ms
         for queue_id in queue_ids if topic.retention_ms else ():
             if self._store.dispatch.is_unrecorded(topic.name, queue_id):

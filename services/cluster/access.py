@@ -1,15 +1,15 @@
-"""The client settings files for `tidewheel` commands, which each node writes to its store.
+"""Client settings files for `tidewheel` commands. Each node writes them to its store.
 
 The file `STORE/access/tidewheel.toml` has two main settings. `http` lists the addresses of all nodes,
-starting with this one, and `http_ca` names the file `nodes.pem`. The file `STORE/access/nodes.pem` contains
+starting with this node, and `http_ca` names the file `nodes.pem`. The file `STORE/access/nodes.pem` contains
 the node certificates from the shared log.
 
 Node certificates are self-signed, so other machines do not trust them by default. Nodes trust the
-certificates in the shared log (`peers`), and commands trust those in `nodes.pem`. The files are identical on
-all nodes except for the order of the addresses. They contain no secrets and can be copied to other machines.
-The settings refer to the token file by path, so use the same path on all nodes.
+certificates in the shared log (`peers`), whereas commands trust those in `nodes.pem`. The files are identical
+on all nodes except for the order of the addresses. They contain no secrets and can be copied to other
+machines. The settings specify the path to the token file, so use the same path on all nodes.
 
-Weak spot: other nodes do not list a follower until that follower has announced its copy.
+Weak spot: other nodes do not list a follower until it has announced its copy.
 """
 
 from __future__ import annotations

@@ -3,29 +3,29 @@
 This module performs no I/O. The accepted end is the log offset up to which a copy contains accepted history.
 The `evidence` file (`services.cluster.evidence_file`) stores the accepted end, the chain at that offset, and
 the last applied leader record. With this evidence, a node can detect that the engine has lost records or was
-restored from a backup. The bytes after the checkpoint stay on disk until the node has read the shared log
-past the evidence without contradiction.
+restored from a backup. The bytes after the checkpoint stay on disk until the node has read past the evidence
+in the shared log without finding a contradiction.
 
     state      meaning                                       transition
     OPEN       the fold has not reached the evidence         AGREED, or HALT, when the evidence record is read
     AGREED     no record of the copy is lost in the log      -
 
-Before a node reads on, `sharedlog.witness` looks up the evidence record in the engine. If the record is still
-missing or different after `witness.LOST_MS`, the node halts.
+Before a node continues, `sharedlog.witness` looks up the evidence record in the engine. If the record is
+still missing or still differs after `witness.LOST_MS`, the node halts.
 
-Each accepted flush is compared with the bytes at the same offset on disk (`FLUSH_VERDICTS`):
+Each accepted flush is compared with the bytes on disk at the same offset (`FLUSH_VERDICTS`):
 
     on disk              below the accepted end                at or above the accepted end
     identical bytes      advance                               advance
     no valid record      write: lost in a power failure        cut: no flush ended there
     different record     HALT: the histories differ            set aside, then cut: never accepted
 
-The state is set when the fold has applied or skipped the evidence record (`CopyProof.check_fold`):
+The state is set once the fold has applied or skipped the evidence record (`CopyProof.check_fold`):
 
     same record, end and chain     AGREED
     anything else                  HALT
 
-In the state OPEN, a node must not lead or write new evidence. A node's copy may be replaced only if the
+In the state OPEN, a node must neither lead nor write new evidence. A node's copy may be replaced only if the
 replacement covers the evidence (`REPLACEMENT_VERDICTS`). The replacement is another node's copy or the whole
 shared log:
 
@@ -38,8 +38,8 @@ shared log:
                                      -                       any other         refuse
 
 Cost: a few comparisons per record, and one disk read per flush after a checkpoint. Weak spot: after a power
-failure, the evidence may be about one second old, or its accepted end may lie beyond the log end
-(`evidence_file`). A loss of records from that last second cannot be detected.
+failure, the evidence may be about one second old, or its accepted end may be beyond the end of the log
+(`evidence_file`). If records from that last second are lost, this cannot be detected.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Evidence(NamedTuple):
 
 
 class ProofState(Enum):
-    """Whether the evidence in a copy agrees with the shared log."""
+    """Whether the evidence for a copy agrees with the shared log."""
 
     OPEN = "open"
     AGREED = "agreed"
@@ -105,7 +105,7 @@ class ChainComparison(Enum):
 
 
 class EvidenceVerdict(Enum):
-    """What a node does after a comparison with the evidence."""
+    """A node's reaction to a comparison with the evidence."""
 
     ADVANCE = "advance"
     WRITE = "write"
@@ -137,9 +137,9 @@ REPLACEMENT_VERDICTS: Final = {
 
 
 class FoldProgress(NamedTuple):
-    """The end of a fold's history, the chain at that end, and the offset of the next record.
+    """The end of a `Fold`'s history, the chain at that end, and the offset of the next record.
 
-    `last` is the offset and the CRC-32 of the last applied record, or None if there is none.
+    `last` contains the offset and CRC-32 of the last applied record, or is None if there is none.
     """
 
     end: int
@@ -151,9 +151,9 @@ class FoldProgress(NamedTuple):
 class CopyProof:
     """The evidence for a node's copy, and whether it agrees with the shared log.
 
-    `claimed` is the stored evidence, and `checkpoint` is the progress of the fold at the checkpoint. `trace`
-    is the result of comparing the evidence with the fold. Evidence of another cluster, such as the one before
-    a restore, is ignored. Raise `Halted` if the checkpoint belongs to another history.
+    `claimed` is the stored evidence, and `checkpoint` is the progress of the `Fold` at the checkpoint.
+    `trace` is the result of comparing the evidence with the `Fold`. Evidence from another cluster, such as
+    the one before a restore, is ignored. Raise `Halted` if the checkpoint belongs to a different history.
     """
 
     def __init__(
@@ -175,7 +175,7 @@ class CopyProof:
         return 0 if self.claimed is None else self.claimed.end
 
     def verdict_at(self, in_place: DiskComparison, offset: int) -> EvidenceVerdict:
-        """Return the verdict at `offset`, the first difference between an accepted flush and the log files.
+        """Return the verdict for `offset`, where an accepted flush and the log files first differ.
 
         Raise `Halted` if the copy and the shared log have different histories.
         """
@@ -188,10 +188,10 @@ class CopyProof:
         return verdict
 
     def check_fold(self, read: FoldProgress) -> None:
-        """Compare the fold with the evidence. Raise `Halted` if they contradict each other.
+        """Compare the `Fold` with the evidence. Raise `Halted` if they contradict each other.
 
-        Call this method after each applied record. If no records are lost, the fold matches the evidence as
-        soon as it has applied the evidence record.
+        Call this method after applying each record. If no records have been lost, the fold matches the
+        evidence once it has applied the evidence record.
         """
         claimed = self.claimed
         if self.state is ProofState.AGREED or claimed is None or _is_before(read, claimed):
@@ -205,7 +205,7 @@ class CopyProof:
     def new_evidence(self, epoch: int, end: int, chain: int, led: tuple[int, int] | None) -> Evidence | None:
         """Return new evidence for a copy with all bytes up to `end`, or None if nothing has changed.
 
-        `led` is the offset and the CRC-32 of the newest leader record in the fold.
+        `led` contains the offset and CRC-32 of the newest leader record in the `Fold`.
         """
         if self.state is ProofState.OPEN or led is None:
             return None
@@ -230,12 +230,12 @@ class CopyProof:
 
 
 def _is_before(read: FoldProgress, claimed: Evidence) -> bool:
-    """Return whether the fold has not read the evidence record yet."""
+    """Return whether the `Fold` has not yet read the evidence record."""
     return read.next_offset <= claimed.record
 
 
 def compare_chain(fold: Fold, claimed: Evidence | None) -> ChainComparison:
-    """Compare the evidence with the history of a fold restored from a checkpoint."""
+    """Compare the evidence with the history of a `Fold` restored from a checkpoint."""
     if claimed is None or fold.next_offset <= claimed.record:
         return ChainComparison.NOT_READ
     if fold.end < claimed.end:

@@ -16,22 +16,22 @@ are big-endian:
     68     4      CRC-32 of the preceding 68 bytes
 
 Rules
-1. All nodes write a slot after each accepted flush or BEAT record. The log files must already contain all
+1. Every node writes a slot after each accepted flush or BEAT record. The log files must already contain all
    bytes up to `end`. Slot writes are not synced immediately.
-2. Once per second, the node syncs the log files and then the `evidence` file. The last written slot is then
+2. Once per second, the node syncs the log files and then the `evidence` file. The slot written last is then
    durable.
-3. A durable slot is not overwritten until another slot is durable. All writes between two syncs go to the
-   same slot. Writes during a sync go to the third slot. A power failure can therefore damage at most two
+3. A durable slot is not overwritten until another slot has become durable. All writes between two syncs go to
+   the same slot. Writes during a sync go to the third slot. A power failure can therefore damage at most two
    slots.
 4. On opening its copy, a node atomically replaces the file with a synced one, because the last writes of a
    killed process may exist only in the page cache. After a failed sync (`services.cluster.replica`), the node
    reopens its copy.
 
-A process kill loses only the evidence of the current flush. A power failure loses the slot writes of at most
+A process kill loses only the evidence for the current flush. A power failure loses the slot writes of at most
 one second plus the duration of a sync, so the evidence may be out of date. The operating system may also
-write a slot to disk before the log. The accepted end then lies beyond the last valid log record. The node
-rewrites the missing bytes from the shared log, while `cluster restore` reports them as missing. No accepted
-record is lost if the engine retains all of them.
+write a slot to disk before the log. In that case, the accepted end is beyond the last valid log record. The
+node then rewrites the missing bytes from the shared log, whereas `cluster restore` reports them as missing.
+No accepted record is lost if the engine retains all of them.
 
 Cost: one 72-byte write per flush, and two syncs per second. Weak spot: if no slot is valid, the accepted end
 is unknown. The node then halts (`EvidenceDamaged`), and a restore includes all valid log records.
@@ -64,7 +64,7 @@ class EvidenceDamaged(Halted):
 class EvidenceFile:
     """The evidence file on `disk`. `write` and `sync` are thread-safe.
 
-    If `evidence` is given, the constructor replaces the file with one that contains it.
+    If `evidence` is given, the constructor replaces the file with a new one that contains it.
     """
 
     def __init__(self, disk: Disk, evidence: Evidence | None, number: int = 0) -> None:
@@ -103,7 +103,7 @@ class EvidenceFile:
             self.written = evidence
 
     def sync(self) -> None:
-        """Sync the file if it has been written since the last sync.
+        """Sync the file if it has been written to since the last sync.
 
         Raise `SyncFailed` if the sync fails. The caller must then reopen the file.
         """

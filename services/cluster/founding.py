@@ -1,4 +1,4 @@
-"""Creates a cluster from a standalone broker's store, or from a node's store after the loss of a cluster.
+"""Creates a cluster from a standalone broker's store, or from a node's store after a cluster has been lost.
 
     log end of the store    --> GENESIS record in the shared log
     store                   --> store of the first node
@@ -9,17 +9,18 @@ first node's store contains the data before this offset, so all other nodes must
 
 The command `create --from` uses a standalone broker's whole store. The command `restore` uses a node's store
 (`RemainingData`). The restored cluster contains all valid records up to the accepted end in the evidence. If
-the evidence is damaged or missing, it contains all valid records in the store. Damaged records and all
-records accepted after the end of the restored data are lost. To confirm the loss, the operator passes the
-offset and the number of damaged bytes from the error message (`LossNotAccepted`). The damaged bytes stay on
-disk (`holes`), and valid bytes after the offset are set aside (`tail`).
+the evidence is damaged or missing, the cluster contains all valid records in the store. Damaged records are
+lost, and so are all records accepted after the end of the restored data. To confirm the loss, the operator
+specifies the offset and the number of damaged bytes given in the error message (`LossNotAccepted`). The
+damaged bytes stay on disk (`holes`), and valid bytes after the offset are set aside (`tail`).
 
 Rules
 1. The store is written before the shared log, and the node name is written last. If the process is killed
-   first, the store remains a standalone broker's store. An empty shared log does not count as a cluster.
+   before then, the store remains a standalone broker's store. An empty shared log is not considered a
+   cluster.
 2. The cluster's first epoch is at least the epoch in the store, so receipt handles stay unambiguous.
-3. A pending copy from another node (`copies.transfer`) replaces the store if the replacement has begun, or if
-   the copy is at least as long as the store. A shorter copy is deleted. A pending `cluster refetch` is
+3. A pending copy from another node (`copies.transfer`) replaces the store if it has already begun to do so,
+   or if it is at least as long as the store. A shorter copy is deleted. A pending `cluster refetch` is
    cancelled, because no copy may replace a restored store.
 
 Cost: `restore` reads the whole log. Weak spot: without evidence, a restore may include records that the
@@ -78,8 +79,8 @@ class RemainingData(NamedTuple):
     All positions are CommitLog offsets. A restore includes all valid records up to `end`. It excludes the
     ranges in `damaged` and the valid bytes from `end` to `beyond_end`. `checkpoint` is the offset of the
     newest checkpoint. The cluster is known to have accepted the log up to `accepted_end`. If there is no
-    usable evidence, `unproven` states why. The cluster may then have accepted more than `accepted_end`, and a
-    restore includes all valid records.
+    usable evidence, `unproven` states why. In this case, the cluster may have accepted more than
+    `accepted_end`, and a restore includes all valid records.
     """
 
     checkpoint: int
@@ -108,7 +109,7 @@ class RemainingData(NamedTuple):
         return max(0, self.end - self.accepted_end) if self.unproven else 0
 
     def facts(self) -> dict[str, Any]:
-        """Return the figures of a restore as a JSON-serializable dictionary."""
+        """Return statistics about a restore as a JSON-serializable dictionary."""
         return {
             "end_offset": self.end,
             "checkpoint_offset": self.checkpoint,
@@ -185,10 +186,10 @@ def restore_from(
 ) -> RestoredCluster:
     """Create a cluster from the data that remains in a node's store.
 
-    The store becomes that of `node`, by default under the name recorded in the store. Raise `LossNotAccepted`
-    unless `accepted_loss` is the offset after which all records are lost and `accepted_damage` is the number
-    of damaged bytes before it. Raise a `StoreError` if the store cannot be used, or `ClusterExists` if the
-    shared log already contains a cluster.
+    The store becomes that of `node`, which defaults to the name recorded in the store. Raise
+    `LossNotAccepted` unless `accepted_loss` is the offset after which all records are lost, and
+    `accepted_damage` is the number of damaged bytes before that offset. Raise a `StoreError` if the store
+    cannot be used, or `ClusterExists` if the shared log already contains a cluster.
     """
     if not root.exists():
         raise NotAStore(f"{root} does not exist. Give the folder of a stopped node's store.")
@@ -213,7 +214,7 @@ def restore_from(
 
 
 def name_in(root: Path) -> str:
-    """Return the node name in a store. Raise `ConfigurationError` if there is none."""
+    """Return the node name in a store. Raise `ConfigurationError` if the store has none."""
     path = root / layout.CLUSTER
     try:
         return str(json.loads(path.read_text())["node"])
@@ -222,7 +223,7 @@ def name_in(root: Path) -> str:
 
 
 def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_damage: int | None) -> str:
-    """Return a message about confirmed numbers that differ from the store, or ""."""
+    """Return a message about confirmed numbers that differ from the store, or "" if none do."""
     given = []
     if accepted_loss not in (None, left.end):
         given.append(f"--accept-loss-after is {accepted_loss}, and the log ends at {left.end}")
@@ -265,10 +266,10 @@ def lock_store(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
 
 
 def remaining_data(disk: Disk) -> RemainingData:
-    """Return the valid records in a node's store that are known to be accepted.
+    """Return the valid records in a node's store that are known to have been accepted.
 
-    Without usable evidence, return all valid records. Reads the whole log. Raise a `StoreError` if the store
-    cannot be used, or OSError if the disk fails.
+    If there is no usable evidence, return all valid records. Reads the whole log. Raise a `StoreError` if the
+    store cannot be used, or OSError if the disk fails.
     """
     checkpoint, published = newest_checkpoint(disk), layout.published(disk)
     seen, epoch, unproven = max(published.offset, published.accepted_offset), published.epoch, ""
@@ -296,7 +297,7 @@ def remaining_data(disk: Disk) -> RemainingData:
 
 
 def _finish_copy(disk: Disk) -> None:
-    """Install a pending copy if installation has begun or the copy is as long as the store."""
+    """Install a pending copy if its installation has begun or it is at least as long as the store."""
     copy_end = transfer.pending_copy_end(disk)
     if transfer.is_moving(disk) or 0 <= copy_end >= remaining_data(disk).end:
         transfer.install_copy(disk)
@@ -305,8 +306,8 @@ def _finish_copy(disk: Disk) -> None:
 def recover_remaining_data(disk: Disk, left: RemainingData, shared: SharedPart, now_ms: int) -> Broker:
     """Recover a store from its remaining data.
 
-    The log is cut after this data, and the damage is recorded in `holes`. Raise a `StoreError` if the store
-    cannot be used, or OSError if the disk fails.
+    The log is truncated after this data, and the damage is recorded in `holes`. Raise a `StoreError` if the
+    store cannot be used, or OSError if the disk fails.
     """
     settings = BrokerSettings(segment_bytes=store_format.open_format(disk, 0).segment_bytes)
     Tail(disk, settings.segment_bytes, left.checkpoint).cut_at(left.end, left.beyond_end)
@@ -325,10 +326,10 @@ def _scan_sound_records(disk: Disk, segment_bytes: int, until: int) -> tuple[int
 
 
 def _missing_first_bytes(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> list[Damage]:
-    """Return, as damage, the bytes at the log start that are missing but not deleted by retention.
+    """Return, as damage, the bytes missing at the log start that retention has not deleted.
 
     The checkpoint and later retention records show what retention has deleted. If a power failure lost the
-    retention record but not the deletion, the deleted bytes count as damage.
+    retention record but not the deletion, the deleted bytes are reported as damage.
     """
     start, first = snapshot.newest(disk), min(layout.segment_offsets(disk), default=end)
     deleted_to = 0

@@ -1,25 +1,25 @@
 """The `holes` file, which lists the damage in the log and in keep files that an operator has accepted.
 
-A restore (`cluster restore`) keeps the valid records after damaged ones. The damaged bytes stay on disk, and
-the broker skips them like any other damage (docs/damage.md). The `holes` file distinguishes accepted damage
-from new damage. On new damage, a node fetches another node's copy. This cannot repair a hole, because no node
-has the missing bytes.
+A restore (`cluster restore`) keeps valid records that follow damaged records. The damaged bytes stay on disk,
+and the broker skips them like any other damage (docs/damage.md). The `holes` file distinguishes accepted
+damage from new damage. If new damage occurs, a node fetches another node's copy. This cannot repair a hole,
+because no node has the missing bytes.
 
 The file contains a JSON object, a line feed, and the CRC-32 of the JSON as 8 hex digits. The field `log` is a
-list of [first offset, end offset] pairs in ascending order and without overlaps. The field `keep` is the
-number of damaged bytes in keep files.
+list of non-overlapping [first offset, end offset] pairs in ascending order. The field `keep` is the number of
+damaged bytes in keep files.
 
 Rules
 1. Only a restore writes the `holes` file, before creating the new cluster. Every copy of the store includes
    it.
 2. Damage outside the holes makes the copy unusable.
 3. A failed read reports only one damaged location, which may be a gap that a hole has left in a queue. The
-   node therefore scans the whole segment before treating the copy as damaged.
+   node therefore scans the whole segment before it considers the copy damaged.
 
-Cost: a small file is read when a store is opened or copied, and one segment is scanned per damaged location.
-Weak spot: if a store has holes, lost timers or half messages are reported, but the node fetches no copy. This
-also applies to a timer file damaged on this node. A damaged `holes` file is treated as empty, so the node
-then needs another node's copy or another restore.
+Cost: a small file is read whenever a store is opened or copied, and one segment is scanned for each damaged
+location. Weak spot: if a store has holes, lost timers or half messages are reported, but the node fetches no
+copy. The same applies if a timer file is damaged on this node. A damaged `holes` file is treated as empty, so
+the node then needs another node's copy or another restore.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from commitlog.recovery import Damage, LogScan
 
 
 class Holes(NamedTuple):
-    """The accepted damage: log ranges in ascending order, and damaged bytes in keep files."""
+    """The accepted damage: ascending log ranges, and the number of damaged bytes in keep files."""
 
     log: tuple[Damage, ...] = ()
     keep_bytes: int = 0
@@ -49,7 +49,7 @@ class Holes(NamedTuple):
 def read(disk: Disk) -> Holes:
     """Return the accepted damage in a store. Raise OSError if the file cannot be read.
 
-    If the `holes` file is missing or damaged, the result is empty.
+    If the `holes` file is missing or damaged, return an empty `Holes`.
     """
     size = disk.size(layout.HOLES)
     content, _, crc = disk.read(layout.HOLES, 0, max(0, size)).partition(b"\n")
@@ -79,7 +79,7 @@ def write(disk: Disk, holes: Holes) -> None:
 
 
 def fill_missing_segments(disk: Disk, segment_bytes: int, damaged: Iterable[Damage]) -> None:
-    """Create zero-filled log segments where segments are missing in the damaged ranges.
+    """Create zero-filled log segments to replace missing segments in the damaged ranges.
 
     Raise OSError if the disk fails.
     """
@@ -113,8 +113,8 @@ def join_ranges(damaged: Iterable[Damage]) -> list[Damage]:
 def damage_outside_holes(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
     """Return the log damage between `since` and `end` that is outside the holes.
 
-    If no record begins at `since`, because the offset is from a different history, the whole segment is
-    scanned. Raise a `StoreError` if the log cannot be scanned, or OSError if the disk fails.
+    If no record starts at `since`, because the offset belongs to a different history, scan the whole segment.
+    Raise a `StoreError` if the log cannot be scanned, or OSError if the disk fails.
     """
     offsets = layout.segment_offsets(disk)  # retention may have deleted the segment that contains `since`
     begins_at = max((one for one in offsets if one <= since), default=min(offsets, default=0))

@@ -1,11 +1,11 @@
-"""Checks that all nodes use the same key for user secrets, so that every leader can decrypt them.
+"""Checks that all nodes use the same key for user secrets, so that any leader can decrypt them.
 
 An EPOCH record contains the id of the leader's key (`services.auth.vault.id_of`). The id reveals nothing
-about the key. The key id of a node without a key is "". A node whose key differs from the last leader's key
+about the key. The key id of a node without a key is "". A node whose key differs from that of the last leader
 halts before it becomes a candidate.
 
-To change the key of a cluster, or to add the first key, stop all nodes and start the last leader first. Only
-the last leader can start with a new key.
+To change the key of a cluster or add a key for the first time, stop all nodes and start the last leader
+first. Only the last leader can start with a new key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from services.cluster.errors import KeyMismatch
 
 
 def check_key(node: str, key: str, epoch: int, leads: Mapping[str, Any]) -> None:
-    """Raise `KeyMismatch` if the key id of `node` differs from the one in `leads`.
+    """Raise `KeyMismatch` if the key id of `node` differs from the key id in `leads`.
 
     `leads` contains the facts of the last EPOCH record.
     """

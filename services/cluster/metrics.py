@@ -47,7 +47,7 @@ class ClusterMetrics(Collector):
         return self._unanswered.sentence or self._node.refusal
 
     def warnings(self) -> list[str]:
-        """Return the warnings for the response of `/readyz`."""
+        """Return the warnings for the response to `/readyz`."""
         node = self._node
         clock, reopened = node.clocks.engine_clock_warning(), node.election.reopened
         own = [f"this node's copy was opened again, and is behind: {reopened}"] if reopened else []
@@ -111,7 +111,7 @@ class ClusterMetrics(Collector):
         yield _gauge("engine_unanswered_seconds", unanswered, self._unanswered.seconds)
 
     def _lag_metrics(self, view: dict[str, Any]) -> Iterator[Metric]:
-        """Yield metrics for the lag, clock, fitness and last takeover."""
+        """Yield metrics for the lag, clock, fitness, and most recent takeover."""
         yield _gauge(
             "lag_records", "Records of the shared log that the node has not read.", view["lag_records"]
         )
@@ -139,7 +139,7 @@ class ClusterMetrics(Collector):
             yield last_takeover
 
     def _scrub_metrics(self) -> Iterator[Metric]:
-        """On a leader, yield the number of log faults and the age of each scrub pass."""
+        """On the leader, yield the number of log faults and the age of each scrub pass."""
         if (found := self._scrubbing.view()) is None:
             return
         faults = "Places at which the shared log has lost, doubled or changed records."
@@ -149,7 +149,7 @@ class ClusterMetrics(Collector):
             yield _gauge(f"log_{kind}_age_seconds", help_text, found[f"{kind}_ms_ago"] / 1000)
 
     def _follower_metrics(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
-        """Yield each follower's lag in bytes and seconds. On a follower, there are no samples."""
+        """Yield each follower's lag in bytes and seconds. Followers have no such samples."""
         lag_bytes = GaugeMetricFamily(
             "tidewheel_cluster_follower_lag_bytes",
             "What the leader's log has and a follower has not, as far as it has told.",

@@ -5,16 +5,17 @@
     operator, process, core --command, failure, request for a proof--> election
 
 Rules
-1. The election (`services.cluster.election.machine`) makes all decisions and runs in the event loop.
+1. The election (`services.cluster.election.machine`) makes all decisions and runs on the event loop.
    `handle_input` passes one input to the election.
-2. Engine and disk actions run in worker threads (`services.cluster.actions`). Worker threads own the core on
+2. Engine and disk actions run in worker threads (`services.cluster.node_actions`). Worker threads own the
+   core on
 a
    follower, and the event loop owns it on the leader (`services.cluster.leading.lead`).
-3. Checks, complaints, BEAT appends, client probes, and reports to the leader run as concurrent tasks. On a
-   change to any role except follower or candidate, the node cancels them, because their results would be
-   outdated.
+3. Checks, complaints, BEAT appends, client probes, and reports to the leader run as concurrent tasks. When
+   its role changes to anything except follower or candidate, the node cancels these tasks, because their
+   results would be outdated.
 4. Action errors that the election does not handle, and all other unexpected exceptions, are internal errors.
-   An internal error ends `run`, and thus the process.
+   An internal error ends `run`, which ends the process.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ Result = TypeVar("Result")
 
 
 class Takeover(NamedTuple):
-    """When (in milliseconds since the Unix epoch) and why this node became the leader."""
+    """When this node became the leader (in milliseconds since the Unix epoch), and why."""
 
     at_ms: int
     why: str
@@ -66,8 +67,8 @@ class Takeover(NamedTuple):
 class ClusterNode:
     """A cluster node.
 
-    `me` describes the node in its EPOCH records, `read_identity` returns its current certificate, and `clock`
-    returns the wall-clock time in milliseconds.
+    `me` describes the node in its EPOCH records, `read_identity` returns the node's current certificate, and
+    `clock` returns the wall-clock time in milliseconds.
     """
 
     def __init__(
@@ -314,8 +315,8 @@ class ClusterNode:
     def known_leader(self) -> Member | None:
         """The leader of the cluster, or None if unknown.
 
-        Also None if the shared log names this node but the node does not serve clients, for example after a
-        restart.
+        It is also None if the shared log names this node but the node is not serving clients, for example
+        after a restart.
         """
         return self.election.leadership.leader_unless_own(leads=self.role is Role.LEADING)
 
@@ -354,7 +355,7 @@ class ClusterNode:
 
     @property
     def node_urls(self) -> dict[str, str]:
-        """The HTTP URL of each node, mapped to its PEM certificate. This node comes first.
+        """A mapping of each node's HTTP URL to its PEM certificate. This node comes first.
 
         The certificate is "" if the URL does not use TLS.
         """
@@ -369,7 +370,7 @@ class ClusterNode:
         return {} if replica is None else replica.fold.holdings.all()
 
     def is_followed_by(self, secret: str) -> bool:
-        """Return whether this node leads and `secret` is that of a follower."""
+        """Return whether this node is the leader and `secret` belongs to a follower."""
         return self.leader_term is not None and self.leader_term.is_followed_by(secret)
 
     def record_position(self, node: str, end: int, unfit: str | None) -> None:
@@ -380,8 +381,8 @@ class ClusterNode:
     async def _report_to_leader(self) -> None:
         """Report this node's position to the leader every `followers.REPORT_SECONDS` seconds.
 
-        Failed reports are ignored. Reports use the node's own worker threads, because forwarded requests may
-        occupy all other threads.
+        Failed reports are ignored. Reports use separate worker threads, because forwarded requests may occupy
+        all others.
         """
         while True:
             await asyncio.sleep(followers.REPORT_SECONDS)
@@ -415,7 +416,7 @@ def _noop() -> None:
 
 
 def is_history_lost(error: Exception) -> bool:
-    """Return whether an error shows that the shared log is inconsistent or lost."""
+    """Return whether an error indicates that the shared log is inconsistent or lost."""
     return isinstance(error, (Halted, NoCluster)) and not isinstance(error, VersionUnsupported)
 
 

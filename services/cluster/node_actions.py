@@ -2,10 +2,10 @@
 
 The election decides which action to run. Each method runs one action and returns a result for the election.
 Actions block on engine or disk I/O, so the node runs them in worker threads. Only one action runs at a time,
-but `check_copy_and_disk` and `append_complaint` may run alongside it. The simulation calls the same methods.
+but `check_copy_and_disk` and `append_complaint` may run concurrently. The simulation calls the same methods.
 
 On a follower or candidate, only these actions access the replica. On a leader, the event loop owns it
-(`services.cluster.leading.lead`).
+(`services.cluster.leading.leader_term`).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ CHECKPOINT_RECORDS: Final = 20_000
 
 
 class Clocks(NamedTuple):
-    """A node's wall clock and monotonic clock, in milliseconds."""
+    """A node's wall clock and monotonic clock in milliseconds."""
 
     wall: Callable[[], int]
     monotonic: Callable[[], int]
@@ -86,7 +86,7 @@ class NodeActions:
         """The open replica, or None while a copy replaces it. Set only by the event loop."""
 
     def prepare_action(self, action: ActionType) -> None:
-        """Release the replica if `action` replaces it. Call only from the event loop."""
+        """Release the replica if `action` will replace it. Call only from the event loop."""
         if action in (ActionType.OPEN_REPLICA, ActionType.FETCH_COPY) and self.replica is not None:
             self.witness.record_progress(self.replica.fold)
         if action is ActionType.FETCH_COPY:
@@ -107,7 +107,7 @@ class NodeActions:
         return self.replica
 
     def unreadable(self, error: Exception) -> Unreadable | None:
-        """Return the unreadable record that caused `error`, or None. Call only from the event loop."""
+        """Return the unreadable record that caused `error`, or None. Call it only from the event loop."""
         if not isinstance(error, LogDamaged) or self.replica is None:
             return None
         fold = self.replica.fold
@@ -117,14 +117,14 @@ class NodeActions:
     def open(self, _: Any = None) -> ReplicaOpened:
         """Open the replica at its newest checkpoint.
 
-        Raise a `StoreError` if the store is unusable, or OSError if the disk fails.
+        Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
         """
         replica = Replica.open(self._disk, self._settings, self.clocks.wall(), self._began.cluster)
         self.copying.verify_fetched_copy(replica)
         return ReplicaOpened(replica.fold.epoch, replica.fold.leads, read_progress_of(replica.fold), replica)
 
     def read(self, must_check: bool) -> ReadCompleted:
-        """Apply the next shared log records to the replica, up to a few MiB per call.
+        """Apply up to a few MiB of the next shared log records to the replica per call.
 
         If `must_check` is true, first verify that the log still contains the records already read. Raise
         `EngineUnavailable`, `Halted`, `LogTrimmed` or `NoCluster` if the log cannot be read, or OSError if
@@ -140,7 +140,7 @@ class NodeActions:
         return answer
 
     def catch_up(self, _: Any = None) -> ReadCompleted:
-        """Apply the next shared log records, up to a few MiB. Raise the same errors as `read`."""
+        """Apply up to a few MiB of the next shared log records. Raise the same errors as `read`."""
         replica = self.open_replica
         fold = replica.fold
         found = self.engine.read(fold.next_offset, READ_BYTES)
@@ -167,7 +167,7 @@ class NodeActions:
         return replica.fold.next_offset - since >= CHECKPOINT_RECORDS
 
     def append_complaint(self, complaint: tuple[int, int]) -> None:
-        """Append a complaint to the shared log: the leader does not respond to client calls."""
+        """Append a complaint to the shared log that the leader is not responding to client calls."""
         known = self.open_replica.fold.holdings.of(self.me.node)
         if known is not None:
             with suppress(EngineUnavailable, EngineRefused):  # the complaint is repeated later
@@ -209,7 +209,7 @@ class NodeActions:
         return EpochAppended(None if offset is None else (candidate, offset))
 
     def confirm(self, candidacy: tuple[Candidate, int]) -> EpochConfirmed:
-        """Check whether this node has won the election, and that the engine has lost no records.
+        """Check whether this node has won the election, and verify that the engine has lost no records.
 
         Raise `EngineUnavailable` if the engine does not respond, or `Halted` if it has lost a record that
         this process read.
@@ -225,7 +225,7 @@ class NodeActions:
         return EpochConfirmed(candidate.has_won(fold, again))
 
     def copy(self, where: Unreadable | None = None) -> CopyFetched:
-        """Fetch a copy from another node. If `where` is given, the copy must extend past that record.
+        """Fetch a copy from another node. If `where` is given, the copy must extend beyond that record.
 
         Raise `EngineUnavailable` if the engine does not respond, `VersionUnsupported` if the cluster version
         is not supported, `CopyRefused` if no node provides a copy, or OSError if the disk fails.

@@ -1,20 +1,21 @@
 """Connections between nodes. They use TLS with a pinned certificate if the other node supports TLS.
 
-A node announces its PEM certificate in the shared log, without the rest of the chain. The leader announces it
-in EPOCH and BEAT records, and nodes that provide copies in CHECKPOINT records. Other nodes trust exactly this
-certificate, regardless of the issuer. Nodes already trust the shared log, so no certificate authority is
-needed. A node without a certificate uses plaintext and is reachable only from its own machine.
+A node announces only its own PEM certificate in the shared log, not the rest of the chain. The leader
+announces it in EPOCH and BEAT records. Nodes that provide copies use CHECKPOINT records. Other nodes trust
+exactly this certificate, regardless of the issuer. Nodes already trust the shared log, so no certificate
+authority is needed. A node without a certificate uses plaintext and is reachable only from its own machine.
 
 A node announces a renewed certificate within seconds. Until then, other nodes reject the certificate, send no
-data, and retry the connection (`forwarding`). With `--tls-clients`, a node also presents its certificate as a
-TLS client of other nodes. An authority in the `--tls-clients` file must then have issued the certificate.
+data, and retry the connection (`forwarding`). With `--tls-clients`, a node also presents its certificate when
+it connects to other nodes. The certificate must then have been issued by an authority in the `--tls-clients`
+file.
 
 A network that silently drops packets leaves half-open connections. Connection attempts therefore time out
 after `CONNECT_SECONDS`. An open connection is closed if no packet, not even a TCP acknowledgement, arrives
-for `SILENT_SECONDS`. A response from a live node may take as long as the caller's timeout allows.
+for `SILENT_SECONDS`. A response from a live node may take any time up to the caller's timeout.
 
 Cost: one TLS handshake per gRPC connection and per HTTP request, and about 50 us of CPU time per gRPC call on
-each node. Weak spot: gRPC verifies the host name, which the caller takes from the certificate. A certificate
+each node. Weak spot: gRPC verifies the host name, which the caller reads from the certificate. A certificate
 without a name therefore cannot be used.
 """
 
@@ -88,7 +89,7 @@ def load_identity(files: TlsFiles) -> Identity:
 
 
 def name_in(certificate: str) -> str:
-    """Return a host name or an address in a certificate, or "" if there is none."""
+    """Return a host name or an address from a certificate, or "" if it contains none."""
     from cryptography import x509
 
     found = x509.load_pem_x509_certificate(certificate.encode())

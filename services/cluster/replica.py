@@ -1,32 +1,32 @@
 """A node's copy of the cluster's store. The core contains the accepted records of the shared log.
 
-On opening its copy, a node recovers the core from the newest checkpoint. A follower applies each shared log
-record to the fold. When a flush is accepted, the follower writes its bytes to the log files and applies its
-records to the core. On the leader, the core writes to the shared log, and the sink applies the node's own
+When a node opens its copy, it recovers the core from the newest checkpoint. A follower applies each shared
+log record to its `Fold`. When a flush is accepted, the follower writes the bytes to the log files and applies
+the records to the core. On the leader, the core writes to the shared log, and the sink applies the node's own
 records to the copy.
 
 Rules
-1. At startup, a node ignores all bytes after its newest checkpoint, even if their CRCs are correct. The
-   cluster may not have accepted them, and a power failure may have left gaps. The core starts at the
-   checkpoint, and the node reads all later records from the shared log again. The bytes after the checkpoint
-   stay on disk until the shared log confirms them (`tail`), because they may be the only remaining copy. The
-   `evidence` file contains the accepted log end and is updated after each accepted flush.
-2. A checkpoint contains the fold state (`SHARED`) and the core state at the same log offset. Checkpoints are
-   taken between flushes and contain only accepted records.
+1. At startup, a node ignores all bytes after its newest checkpoint, even if their CRCs match. The cluster may
+   not have accepted them, and a power failure may have left gaps. The core starts at the checkpoint, and the
+   node rereads all later records from the shared log. The bytes after the checkpoint stay on disk until the
+   shared log confirms them (`tail`), because they may be the only remaining copy. The `evidence` file holds
+   the end of the accepted log and is updated after each accepted flush.
+2. A checkpoint contains the `Fold` state (`SHARED`) and the core state at the same log offset. Checkpoints
+   are taken between flushes and contain only accepted records.
 3. A follower's core neither appends records nor performs scheduled work. It only applies the leader's
    records. Damage or a full disk on one node does not affect the cluster's history.
-4. The leader decides where retention cuts the log, and every node cuts the log when it applies the retention
-   record. Before the cut, the node takes a checkpoint and copies the open half messages to its keep file. No
-   timer then depends on the log before the cut. A node deletes a log segment once both of its checkpoints
-   cover the segment.
-5. A node takes an additional checkpoint after it has caught up, and another at its first check as leader. The
-   checkpoint requires at least AGAIN_BYTES of log after the previous one. It shortens the next startup.
+4. The leader decides where retention cuts the log, and every node makes the cut when it applies the retention
+   record. Before the cut, the node takes a checkpoint and copies the open half messages to its keep file.
+   After that, no timer depends on the log before the cut. A node deletes a log segment once both of its
+   checkpoints cover the segment.
+5. A node takes an additional checkpoint after catching up, and another at its first check as leader. Each is
+   taken only if at least AGAIN_BYTES of log follow the previous checkpoint. This shortens the next startup.
 6. After a disk error, the copy and its core are unusable, and the node reopens the copy. If the copy has lost
-   records that exist only on other machines (`StoreDamaged`), the node fetches another node's copy
+   records that exist only on other machines (`StoreDamaged`), the node fetches a copy from another node
    (`services.cluster.copies`).
 
-Cost: a follower writes and applies each record once, and needs no more memory than the leader. Weak spot: on
-each start, a node rereads up to `SNAPSHOT_LOG_BYTES_MAX` bytes from the shared log.
+Cost: a follower writes and applies each record once, and needs no more memory than the leader. Weak spot: at
+each startup, a node rereads up to `SNAPSHOT_LOG_BYTES_MAX` bytes of the shared log.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ The names are those of `services.broker.spine.values.DamagedPart`.
 
 
 class SharedPart:
-    """The part of a core snapshot that contains the fold state."""
+    """The part of a core snapshot that contains the `Fold` state."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
@@ -82,11 +82,11 @@ class SharedPart:
         """Whether the core has not yet applied the last flush accepted by the fold."""
 
     def freeze(self) -> Any:
-        """Return the fold state as a JSON value."""
+        """Return the `Fold` state as a JSON value."""
         return self.fold.freeze(before_flush=self.is_before_flush)
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the fold state from a snapshot."""
+        """Restore the `Fold` state from a snapshot."""
         self.fold = Fold.thaw(frozen)
 
 
@@ -127,12 +127,12 @@ class Replica:
 
     @property
     def fold(self) -> Fold:
-        """The fold of the shared log records that this node has read."""
+        """The `Fold` of the shared log records read by this node."""
         return self._shared.fold
 
     @property
     def beyond_checkpoint_bytes(self) -> int:
-        """Number of accepted log bytes after the newest checkpoint, to be reread at startup."""
+        """Number of accepted log bytes after the newest checkpoint, which are reread at startup."""
         return self.core.durable_offset - self.core.written_offset
 
     @property
@@ -144,7 +144,7 @@ class Replica:
     def require_sound(self, *, has_read_all: bool = False) -> None:
         """Raise `StoreDamaged` if the copy has lost data that this machine cannot recover.
 
-        The log start is checked only if `has_read_all` is true, because unread records may include a
+        The start of the log is checked only if `has_read_all` is true, because unread records may include a
         retention cut.
         """
         for one in tuple(self.core.damage):
@@ -174,9 +174,9 @@ class Replica:
         return True
 
     def take_record(self, offset: int, stored: bytes, now_ms: int) -> Step:
-        """Apply the next shared log record, which is stored at `offset` in the shared log.
+        """Apply the next shared log record, which is stored at `offset` in that log.
 
-        All CRCs and offsets of a flush are verified before any byte of the flush is written.
+        All CRCs and offsets of a flush are verified before any of its bytes are written.
 
         Raise `LogTrimmed` for a GENESIS record if this node lacks the earlier data. Raise `Halted` if the
         shared log contradicts the copy, or OSError if the disk fails. After an OSError, the copy is unusable.
@@ -204,10 +204,10 @@ class Replica:
         return step
 
     def sync(self) -> None:
-        """Sync the accepted log, and then its evidence, to disk.
+        """Sync the accepted log to disk, and then sync its evidence.
 
-        Any thread may call this method, but only one at a time. Raise OSError if the disk fails. After an
-        OSError, the copy is unusable.
+        Any thread may call this method, but only one thread at a time. Raise OSError if the disk fails. After
+        an OSError, the copy is unusable.
         """
         written = self._evidence.written
         if written is None:
@@ -219,10 +219,10 @@ class Replica:
         self._synced_end = max(self._synced_end, end)
 
     def prepare_to_lead(self) -> None:
-        """Prepare the copy for leading. The node must have read the whole shared log.
+        """Prepare the copy for leadership. The node must have read the whole shared log.
 
-        Bytes after the accepted log end are set aside. Raise `EngineUnavailable` if a node with this copy may
-        not lead, or OSError if the disk fails. After an OSError, the copy is unusable.
+        Bytes after the end of the accepted log are set aside. Raise `EngineUnavailable` if a node with this
+        copy may not lead, or OSError if the disk fails. After an OSError, the copy is unusable.
         """
         if not self._proof.can_lead:
             raise EngineUnavailable(
@@ -232,7 +232,7 @@ class Replica:
         self._tail.cut_at(self.core.end_offset)
 
     def checkpoint(self, now_ms: int) -> None:
-        """Write a checkpoint, and delete the log segments that both checkpoints cover.
+        """Write a checkpoint, and delete the log segments covered by both checkpoints.
 
         Raise OSError if the disk fails.
         """
@@ -245,7 +245,7 @@ class Replica:
     def claim_due_checkpoint(self) -> bool:
         """Return whether the additional checkpoint after a catch-up or a takeover is due.
 
-        Returns True at most once after each opening and each takeover, and never before the node has read the
+        Return True at most once after each opening and each takeover, and never before the node has read the
         shared log up to the evidence.
         """
         if self._is_settled or not self._proof.can_lead:
@@ -254,7 +254,7 @@ class Replica:
         return self.beyond_checkpoint_bytes >= EXTRA_CHECKPOINT_BYTES
 
     def start_lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
-        """Let the core write to the shared log. This node's EPOCH record must be the newest one.
+        """Allow the core to write to the shared log. This node's EPOCH record must be the newest one.
 
         The core's first record contains the epoch, the node name `node` and the finalized version.
         """
@@ -268,7 +268,7 @@ class Replica:
         self.core.receiving.record_lengthened(now_ms)
 
     def _write_evidence(self) -> None:
-        """Write new evidence of the accepted records, which the log files must already contain.
+        """Write new evidence of the accepted records, which must already be in the log files.
 
         Raise OSError if the disk fails.
         """
@@ -279,13 +279,13 @@ class Replica:
 
 
 def newest_checkpoint(disk: Disk) -> int:
-    """Return the offset of the newest checkpoint with fold state, or 0 if there is none."""
+    """Return the offset of the newest checkpoint that contains `Fold` state, or 0 if there is none."""
     start = snapshot.newest(disk)
     return start.offset if start is not None and SHARED in start.parts else 0
 
 
 def reset_to_checkpoint(disk: Disk) -> int:
-    """Reset the published end of a node's store to its newest checkpoint. Return the offset.
+    """Reset the published end of a node's store to the newest checkpoint. Return the offset.
 
     Raise OSError if the disk fails.
     """

@@ -4,7 +4,7 @@
         |--- read before, accepted ---|--- written, not known to be accepted ---|000
         ^ each flush from the shared log is compared with the bytes at its offset and then written there
 
-As the node reads the shared log, each part of the tail is confirmed or replaced. This module compares each
+As the node reads the shared log, it confirms or replaces each part of the tail. This module compares each
 accepted flush with the tail, and `services.cluster.evidence` chooses the action:
 
     advance, write   write the flush at its offset, and clear the rest of a segment that the flush closes
@@ -13,11 +13,11 @@ accepted flush with the tail, and `services.cluster.evidence` chooses the action
     cut              delete later segments in reverse order, truncate the segment at the offset, and
                      reallocate its space
 
-Matching bytes are rewritten too, because they may exist only in the page cache. The comparison ends after a
-cut or at the end of the log files.
+Matching bytes are rewritten too, because they may exist only in the page cache. The comparison ends when the
+tail is cut or the log files end.
 
-Cost: after a copy is opened, one disk read per flush after the checkpoint. Weak spot: only the last tail set
-aside is kept. It ends at the first damaged record or, in a restore, at the last valid record.
+Cost: once a copy is open, each flush after the checkpoint requires one disk read. Weak spot: only the newest
+set-aside tail is kept. It ends at the first damaged record or, in a restore, at the last valid record.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ log = structlog.get_logger()
 
 
 class Tail:
-    """The tail of a log after the checkpoint `end_offset`. `segment_bytes` is the segment size."""
+    """The tail of a log after the checkpoint at `end_offset`. `segment_bytes` is the segment size."""
 
     def __init__(self, disk: Disk, segment_bytes: int, end_offset: int) -> None:
         self._disk, self._segment_bytes = disk, segment_bytes
@@ -73,7 +73,7 @@ class Tail:
     def cut_at(self, offset: int, sound_until: int | None = None) -> None:
         """Cut the tail at `offset`, the accepted end. Set later valid records aside.
 
-        The records set aside end at `sound_until`, by default at the end of the contiguous valid records.
+        The records set aside end at `sound_until`, which defaults to the end of the contiguous valid records.
         """
         if not self.has_bytes:
             return
@@ -96,7 +96,7 @@ class Tail:
         return max(self._segments.end_offset, firsts[-1] + last_bytes) if firsts else 0
 
     def _compare(self, flush: Sequence[SharedRecord]) -> tuple[DiskComparison, int]:
-        """Compare a flush with the log files. Return the result and the first differing offset.
+        """Compare a flush with the log files. Return the outcome and the first offset that differs.
 
         If there is no difference, the offset is the end of the flush.
         """
@@ -118,7 +118,7 @@ class Tail:
         )
 
     def _is_equal(self, part: SharedRecord) -> bool:
-        """Return whether the bytes on disk equal those of `part`.
+        """Return whether the bytes on disk match those in `part`.
 
         Return False if `part` ends with zeros or extends past the end of a segment.
         """
@@ -135,7 +135,7 @@ class Tail:
         )
 
     def _is_zero(self, path: str, position: int, piece: bytes, zeros: int) -> bool:
-        """Return whether the `zeros` bytes after a record are zero or past the end of the file."""
+        """Return whether the `zeros` bytes after a record are zero or lie past the end of the file."""
         at, end = position + len(piece), position + len(piece) + zeros
         chunks = range(at, end, _CHUNK_BYTES)
         return not any(
@@ -148,7 +148,7 @@ class Tail:
         return holds_other(self._disk.view(path), position, offset, self._imported_until)
 
     def _clear_closed(self, flush: Sequence[SharedRecord]) -> None:
-        """Clear the unused end of each segment that a flush closes."""
+        """Clear the unused space in each segment that a flush closes."""
         for part in flush:
             if part.zeros:
                 self._clear_from(part.end - part.zeros)
@@ -165,7 +165,7 @@ class Tail:
             self._disk.allocate(path, file_bytes)
 
     def _set_aside(self, offset: int, end_offset: int) -> None:
-        """Copy possibly unaccepted records to the folder `aside`. Disk errors are only logged."""
+        """Copy possibly unaccepted records to the `aside` folder. Disk errors are only logged."""
         path = f"{layout.ASIDE}/{offset:0{layout.OFFSET_DIGITS}d}"
         self._disk.delete(layout.ASIDE)
         end = min(end_offset, offset + ASIDE_BYTES_MAX)
@@ -186,7 +186,7 @@ class Tail:
 
 
 def _split_records(part: SharedRecord) -> Iterator[tuple[int, bytes, int]]:
-    """Yield the log offset, the bytes and the number of following zeros of each record in `part`.
+    """Yield the log offset, the bytes, and the number of subsequent zeros for each record in `part`.
 
     Blank records are included.
     """

@@ -1,4 +1,4 @@
-"""The asyncio tasks of a node: the current action, and the concurrent tasks that a role change cancels."""
+"""A node's asyncio tasks: the current action, and the concurrent tasks cancelled by a role change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Tasks:
             self._broken(error)
 
     def cancel_concurrent(self) -> None:
-        """Cancel the concurrent tasks, because their results would be outdated."""
+        """Cancel the concurrent tasks, because their results would be stale."""
         for task in self._concurrent:
             task.cancel()
 

@@ -1,9 +1,9 @@
 """Limits on connections, without sockets or a clock.
 
-Each client address may have a limited number of connections. A client must send its first bytes within
-`hello_seconds`. A connection that receives nothing for `idle_seconds` is considered dead. This time must
-exceed the ping interval. With authentication, each address may also have only a limited number of
-unauthenticated connections.
+Each client address is allowed a limited number of connections. A client must send its first bytes within
+`hello_seconds`. A connection that receives nothing for `idle_seconds` is considered dead. This period must
+exceed the ping interval. If authentication is required, the number of unauthenticated connections per address
+is also limited.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Limits:
 
 
 class Admission:
-    """Counts the connections of each client address."""
+    """Counts the connections from each client address."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits

@@ -1,8 +1,8 @@
 """Error messages for refused connections, in the client's own protocol.
 
 An HTTP/1 client gets an HTTP response. A RocketMQ 4 client gets a response to its request and reports the
-text. A TLS client gets the alert `access_denied` (RFC 8446, 6.2), without text. An HTTP/2 client gets a
-response to its first call (`services.front.refusing`).
+response text. A TLS client gets the alert `access_denied` (RFC 8446, 6.2), without text. An HTTP/2 client
+gets a response to its first call (`services.front.refusing`).
 
 A frame of the RocketMQ 4 remoting protocol (RemotingCommand in Apache RocketMQ), with big-endian numbers:
 
@@ -66,7 +66,7 @@ def encode_error(protocol: Protocol, first: bytes, http: str) -> bytes:
 
 
 class ClientRefusal(NamedTuple):
-    """Why a client with a supported protocol is refused, as text and as gRPC and HTTP status."""
+    """Reason for refusing a client with a supported protocol, as text and gRPC and HTTP status."""
 
     text: str
     grpc_status: Status
@@ -125,7 +125,7 @@ def read_opaque(frame: bytes) -> int:
 
 
 def is_complete(protocol: Protocol, first: bytes) -> bool:
-    """Return whether `first` holds the entire request head, ClientHello, or frame header."""
+    """Return whether `first` contains the entire request head, ClientHello, or frame header."""
     if protocol is Protocol.HTTP1:
         return b"\r\n\r\n" in first or len(first) > HEADER_BYTES_MAX
     if protocol is Protocol.TLS:

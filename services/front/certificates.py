@@ -5,14 +5,14 @@
     --tls-clients FILE                        clients need a certificate signed by one of these CAs
 
 The official Java and Go clients accept any certificate. The official Python, Node, and Rust clients verify
-the certificate and must be told to trust a self-signed one. The self-signed certificate is not a certificate
-authority (RFC 5280, 4.2.1.9 and 4.2.1.12). Clients that trust it therefore do not trust other certificates
-signed with its key. It has no key usage extension. BoringSSL, the TLS library of gRPC clients, rejects a
-self-signed certificate whose key usage excludes certificate signing. The running broker renews a self-signed
-certificate `RENEW_DAYS` days before expiry. At startup the broker also replaces a self-signed certificate
-that does not match its key, for example after a crash between the two writes. After a renewal, the new
-certificate must be installed on the clients. The HTTP interface uses the same certificate if TLS is enabled
-for it.
+the certificate and must be configured to trust a self-signed one. The self-signed certificate is not a
+certificate authority (RFC 5280, 4.2.1.9 and 4.2.1.12). Clients that trust it therefore do not trust any other
+certificates signed with its key. It has no key usage extension. BoringSSL, the TLS library used by gRPC
+clients, rejects a self-signed certificate whose key usage excludes certificate signing. The running broker
+renews a self-signed certificate `RENEW_DAYS` days before expiry. At startup, the broker also replaces a
+self-signed certificate that does not match its key, for example after a crash between the two writes. After a
+renewal, the new certificate must be installed on the clients. The HTTP interface uses the same certificate if
+TLS is enabled for it.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ def utc_now() -> datetime.datetime:
 class TlsFiles:
     """Paths of the certificate chain, its key, and the client authorities, all in PEM format.
 
-    `own_names` holds the host names for a self-signed certificate. It is empty for a certificate of the
-    operator.
+    `own_names` holds the host names for a self-signed certificate. It is empty for an operator's certificate.
     """
 
     certificate: Path
@@ -69,7 +68,7 @@ class TlsFiles:
 
 
 def make_https_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return the TLS context of the HTTP interface. It reloads changed files at the next handshake.
+    """Return the TLS context for the HTTP interface. It reloads changed files at the next handshake.
 
     Python calls `sni_callback` in every handshake, even without a server name. Raise `ConfigurationError` if
     the files cannot be used.
@@ -85,7 +84,7 @@ def make_https_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def make_grpc_context_source(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
-    """Return a function that returns the gRPC context for the current files.
+    """Return a function that provides the gRPC context for the current files.
 
     Raise `ConfigurationError` if the files cannot be used.
     """
@@ -95,7 +94,7 @@ def make_grpc_context_source(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
 def make_grpc_context(files: TlsFiles) -> ssl.SSLContext:
     """Return the TLS context for the gRPC port.
 
-    If `clients` is set, clients need a certificate signed by one of these authorities.
+    If `clients` is set, clients must present a certificate signed by one of these authorities.
     """
     context = make_server_context(files, "h2")
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -121,7 +120,7 @@ def make_server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLC
 
 
 class CertificateReloader(Generic[T]):
-    """Holds an object made from TLS files, and makes it again when the files change."""
+    """Holds an object created from TLS files, and recreates it when the files change."""
 
     def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], T], now: Now = utc_now) -> None:
         """Read the files. Raise `ConfigurationError` if they cannot be used."""
@@ -167,7 +166,7 @@ class CertificateReloader(Generic[T]):
 
 
 def check_expiry(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> datetime.datetime:
-    """Return when a certificate expires, and warn if fewer than `WARN_DAYS` days are left.
+    """Return a certificate's expiry time, and warn if fewer than `WARN_DAYS` days remain.
 
     Raise `ConfigurationError` if the key does not match the certificate.
     """
@@ -223,7 +222,7 @@ def ensure_own_files(
 
 
 def renew_certificate(files: TlsFiles, now: Now) -> None:
-    """Create a self-signed certificate and its key, unless the current ones are still good.
+    """Create a self-signed certificate and its key, unless the current ones are still usable.
 
     Raise OSError if a file cannot be read or written.
     """
@@ -236,7 +235,7 @@ def renew_certificate(files: TlsFiles, now: Now) -> None:
 
 
 def is_current(files: TlsFiles, now: datetime.datetime) -> bool:
-    """Return whether the certificate matches its key and does not need renewal yet."""
+    """Return whether the certificate matches its key and does not yet need renewal."""
     try:
         certificate = load_matching_certificate(files, files.certificate.read_bytes(), files.key.read_bytes())
     except (FileNotFoundError, ConfigurationError):
@@ -273,7 +272,7 @@ def is_authority(certificate: Any) -> bool:
 
 
 def list_own_names(hosts: Iterable[str]) -> list[str]:
-    """Return the names and addresses under which clients may reach a broker on these hosts."""
+    """Return the names and addresses by which clients can reach a broker on these hosts."""
     wanted = [*hosts, "localhost", "127.0.0.1", "::1", socket.gethostname()]
     return list(dict.fromkeys(host for host in wanted if host and host not in ("0.0.0.0", "::")))
 

@@ -5,8 +5,9 @@
     hello       version 2, random 32, session id <1>, cipher suites <2>, compression <1>, extensions <2>
     extension   type 2, <2>;  ALPN is type 16: a list <2> of names <1>
 
-`<n>` is an n-byte length followed by that much content. The port parses the ClientHello before the handshake
-and sends an alert to clients that do not offer HTTP/2. A ClientHello in more than one record is not checked.
+`<n>` denotes an n-byte length followed by that many bytes. The port parses the ClientHello before the
+handshake and sends an alert to clients that do not offer HTTP/2. A ClientHello that spans several records is
+not checked.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _ALPN: Final = 16
 
 
 def is_complete_record(first: bytes) -> bool:
-    """Return whether the first TLS record is complete, or too long to be valid."""
+    """Return whether the first TLS record is complete or is too long to be valid."""
     if len(first) < RECORD_HEAD_BYTES:
         return False
     length = _read_number(first, _LENGTH_AT, 2)
@@ -69,7 +70,7 @@ def _split_names(listed: bytes) -> list[bytes]:
 
 
 def _read_prefixed(content: bytes, place: int, length_bytes: int) -> tuple[bytes, int]:
-    """Return the length-prefixed bytes at `place` and their end. Raise IndexError if truncated."""
+    """Return the length-prefixed bytes at `place` and their end offset. Raise IndexError if truncated."""
     begins = place + length_bytes
     ends = begins + _read_number(content, place, length_bytes)
     if ends > len(content):

@@ -1,21 +1,20 @@
-"""Client connections, which connect a socket to the protocol implementation (`GrpcCalls`).
+"""Client connections, which link a socket to the protocol implementation (`GrpcCalls`).
 
     socket --bytes--> GrpcCalls --events--> Service --replies--> GrpcCalls --bytes--> socket
 
-Reading. `data_received` passes bytes to `GrpcCalls`, and events to the service. One iteration of the event
-loop parses a limited number of frames. If bytes remain, the connection pauses the transport and joins the
+Reading. `data_received` passes bytes to `GrpcCalls` and events to the service. Each event loop iteration
+parses a limited number of frames. If bytes remain, the connection pauses the transport and joins the
 `Backlog`. The backlog serves its connections in turn, so a flood from one client does not delay others. If
-frames without progress have used up part of a client's allowance, each read waits `THROTTLE_SECONDS`.
+frames without progress have used up part of a client's allowance, each read is delayed by `THROTTLE_SECONDS`.
 
-Writing. Each connection calls `write` once, at the end of an event loop iteration (`WriteQueue`). For
-example, 32 replies need only one system call. While the socket is blocked (`pause_writing`), `GrpcCalls`
-queues DATA, within the limits for DATA blocked by flow control. All connections together may also have only a
-limited number of unsent bytes. Above this limit, the connection with the most unsent bytes is closed
-(`UnreadBytes`).
+Writing. Each connection calls `write` once at the end of an event loop iteration (`WriteQueue`). For example,
+32 replies need only one system call. While the socket is blocked (`pause_writing`), `GrpcCalls` queues DATA,
+subject to the limits for DATA blocked by flow control. The total number of unsent bytes on all connections is
+also limited. Above this limit, the connection with the most unsent bytes is closed (`UnreadBytes`).
 
 Calls. A unary call has no task: the service calls `reply` when the result is available. A streaming call has
 a task (`start`) that receives with `messages` and sends with `send_message`. `send_message` returns when the
-message has passed flow control, and the message then counts as delivered. The task is cancelled if the client
+message has passed flow control. The message is then considered delivered. The task is cancelled if the client
 cancels the call or the connection is lost.
 
 Closing. If a connection fails, the server sends the reason in a GOAWAY frame. It then half-closes the
@@ -71,7 +70,7 @@ class Service(Protocol):
     """Processes calls."""
 
     def method_of(self, path: str) -> Method | None:
-        """Return the method with this path, or None if the path is unknown."""
+        """Return the method for this path, or None if the path is unknown."""
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
         """Process a unary call. The reply may be sent now or later."""
@@ -81,7 +80,7 @@ class Service(Protocol):
 
 
 class Acceptor(Protocol):
-    """Accepts connections, and counts open and refused ones."""
+    """Accepts connections and counts open and refused connections."""
 
     def count_refusal(self, connection: Connection, why: str, detail: str) -> None:
         """Count a connection that the server closes because of an error. `why` is a short reason."""
@@ -91,7 +90,7 @@ class Acceptor(Protocol):
 
 
 class WriteQueue:
-    """Connections to write at the end of the current event loop iteration."""
+    """Connections to be written to at the end of the current event loop iteration."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -117,7 +116,7 @@ class Backlog:
         self._waiting: deque[Connection] = deque()
 
     def add(self, connection: Connection) -> None:
-        """Let a connection continue reading in a later event loop iteration."""
+        """Allow a connection to continue reading in a later event loop iteration."""
         if not self._waiting:
             self._loop.call_soon(self._continue_next)
         self._waiting.append(connection)
@@ -140,7 +139,7 @@ class UnreadBytes:
         self._of: dict[Connection, int] = {}
 
     def set_bytes(self, connection: Connection, waiting_bytes: int) -> None:
-        """Set the number of unsent bytes of a connection, and enforce the limit on the total."""
+        """Set a connection's number of unsent bytes, and enforce the limit on the total."""
         self.waiting_bytes += waiting_bytes - self._of.get(connection, 0)
         if waiting_bytes:
             self._of[connection] = waiting_bytes
@@ -166,7 +165,7 @@ class ServerState:
 
 
 class ServedCall:
-    """A call with a task, and the request messages waiting for the task."""
+    """A call with a task, and the request messages that wait for the task."""
 
     __slots__ = ("inbox", "passed", "said", "task")
 
@@ -187,7 +186,7 @@ class ServedCall:
 
 
 class Connection(asyncio.Protocol):
-    """A connection that speaks HTTP/2 from the first byte."""
+    """A connection that uses HTTP/2 from the first byte."""
 
     __slots__ = (
         "_acceptor",
@@ -245,7 +244,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_from_own_address(self) -> bool:
-        """Whether the client and the server have the same address, other than a loopback address."""
+        """Whether the client and the server share an address other than a loopback address."""
         own = self.transport.get_extra_info("sockname")
         return bool(own) and own[0] == self.host and not ip_address(self.host).is_loopback
 
@@ -301,7 +300,7 @@ class Connection(asyncio.Protocol):
         self.calls.http2.is_full = True
 
     def resume_writing(self) -> None:
-        """Send DATA again because the socket buffer has room."""
+        """Resume sending DATA because the socket buffer has room."""
         self._handle_events(self.calls.resume())
         self.schedule_write()
 
@@ -310,7 +309,7 @@ class Connection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Cancel all calls of the connection."""
+        """Cancel all calls on the connection."""
         self._shared.connections.discard(self)
         for answering in list(self._answering.values()):
             self._cancel_task(answering)
@@ -356,7 +355,7 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     def _close_after_output(self) -> None:
-        """Close the connection after the remaining output. Abort it after `CLOSE_SECONDS`."""
+        """Close the connection once all output is written. Abort it after `CLOSE_SECONDS`."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -375,7 +374,7 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     def check_limits(self, now: float) -> None:
-        """Refuse slow requests, ping an idle client, and abort if a ping stays unacknowledged."""
+        """Refuse slow requests, ping an idle client, and abort if a ping is not acknowledged."""
         if not self.calls.check_limits(now, PING_SECONDS, PONG_SECONDS):
             self._acceptor.count_refusal(self, DEAD, "")
             self.transport.abort()

@@ -29,7 +29,7 @@ _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
 
 class Protocol(Enum):
-    """Protocols that the port can tell apart."""
+    """Protocols that the port can distinguish."""
 
     TLS = "TLS"
     HTTP2 = "HTTP/2"
@@ -39,7 +39,7 @@ class Protocol(Enum):
 
 
 def detect_protocol(first: bytes) -> Protocol | None:
-    """Return the protocol that `first` belongs to, or None if more bytes are needed."""
+    """Return the protocol indicated by `first`, or None if more bytes are needed."""
     if first.startswith(_TLS_HANDSHAKE):
         return Protocol.TLS
     if first.startswith(_PREFACE):

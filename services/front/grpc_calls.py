@@ -1,4 +1,4 @@
-"""The server side of gRPC on one connection, without a socket or a clock.
+"""The server side of gRPC on one connection. It uses neither a socket nor a clock.
 
     receive(bytes) -> CallReceived                                   a complete unary call
                       CallStarted, MessageReceived ..., HalfClosed   a call with a request stream
@@ -14,15 +14,15 @@ In a request stream, the next message is parsed only after `finish_message`. Unp
 the client's flow control window. Without this rule, one megabyte of compressed data could become a million
 parsed messages.
 
-`GrpcCalls` refuses a wrong content type or HTTP method with an HTTP status. It refuses an unknown gRPC
-method, an unknown compression, and a message that is too long or truncated with a gRPC status. The text of
-each refusal gives the reason, because clients log only the status and its text.
+`GrpcCalls` refuses a wrong content type or HTTP method with an HTTP status. A gRPC status is used to refuse
+an unknown method, an unknown compression, and a message that is too long or truncated. The text of each
+refusal gives the reason, because clients log only the status and its text.
 
 Limits: incomplete requests and unread messages may use `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes per
 connection and `REQUESTS_BYTES_MAX` bytes in total (`RequestMemory`). A call above a limit is refused. After
 `REQUEST_MS_MAX`, `check_limits` also refuses requests slower than `REQUEST_BYTES_PER_SECOND_MIN`.
-Decompressed bytes beyond the expected ratio, as in a decompression bomb, use up allowance like frames without
-progress.
+Decompressed bytes beyond the expected ratio, as in a decompression bomb, consume the allowance as frames
+without progress do.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _ENCODINGS: Final = frozenset(("", "identity", "gzip"))
 
 
 class Method(NamedTuple):
-    """A service method, and whether its requests are streams."""
+    """A service method, and whether its requests are streamed."""
 
     target: Any
     takes_stream: bool
@@ -108,7 +108,7 @@ class HalfClosed(NamedTuple):
 
 
 class CallCancelled(NamedTuple):
-    """The client or a protocol violation has cancelled a call.
+    """A call was cancelled by the client or a protocol violation.
 
     No response can be sent.
     """
@@ -254,7 +254,7 @@ class GrpcCalls:
     def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
         """Refuse slow requests, and return the result of `Http2Connection.check_limits`.
 
-        Call `events` for the events.
+        Call `events` to get the events.
         """
         self._now = now
         late = [stream_id for stream_id, incoming in self._incoming.items() if self._is_too_slow(incoming)]
@@ -273,7 +273,7 @@ class GrpcCalls:
         return bool(self._found) or self.http2.has_output
 
     def release_requests(self) -> None:
-        """Release the memory of all requests of an ended connection."""
+        """Release the memory of all requests on an ended connection."""
         for stream_id in list(self._incoming):
             self._remove_request(stream_id)
 
@@ -357,7 +357,7 @@ class GrpcCalls:
             incoming.messages.excess_bytes = 0
 
     def _emit_message(self, stream_id: int, incoming: IncomingRequest, found: list[Event]) -> None:
-        """Append the next message of a request stream, unless the last one is unfinished."""
+        """Append the next message of a request stream, unless the previous one is unfinished."""
         if incoming.size_bytes >= 0:
             return
         message = incoming.messages.next()
@@ -394,7 +394,7 @@ class GrpcCalls:
         incoming.unread_bytes = left_bytes
 
     def _is_too_slow(self, incoming: IncomingRequest) -> bool:
-        """Return whether a request or a message of a stream arrives too slowly."""
+        """Return whether a request or a message of a stream is arriving too slowly."""
         if incoming.head is None and (incoming.size_bytes >= 0 or not incoming.messages.held_bytes):
             return False
         seconds = limits.REQUEST_MS_MAX / 1000 + incoming.came_bytes / limits.REQUEST_BYTES_PER_SECOND_MIN
@@ -433,7 +433,7 @@ class GrpcCalls:
         self.http2.end_response(stream_id, refusal(status, text))
 
     def _refuse_by_http(self, stream_id: int) -> None:
-        """Answer a non-gRPC request with an HTTP status and a text."""
+        """Answer a non-gRPC request with an HTTP status and a message."""
         self.http2.begin_response(stream_id, encode_head(self._no_grpc.pop(stream_id)[0], TEXT))
         self.http2.send_data(stream_id, NO_GRPC)
         self.http2.end_response(stream_id)

@@ -8,9 +8,9 @@ Layout of a message in DATA (PROTOCOL-HTTP2.md in grpc/grpc):
 | 4     | length of the message, big-endian                        |
 | ...   | the message                                              |
 
-A response consists of HEADERS, messages, and final HEADERS with `grpc-status`. A refusal has the fields of
-both in a single HEADERS frame. Header blocks contain only literals without indexing (RFC 7541, 6.2.2), so
-they do not depend on the client's table.
+A response consists of HEADERS, messages, and final HEADERS with `grpc-status`. A refusal combines the fields
+of both HEADERS frames in one. Header blocks contain only literals without indexing (RFC 7541, 6.2.2), so they
+do not depend on the client's table.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def encode_trailers(status: Status, text: str = "") -> bytes:
 
 
 def percent_encode(text: str) -> str:
-    """Encode a text for `grpc-message`, as percent-encoded UTF-8.
+    """Encode a text for `grpc-message` as percent-encoded UTF-8.
 
     Only the percent sign and characters outside printable ASCII are escaped.
     """
@@ -102,7 +102,7 @@ OK_TRAILERS: Final = encode_trailers(Status.OK)
 
 
 def refusal(status: Status, text: str) -> bytes:
-    """Return the only header block of a refused call."""
+    """Return the sole header block for a refused call."""
     return DEFAULT_HEADERS + encode_trailers(status, text)
 
 
@@ -115,7 +115,7 @@ def parse_timeout(timeout: str) -> float:
 
 
 def frame_message(message: bytes) -> bytes:
-    """Return a message with its 5-byte prefix, uncompressed."""
+    """Return an uncompressed message with its 5-byte prefix."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
@@ -123,7 +123,7 @@ class Messages:
     """Splits a request body into messages.
 
     Pieces are joined on arrival, because many small objects would use far more memory. Gzip messages are
-    decompressed piece by piece, because a limit on the output does not limit the time. For example, 32 MiB of
+    decompressed piece by piece, because limiting the output does not limit the time. For example, 32 MiB of
     nearly empty blocks with separate code tables take 0.8 s.
     """
 
@@ -139,7 +139,7 @@ class Messages:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes received or decompressed but not returned yet."""
+        """Bytes received or decompressed but not yet returned."""
         unpacking = self._unpacking
         return len(self._held) + (0 if unpacking is None else PREFIX_BYTES + len(unpacking.plain))
 
@@ -213,7 +213,7 @@ class GzipMessage:
 
     @property
     def excess_bytes(self) -> int:
-        """Number of decompressed bytes beyond `UNPACKED_RATIO_MAX`."""
+        """Number of decompressed bytes in excess of `UNPACKED_RATIO_MAX`."""
         return max(0, len(self.plain) - self._expected_bytes)
 
     def add(self, piece: bytes) -> None:
@@ -240,5 +240,5 @@ class GzipMessage:
 
 
 def size_error(size: int, most: int) -> Refused:
-    """Return the error for a message above the size limit."""
+    """Return the error for a message that exceeds the size limit."""
     return Refused(Status.RESOURCE_EXHAUSTED, f"A message has {size} bytes or more; {most} are the limit.")

@@ -11,30 +11,30 @@ fields can then be looked up by their encoded bytes:
 | 0000, 0001 | name and value                               | looked up by all bytes, or decoded         |
 
 A name or value is a length followed by bytes. The length has seven bits, and further bytes follow if all
-seven are set. The bit before the length says whether the bytes are Huffman-coded.
+seven are set. The bit before the length indicates whether the bytes are Huffman-coded.
 
 A client sends most header fields unchanged in every call. Only the fields in `PER_CALL` change, and they are
-not cached. A decoder caches the shapes of recent blocks of its connection. A shape holds the byte runs that
-stay the same, and the changing values lie between the runs. A block with a known shape needs one comparison
-per run and one step per changing value, whatever its number of fields. Decoding a block from an official
+not cached. A decoder caches the shapes of recent blocks on its connection. A shape holds the byte runs that
+stay the same. The changing values lie between these runs. A block with a known shape needs one comparison per
+run and one step per changing value, regardless of its number of fields. Decoding a block from an official
 client takes 2.6 to 6.3 us (`docs/front.md`). A similar decoder with a table of 4,096 bytes takes 6 to 18 us,
 and the `hpack` package takes 31 to 45 us. Without a dynamic table, a header block is 150 to 300 bytes longer.
 
-A client may use a dynamic table until it acknowledges the table size 0. Until then, the package `hpack`
-decodes the blocks of clients that do use one. The server sets the table size to 0 at the first gRPC call.
-Other clients, such as HTTP/2 conformance tests, may keep their tables.
+A client may use a dynamic table until it acknowledges a table size of 0. Until then, the `hpack` package
+decodes the blocks of clients that use one. The server sets the table size to 0 at the first gRPC call. Other
+clients, such as HTTP/2 conformance tests, may keep their tables.
 
 After the acknowledgement, the decoder assumes a table size of 0, even if the next block lacks the size update
-that RFC 7541 (4.2) requires. For example, nginx never sends the size update, and adds entries that it never
+that RFC 7541 (4.2) requires. For example, nginx never sends the size update but adds entries that it never
 references. An entry larger than the table only clears the table (RFC 7541, 4.4), so blocks from nginx can be
 decoded normally. If a block references the dynamic table, the connection is closed.
 
-Limits: a block has at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, with 32 bytes of
-overhead per field. A request with a larger block is refused. Without a dynamic table, decoding stops at the
-limit. With a dynamic table, the entire block is decoded, and the connection is closed if the block exceeds
-the limit four times. The decoders cache `KEPT_FIELDS_MAX` fields for all connections and `SHAPES_MAX` shapes
-per connection. `work` is the cost of the last block in units of 10 us, and `size_bytes` is the size of its
-fields.
+Limits: a block may contain at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, including 32
+bytes of overhead per field. A request with a larger block is refused. Without a dynamic table, decoding stops
+at the limit. With a dynamic table, the entire block is decoded, and the connection is closed if the block
+exceeds four times the limit. The decoders cache up to `KEPT_FIELDS_MAX` fields for all connections and
+`SHAPES_MAX` shapes per connection. `work` is the cost of the last block in units of 10 us, and `size_bytes`
+is the size of its fields.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class Head:
 
 
 class Shape(NamedTuple):
-    """The parts that similar header blocks share.
+    """The parts shared by similar header blocks.
 
     The values of the fields in `names` lie between the byte runs.
     """
@@ -169,7 +169,7 @@ class Shape(NamedTuple):
 class FieldDecoder:
     """Decodes the header blocks of one connection.
 
-    `kept` is a cache of fields for all connections.
+    `kept` is a field cache shared by all connections.
     """
 
     __slots__ = ("_full", "_is_acknowledged", "_kept", "_shapes", "_table_bytes", "size_bytes", "work")
@@ -191,7 +191,7 @@ class FieldDecoder:
         """Dynamic table size that the client set last."""
 
     def disable_table(self) -> None:
-        """Handle the client's acknowledgement of the table size 0."""
+        """Handle the client's acknowledgement of a table size of 0."""
         self._is_acknowledged = True
 
     @property
@@ -202,7 +202,7 @@ class FieldDecoder:
     def decode(self, block: bytes) -> Head:
         """Decode a complete block.
 
-        Raise `CompressionError`, `MalformedRequestError`, or `HeadersTooLongError` if the block is not valid.
+        Raise `CompressionError`, `MalformedRequestError`, or `HeadersTooLongError` if the block is invalid.
         """
         self.work, self.size_bytes = 0, len(block)
         if self._full is not None:
@@ -213,7 +213,7 @@ class FieldDecoder:
         return self._decode_without_table(block)
 
     def are_trailers(self, block: bytes) -> bool:
-        """Return whether a block is valid as trailers. Raise `CompressionError` if it cannot be decoded.
+        """Return whether a block contains valid trailers. Raise `CompressionError` if it cannot be decoded.
 
         Decoding also updates the client's dynamic table, if there is one.
         """
@@ -300,7 +300,7 @@ class FieldDecoder:
         return Head(constant, per_call), shape
 
     def _decode_field(self, block: bytes, at: int) -> tuple[Field, int, int]:
-        """Return the field at `at`, the position of its value, and its end.
+        """Return the field at `at`, the position of its value, and the field's end.
 
         The value position is 0 if the field is not in `PER_CALL`. Raise `CompressionError` if the field
         cannot be decoded.
@@ -364,7 +364,7 @@ def _is_lower(name: str) -> bool:
 
 
 def _check_fields(fields: list[Field]) -> dict[str, str]:
-    """Return the fields as a dictionary. Raise `MalformedRequestError` if they are not valid."""
+    """Return the fields as a dictionary. Raise `MalformedRequestError` if they are invalid."""
     seen, found = 0, dict[str, str]()
     for name, value, kind in fields:
         if kind < REGULAR and seen & (kind | REGULAR):
@@ -377,7 +377,7 @@ def _check_fields(fields: list[Field]) -> dict[str, str]:
 
 
 def _uses_dynamic_table(block: bytes, at: int) -> bool:
-    """Return whether a field is added to the client's table or references it.
+    """Return whether any field references the client's table or is added to it.
 
     Raise `CompressionError` if there are too many fields or a field is truncated.
     """
@@ -407,8 +407,8 @@ def _find_static_entry(number: int) -> tuple[str, str]:
 def decode_integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
     """Return an integer and its end (RFC 7541, 5.1). Raise `CompressionError` if it is invalid.
 
-    `mask` selects the low bits of the first byte. If all of them are set, the value continues in the next
-    bytes.
+    `mask` selects the low bits of the first byte. If all of these bits are set, the value continues in the
+    next bytes.
     """
     if at >= len(block):
         raise CompressionError("The header block ends in the middle of a field.")

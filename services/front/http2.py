@@ -1,9 +1,9 @@
-"""The server side of an HTTP/2 connection (RFC 9113), without a socket or a clock.
+"""The server side of an HTTP/2 connection (RFC 9113). It uses neither a socket nor a clock.
 
     receive(bytes) -> events ...        requests, DATA and resets of the client
     send_response, begin_response ...       the responses; `take_output()` returns the bytes to write
 
-A stream carries one request and its response. The state of a stream decides what happens to a frame:
+A stream carries one request and its response. The state of a stream determines how a frame is handled:
 
 | state              | HEADERS         | DATA          | end of request     | RST_STREAM | server end |
 |--------------------|-----------------|---------------|--------------------|------------|------------|
@@ -14,12 +14,11 @@ A stream carries one request and its response. The state of a stream decides wha
 |   after reset (2)  | ignored         | ignored       |                    | ignored    |            |
 
 (1) The server sends RST_STREAM(NO_ERROR), because the client may still be sending DATA. (2) Frames may have
-been in transit during a reset. The server ignores them only on the last `RESET_KEPT` streams that it has
-reset.
+been in transit during a reset. The server ignores them only on the last `RESET_KEPT` streams that it reset.
 
 Flow control windows limit DATA in both directions, per stream and per connection.
-- Received DATA counts on arrival, with its padding. `acknowledge_data` enlarges the windows again. DATA for
-  closed streams enlarges the connection window too, because the client has counted it.
+- Received DATA is counted on arrival, including padding. `acknowledge_data` enlarges the windows again. DATA
+  for closed streams enlarges the connection window too, because the client has counted it.
 - Outgoing DATA waits in its stream until both windows permit it and the transport has room (`is_full`).
   Streams take turns. A stream blocked by its own window does not block others.
 - `is_drained` returns whether all DATA of a stream has passed flow control.
@@ -36,8 +35,8 @@ pings while they receive data.
 To be fair to other connections, `receive` stops after `work_per_turn` units of work. While `has_unread` is
 true, do not read from the transport. Call `receive` again in a later iteration of the event loop.
 
-Time limits: `check_limits` closes a connection if a frame, a header block, or the preface stays incomplete
-for too long. It does the same if output stays unread for too long (`ConnectionLimits`).
+Time limits: `check_limits` closes a connection if a frame, a header block, or the preface remains incomplete
+for too long. It does the same if output remains unread for too long (`ConnectionLimits`).
 
 Cost: a request with HEADERS and a single DATA frame takes 8 us, including its response and `grpc_calls`.
 """
@@ -155,7 +154,7 @@ class DataReceived(NamedTuple):
 
 
 class StreamReset(NamedTuple):
-    """The client or a protocol violation has reset a stream."""
+    """A stream was reset by the client or a protocol violation."""
 
     stream_id: int
     code: int
@@ -168,7 +167,7 @@ class StreamDrained(NamedTuple):
 
 
 class ConnectionEnded(NamedTuple):
-    """The connection must be closed after the remaining output.
+    """The connection must be closed once all output is written.
 
     `why` is the reason, or an empty string after a normal end.
     """
@@ -335,9 +334,9 @@ class Http2Connection:
     # The methods below handle received frames.
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Parse received bytes until `work_per_turn` is used up. Return the events.
+        """Parse received bytes until `work_per_turn` is exhausted. Return the events.
 
-        `now` is the time of a monotonic clock in seconds.
+        `now` is a monotonic time in seconds.
         """
         if self.is_closed:
             return []
@@ -406,7 +405,7 @@ class Http2Connection:
             self._partial_at = self._now if self._rest else None
 
     def _handle_request(self, stream_id: int, block: bytes, data: bytes, at: int) -> int:
-        """Handle a request with one HEADERS frame, and its body if that is one DATA frame."""
+        """Handle a request with one HEADERS frame, and its body if sent in a single DATA frame."""
         if len(data) - at >= HEAD_BYTES:
             high, low, kind, flags, same_id = FRAME_HEADER.unpack_from(data, at)
             length = high << 8 | low
@@ -497,7 +496,7 @@ class Http2Connection:
     def _check_content_length(
         self, stream_id: int, stream: Stream, head: Head, body_bytes: int, is_whole: bool
     ) -> bool:
-        """Return whether the content-length of a request is valid. Reset the stream if not."""
+        """Return whether a request's content-length is valid. Reset the stream if not."""
         declared = head.get("content-length")
         if not declared:
             return True
@@ -510,7 +509,7 @@ class Http2Connection:
         return True
 
     def _handle_trailers(self, stream_id: int, flags: int, block: bytes) -> None:
-        """Handle a header block on an existing stream, which holds the trailers of its request."""
+        """Handle a header block on an existing stream, which must contain the request's trailers."""
         stream = self._streams.get(stream_id)
         if not stream_id & 1 or any(stream_id in skipped for skipped in self._skipped or ()):
             raise ProtocolViolation(Code.PROTOCOL_ERROR, f"The client cannot begin stream {stream_id}.")
@@ -580,7 +579,7 @@ class Http2Connection:
             )
 
     def _reopen_window(self, size: int) -> None:
-        """Enlarge the connection's receive window by bytes that were consumed or discarded."""
+        """Enlarge the connection's receive window by the number of consumed or discarded bytes."""
         self._unread_bytes += size
         if self._unread_bytes * 2 >= self._bounds.connection_window_bytes:
             self._out.append(encode_window_update(0, self._unread_bytes))
@@ -872,7 +871,7 @@ class Http2Connection:
         return events
 
     def take_output(self) -> bytes:
-        """Return the bytes to write, and clear them."""
+        """Return and clear the bytes to write."""
         if not self._out:
             return b""
         out, self._out = self._out, []
@@ -895,7 +894,7 @@ class Http2Connection:
     def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
         """Check the time limits, and ping a client that has been idle for `ping_seconds`.
 
-        End the connection if it exceeds a time limit. Return False if the client has not answered a ping
+        End the connection if a time limit is exceeded. Return False if the client has not answered a ping
         within `pong_seconds`.
         """
         if self.is_closed:
@@ -952,7 +951,7 @@ class Http2Connection:
         return bool(self._ready) and self._send_window > 0 and not self.is_full and self._room_bytes > 0
 
     def _send_waiting(self) -> None:
-        """Send queued DATA. Each stream sends one frame in turn."""
+        """Send queued DATA. Streams take turns sending one frame."""
         while self.can_send_data:
             stream_id = next(iter(self._ready))
             del self._ready[stream_id]

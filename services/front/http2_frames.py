@@ -108,7 +108,7 @@ def encode_rst_stream(stream_id: int, code: Code) -> bytes:
 
 
 def encode_goaway(last_stream_id: int, code: Code, text: str) -> bytes:
-    """Return a GOAWAY frame with the last stream id, the error code, and a debug text."""
+    """Return a GOAWAY frame with the last stream id, the error code, and debug text."""
     return encode_frame(Type.GOAWAY, 0, 0, struct.pack(">II", last_stream_id, code) + text.encode())
 
 

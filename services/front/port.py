@@ -4,10 +4,10 @@
                                                        TLS with HTTP/2   `Connection` over TLS
                                                        other bytes       error message, then close
 
-The port limits the connections and unauthenticated connections per address, and how long a connection may be
-idle (`services.front.admission`). It also limits how many TLS handshakes run at once, and for how long.
-`services.front.http2.ConnectionLimits` limits the memory of a connection. The port checks every connection
-each `CHECK_SECONDS`.
+The port limits the number of connections and unauthenticated connections per address, and their idle time
+(`services.front.admission`). It also limits the number and the duration of concurrent TLS handshakes.
+`services.front.http2.ConnectionLimits` limits the memory of a connection. The port checks all connections
+every `CHECK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ log = structlog.get_logger()
 
 
 class Port:
-    """The protocol port of a broker. Create it in the event loop that serves it.
+    """The protocol port of a broker. Create it in the event loop in which it runs.
 
-    `tls` returns the context for a handshake, and None disables TLS. If `requires_authentication` is true, a
-    connection counts as unauthenticated until one of its calls has been authenticated.
+    `tls` returns the context for a handshake. If it is None, TLS is disabled. If `requires_authentication` is
+    true, a connection is considered unauthenticated until one of its calls has been authenticated.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Port:
 
     @property
     def table_count(self) -> int:
-        """Number of connections whose client may use an HPACK dynamic table."""
+        """Number of connections whose clients may use an HPACK dynamic table."""
         return sum(one.calls.http2.uses_table for one in self._shared.connections)
 
     def start(self, listening: socket.socket) -> None:
@@ -232,9 +232,9 @@ class Port:
     async def _detect_protocol(
         self, one: socket.socket, seconds: float
     ) -> tuple[Protocol | None, bytes | None]:
-        """Return the protocol and the first bytes. The bytes stay in the socket buffer.
+        """Return the protocol and the first bytes. The bytes remain in the socket buffer.
 
-        After a timeout the protocol is None. If the client has closed the connection, both values are None.
+        After a timeout, the protocol is None. If the client has closed the connection, both values are None.
         """
         first = b""
         with suppress(TimeoutError):
@@ -255,7 +255,7 @@ class Port:
         return is_complete(protocol, first) or len(first) >= PEEKED_BYTES
 
     async def _peek(self, one: socket.socket, known_bytes: int) -> bytes:
-        """Wait for more than `known_bytes` bytes and return them. They stay in the socket buffer.
+        """Wait for more than `known_bytes` bytes and return them. They remain in the socket buffer.
 
         Return an empty bytes object if the client has closed the connection.
         """
@@ -324,7 +324,7 @@ class Port:
     def count_refusal(self, connection: Connection, why: str, detail: str) -> None:
         """Count a connection that the server closes because of an error.
 
-        Each connection counts once at most, and not during shutdown.
+        Each connection is counted at most once, and none during shutdown.
         """
         if not self._is_shutting_down and not connection.is_refusal_counted:
             connection.is_refusal_counted = True
@@ -373,7 +373,7 @@ class Port:
             _close(one)
 
     async def _refuse_first_call(self, one: socket.socket, reason: ClientRefusal) -> None:
-        """Refuse the first call of an HTTP/2 client, because clients report only the status of a call."""
+        """Refuse an HTTP/2 client's first call, because clients report only the status of a call."""
         refusing = RefusalConnection(reason)
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(REFUSAL_SECONDS):
@@ -428,7 +428,7 @@ def describe_error(error: Exception) -> str:
 def _is_disconnected(one: socket.socket) -> bool:
     """Return whether the client has closed its side of the connection.
 
-    Without POLLRDHUP, return whether both sides are closed.
+    Without POLLRDHUP, return whether both sides have been closed.
     """
     asking = select.poll()
     asking.register(one, getattr(select, "POLLRDHUP", select.POLLHUP))

@@ -1,6 +1,6 @@
 """Refuses gRPC clients by answering their first call.
 
-A GOAWAY frame is not enough. A gRPC client takes GOAWAY for a server shutdown and retries the call on new
+A GOAWAY frame is not enough. A gRPC client interprets GOAWAY as a server shutdown and retries the call on new
 connections. A status such as `RESOURCE_EXHAUSTED` ends the call, and the client reports its message.
 """
 

@@ -1,8 +1,7 @@
 """Periodic checks of all connections, in batches.
 
-A timer per connection would cost as much as the check itself. Connections opened at the same time would also
-always be checked at the same time. Each round therefore has a fixed duration and checks its batches at
-regular intervals.
+A timer per connection would cost as much as the check itself. Connections opened together would also always
+be checked together. Each round therefore has a fixed duration and checks its batches at regular intervals.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ T = TypeVar("T")
 class ConnectionSweep(Generic[T]):
     """Checks all items of a collection in periodic rounds.
 
-    Each round calls `look` with the item and the current time, once per item still in the collection.
+    Each round calls `look` once for each item still in the collection, passing the item and the current time.
     """
 
     def __init__(self, seconds: float, there_are: Collection[T], look: Callable[[T, float], None]) -> None:
@@ -29,7 +28,7 @@ class ConnectionSweep(Generic[T]):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Start the timer. The first round begins after the duration of one round."""
+        """Start the timer. The first round begins after a delay of one round."""
         self._timer = self._loop.call_later(self._pause_seconds, self._check_slice)
 
     def stop(self) -> None:

@@ -1,1 +1,1 @@
-"""Runs the broker core in an asyncio event loop, with group commit and ticks for work that is due."""
+"""Runs the broker core in an asyncio event loop, with group commit and with ticks for due work."""

@@ -3,7 +3,7 @@
 The core stores only sealed secrets, and only this module has the key. The module generates each secret and
 returns it once. After the first use, the decrypted secret stays in memory. Tokens are stored only as hashes.
 The key is read only to seal or open a secret, so a broker without users needs no key. A change takes effect
-when its record is appended, and is confirmed when the record is durable. A change may revoke a right that a
+when its record is appended and is confirmed when the record is durable. A change may revoke a right that a
 waiting call requires, so the callbacks in `watching` recheck waiting calls after each change.
 """
 
@@ -75,7 +75,7 @@ class LiveAccess:
         self._rules_callback = changed
 
     def set_dismiss_callback(self, dismiss: Dismiss) -> None:
-        """Set the callback that disconnects a user's clients when the secret becomes invalid."""
+        """Set the callback that disconnects a user's clients when their secret becomes invalid."""
         self._dismiss_callback = dismiss
 
     def set_key_source(self, key: Key) -> None:
@@ -105,7 +105,7 @@ class LiveAccess:
         return self._core().rights.allows(user, need)
 
     def allows_some(self, user: str, verb: Verb, kind: Kind) -> bool:
-        """Return whether a user has the right for at least one topic or group."""
+        """Return whether a user has a given right for at least one topic or group."""
         return self._core().rights.allows_some(user, verb, kind)
 
     def users(self) -> list[User]:
@@ -184,12 +184,12 @@ class LiveAccess:
         return text, made[0]
 
     async def revoke_token(self, token_id: str) -> None:
-        """Revoke a token. Later calls with the token fail, and its long polls end."""
+        """Revoke a token. Later calls that use the token fail, and its long polls end."""
         await self._change(self._core().revoke_token, token_id)
         log.info("token revoked", token=token_id)
 
     async def _change(self, verb: Callable[..., int], *arguments: object) -> None:
-        """Apply a change that may revoke a right, recheck waiting calls, and wait for durability."""
+        """Apply a change that may revoke a right, recheck waiting calls, and wait until it is durable."""
         calling = self._call(verb, *arguments)
         self.check_waiting_calls()
         await calling

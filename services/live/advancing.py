@@ -37,7 +37,7 @@ class Owner(Protocol):
         """The current broker core."""
 
     def renew_present(self) -> None:
-        """Renew the leases of connected clients, and end waiting calls with an expired token."""
+        """Renew the leases of connected clients, and end waiting calls whose token has expired."""
 
     def tick(self) -> bool:
         """Run the core's due work. Return whether it had any effects."""
@@ -105,7 +105,7 @@ class ClockAdvancer:
         assert self._clock.offset_ms == target_ms, "time stops before it has arrived"
 
     def _next_stop(self, target_ms: int) -> int | None:
-        """Return the clock offset of the next event, or the target offset if nothing is due before.
+        """Return the clock offset of the next event, or the target offset if no event is due before it.
 
         Return None if the target has been reached and nothing is due.
         """
@@ -116,7 +116,7 @@ class ClockAdvancer:
         return None if offset_ms == target_ms else target_ms
 
     async def _make_step_durable(self) -> None:
-        """Make the last step durable, and wait for answers to its transaction check-backs."""
+        """Make the last step durable, and wait for the answers to its transaction check-backs."""
         try:
             self._clock.keep()
         except OSError as error:

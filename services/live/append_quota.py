@@ -31,7 +31,7 @@ Turn = asyncio.Future[None]
 
 
 class AppendQuota:
-    """Limits the unflushed bytes of callers. `unflushed` returns the number of unflushed bytes."""
+    """Limits callers' unflushed bytes. `unflushed` returns the number of unflushed bytes."""
 
     def __init__(self, unflushed: Callable[[], int]) -> None:
         self._unflushed = unflushed
@@ -44,14 +44,14 @@ class AppendQuota:
         return not new_bytes or (not self._line and self._fits(new_bytes))
 
     def has_room_for_all(self, new_bytes: int) -> bool:
-        """Return whether several calls may append `new_bytes` in total without waiting."""
+        """Return whether several calls may append a total of `new_bytes` without waiting."""
         return not self._line and self._left_bytes() >= new_bytes
 
     async def wait(self, new_bytes: int, held_bytes: int | None = None) -> None:
         """Wait until `new_bytes` may be appended. The caller must append before its next `await`.
 
-        `held_bytes` is the memory usage of the waiting call, by default `new_bytes`. Raise `DiskBehind` if
-        the waiting calls would use too much memory.
+        `held_bytes` is the memory usage of the waiting call and defaults to `new_bytes`. Raise `DiskBehind`
+        if the waiting calls would use too much memory.
         """
         if self.has_room_for(new_bytes):
             return

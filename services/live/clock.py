@@ -1,6 +1,6 @@
 """The broker time: real time or, with a virtual clock, real time plus an offset.
 
-The core uses broker time, and callers use real time, even for due times. With a virtual clock, the offset is
+The core uses broker time. Callers use real time, even for due times. With a virtual clock, the offset is
 added to times in requests and subtracted from times in responses. The offset never decreases. The table
 `_CHANGES` lists the types that contain times. A message with a delay of 60 seconds becomes due 60 seconds
 later at any offset. Durations, such as leases and long polls, are not converted. Cron schedules run in broker
@@ -8,10 +8,10 @@ time. In a schedule occurrence, `at_ms` is converted like any other time, but `l
 local time.
 
 Real time is the system clock, which can be stepped at any time. Steps are detected with a monotonic clock
-(`counted_ms`). Each step is reported (`set_step_callback`) before any later time is used. Leases run in
-elapsed time, so steps do not affect them.
+(`counted_ms`). Each step is reported (`set_step_callback`) before any later time is used. Leases use elapsed
+time, so steps do not affect them.
 
-The offset is stored in the store (`commitlog.layout`). `move` changes the offset in memory, and `keep` makes
+The offset is saved in the store (`commitlog.layout`). `move` changes the offset in memory, and `keep` makes
 it durable. No record is appended before its offset is durable, so a restarted broker never finds records from
 the future.
 """
@@ -63,7 +63,7 @@ Told = TypeVar("Told")
 
 
 class StoredClockOffset:
-    """The stored lead of a virtual clock over real time in milliseconds."""
+    """The stored offset of a virtual clock from real time in milliseconds."""
 
     def __init__(self, disk: Disk, offset_ms: int) -> None:
         self._disk, self.offset_ms = disk, offset_ms
@@ -102,10 +102,10 @@ def ignore_step(from_ms: int, until_ms: int) -> None:
 
 
 class Clock:
-    """The clock of the core. Converts between broker time and callers' real time.
+    """The core's clock. Converts between broker time and callers' real time.
 
-    `counted_ms` returns monotonic milliseconds. If None, `real_ms` is assumed to be monotonic. Only `begin`
-    is thread-safe.
+    `counted_ms` returns monotonic milliseconds. If it is None, `real_ms` is assumed to be monotonic. Only
+    `begin` is thread-safe.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class Clock:
 
     @property
     def begun_ahead_ms(self) -> int:
-        """The lead of real time over the monotonic clock in milliseconds, at the last `begin`."""
+        """How far real time was ahead of the monotonic clock at the last `begin`, in milliseconds."""
         return 0 if self._steps is None else round(self._steps.begun_ahead_ms)
 
     @property
@@ -140,7 +140,7 @@ class Clock:
 
     @property
     def offset_ms(self) -> int:
-        """The lead of broker time over real time in milliseconds."""
+        """How far broker time is ahead of real time, in milliseconds."""
         return 0 if self._kept is None else self._kept.offset_ms
 
     def now_ms(self) -> int:
@@ -191,9 +191,9 @@ Changes = dict[str, Any]
 
 
 def _shift_fields(*names: str) -> Callable[[Any, int], Changes]:
-    """Return a function that shifts the named time fields and the times of the message.
+    """Return a function that shifts the named time fields and the message's times.
 
-    0 and None mean that there is no time, and are not shifted.
+    The values 0 and None mean no time and are not shifted.
     """
 
     def changes(value: Any, by_ms: int) -> Changes:

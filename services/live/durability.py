@@ -1,9 +1,9 @@
 """Sends each answer once the log is durable up to the answer's offset.
 
-Answers are queued in order of decision. After each flush, all answers with durable records are sent. An
-answer with an older offset than its predecessor is sent together with it.
+Answers are queued as they are decided. After each flush, all answers whose records are durable are sent. An
+answer whose offset is lower than its predecessor's is sent with the predecessor.
 
-A cluster leader may be paused while another node takes over. Its answers about *past* events stay correct,
+A cluster leader may be paused while another node takes over. Its answers about *past* events remain correct,
 because they depend on accepted records. Answers about the *current* state (not found, not leased, empty)
 require a proof of leadership. A proof is an accepted record whose append began after the call. `prove`
 requests a proof, and `confirm_leadership` sends the answers that wait for it. A refusal also requires a
@@ -63,7 +63,7 @@ class LeadershipProofs(NamedTuple):
 
 
 def ignore_local_refusal() -> None:
-    """Do nothing. Refusals for lack of local resources then wait indefinitely."""
+    """Do nothing. Refusals for lack of local resources will then wait indefinitely."""
 
 
 class Answers:
@@ -90,7 +90,7 @@ class Answers:
         self._held: TidewheelError | None = None
 
     def send_when_durable(self, offset: int, receiver: AnswerReceiver, answer: Any) -> None:
-        """Send an answer once the log is durable up to `offset`, with a leadership proof if required."""
+        """Send an answer once the log is durable up to `offset` and, if required, leadership is proven."""
         if offset > self.offset:
             self._waiting.append((offset, receiver, answer))
         elif self._proving is None:
@@ -105,7 +105,7 @@ class Answers:
             self._proving.prove()
 
     async def wait_until_durable(self, offset: int) -> None:
-        """Wait until the log is durable up to `offset` and, in a cluster, for a leadership proof.
+        """Wait until the log is durable up to `offset` and, in a cluster, until leadership is proven.
 
         Raise the error if the answer is refused.
         """
@@ -115,7 +115,7 @@ class Answers:
             await sleeper.future
 
     def confirm_leadership(self, began_ms: int) -> None:
-        """Send the answers decided before `began_ms`, the start of a proof's append."""
+        """Send the answers decided before `began_ms`, the time at which a proof's append began."""
         for unproven in (self._unproven, self._own):
             while unproven and unproven[0][0] < began_ms:
                 _, one, answer = unproven.popleft()
@@ -168,7 +168,7 @@ class Answers:
     def hold(self, error: TidewheelError) -> None:
         """Begin a hold, and refuse all waiting answers with `error`.
 
-        Later calls to `hold` or `advance` refuse the answers that arrive in between.
+        Each later call to `hold` or `advance` refuses the answers that have arrived since then.
         """
         self._held = error
         self.refuse(error, _HELD)
@@ -196,7 +196,7 @@ def required_offset(error: Exception) -> int:
 
 
 class WaitingCoroutine:
-    """A coroutine that waits for an answer. It may be cancelled meanwhile."""
+    """A coroutine that is waiting for an answer. It may be cancelled while waiting."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -4,14 +4,14 @@
 
 Rules:
 - All appends in one event loop iteration share one flush. The next flush begins when the current flush has
-  ended or has taken `LINGER_SECONDS`. A test with 16 callers compared sequential flushes with three parallel
+  ended or has lasted `LINGER_SECONDS`. A test with 16 callers compared sequential flushes with three parallel
   flushes. On a disk that syncs within `LINGER_SECONDS`, the median response time was 1.7 ms with sequential
   flushes (320 us of CPU time per call) and 2.4 ms with parallel ones (430 us). On a disk that syncs in 4 ms,
   it was 8.2 ms with sequential flushes and 5.8 ms with parallel ones.
 - After a disk failure, the core is void and no further flush begins. When the last flush has ended, `rebuild`
   is called once, because the log must not be truncated during a write. When a new core is open, the owner
   calls `resume_with_core`.
-- Queue entries are written `ENTRIES_SECONDS` after their flush, together with those of later flushes.
+- Queue entries are written `ENTRIES_SECONDS` after their flush, along with those of later flushes.
 - With asynchronous flushes, all unsynced data is synced `SYNC_SECONDS` after a flush.
 - A failed sync is never retried. The core is discarded and rebuilt instead.
 - During a checkpoint, flushes continue up to a limit and then wait for the checkpoint. The limit bounds
@@ -20,7 +20,7 @@ Rules:
   appends with one sync, and the checkpoint begins. Each following iteration copies a limited number of
   checkpoint rows. A worker thread then writes the rows to disk (`services.broker.checkpoint`).
 
-Weak spot: the state is a set of flags instead of a state machine, and only a few combinations are valid. The
+Weak spot: the state is a set of flags rather than a state machine, and only a few combinations are valid. The
 flush before a checkpoint blocks the event loop during the sync.
 """
 
@@ -52,7 +52,7 @@ log = structlog.get_logger()
 
 
 class Owner(Protocol):
-    """The owner of the core. Notified about flushes and disk failures."""
+    """The owner of the core. Notified of flushes and disk failures."""
 
     @property
     def core(self) -> Broker:
@@ -66,7 +66,7 @@ class Owner(Protocol):
         """Return the broker time in milliseconds."""
 
     def apply_flush(self, flush: Flush) -> None:
-        """Send the responses that waited for a completed flush."""
+        """Send the responses that were waiting for a completed flush."""
 
     def close_failed_core(self, error: OSError) -> None:
         """Discard the core after a disk failure."""
@@ -79,7 +79,7 @@ class Owner(Protocol):
 
 
 def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, seconds: float) -> None:
-    """Log a checkpoint's size and duration, and the log bytes since the previous checkpoint.
+    """Log a checkpoint's size and duration, and the log growth since the previous checkpoint.
 
     `before_offset` is the log offset of the previous checkpoint.
     """
@@ -198,7 +198,7 @@ class LogFlusher:
     def _write(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
         """Run a write in a worker thread, and notify the event loop when done.
 
-        A future would cost an additional event loop iteration.
+        A future would require an additional event loop iteration.
         """
         error: BaseException | None = None
         try:

@@ -35,7 +35,7 @@ class LiveGroups:
         self._offset_at, self._to_real_time = offset_at, to_real_time
 
     async def view(self, name: str) -> GroupView:
-        """Return a view of a group, with pauses between its queues.
+        """Return a view of a group, pausing between its queues.
 
         Raise `GroupNotFound` if the group does not exist.
         """
@@ -52,7 +52,7 @@ class LiveGroups:
         return await self.view(name)
 
     async def _resolve_offsets(self, start: GroupStart, topics: list[str]) -> GroupStart:
-        """Return a start position with a start time resolved to queue offsets.
+        """Return a start position whose start time is resolved to queue offsets.
 
         The queue parts needed by the next operation are loaded into memory. May pause after each queue.
         """
@@ -67,14 +67,14 @@ class LiveGroups:
         return replace(start, places=places)
 
     async def set(self, name: str, policy: GroupPolicy) -> GroupView:
-        """Set a group's delivery policy. Wakes waiting receives, because the group may have been paused."""
+        """Set a group's delivery policy. Wake waiting receives, because the group may have been paused."""
         await self._call(self._core().group_views.set_policy, name, policy)
         for topic in self._core().groups.topics_of(name):
             self._wake(topic)
         return await self.view(name)
 
     async def reset(self, name: str, topic: str, start: GroupStart, *, dry_run: bool) -> ResetResult:
-        """Move a group to a start position in `topic`, or in all of its topics if `topic` is empty.
+        """Move a group to a start position in `topic`, or in all its topics if `topic` is empty.
 
         Raise `GroupNotFound` if the group does not exist.
         """

@@ -3,7 +3,7 @@
 The main methods are `call(verb, ...)` and `query(verb, ...)`, where `verb` is a method of the core. A call
 that stores a record returns once the record is durable. Operations with several steps have their own methods
 in `LiveBroker` or `receivers`. All methods may raise the core's `TidewheelError`s. A call that stores records
-also raises `ResultUnknown` if the disk fails before the records are confirmed as durable.
+also raises `ResultUnknown` if the disk fails before the records are confirmed to be durable.
 
     caller -> verb -> core (runs to completion) -> answer waits for its offset -> caller
                         |                               ^
@@ -12,15 +12,15 @@ also raises `ResultUnknown` if the disk fails before the records are confirmed a
 
 Rules:
 - All calls in one event loop iteration share one flush (`services.live.flushing`).
-- A tick that cannot finish its work continues in another tick after a short delay. Between the two, the event
-  loop runs long enough to serve a call.
+- A tick that cannot finish its work continues in another tick after a short delay. Between two such ticks,
+  the event loop runs long enough to serve a call.
 - After a disk failure, all waiting calls fail with `ResultUnknown`. The core is rebuilt from the data on disk
   (`services.live.rebuilding`).
 - Callers use real time, and the core uses broker time. This module converts times (`services.live.clock`).
 - An internal error in the core stops the broker. The exception is set on the future `broken`, and the process
   is expected to exit.
 
-Weak spot: the core may be replaced during any `await`, which invalidates objects of the old core. After an
+Weak spot: the core may be replaced during any `await`, which invalidates the old core's objects. After an
 `await`, a method must read `_broker` again, or report its result only to the core it started with.
 """
 
@@ -130,11 +130,11 @@ def log_damage(found: DamagedPart) -> None:
 
 
 class LiveBroker:
-    """The broker's asynchronous interface. Create and use an instance in the same event loop.
+    """The broker's asynchronous interface. Create and use each instance in the same event loop.
 
-    `clock` returns real time in milliseconds. With `kept`, the broker uses a virtual clock. With the
-    monotonic clock `counted_ms`, steps of `clock` are detected. A cluster leader passes its existing `core`.
-    If `stepped_down` is given, it is called after a disk failure, and the core is not rebuilt. `proving`
+    `clock` returns real time in milliseconds. With `kept`, the broker uses a virtual clock. The monotonic
+    clock `counted_ms` is used to detect steps of `clock`. A cluster leader passes its existing `core`. If
+    `stepped_down` is given, it is called after a disk failure, and the core is not rebuilt. `proving`
     provides proofs of leadership.
     """
 
@@ -237,7 +237,7 @@ class LiveBroker:
             core.housekeeping.stopped = stopped
 
     def set_health_callback(self, told: Callable[[bool], None]) -> None:
-        """Set the callback for disk health: False after a failure, True after recovery."""
+        """Set the disk health callback, called with False on failure and True on recovery."""
         self._health_callback = told
 
     async def wait_until_available(self) -> None:
@@ -342,7 +342,7 @@ class LiveBroker:
         raise refusal
 
     def _schedule_own_refusals(self) -> None:
-        """Schedule a call after OWN_MS that fails refusals still waiting for a proof."""
+        """Schedule a call in OWN_MS milliseconds that fails refusals still waiting for a proof."""
         if not self._is_own_limited:
             self._is_own_limited = True
             self._call_later(OWN_MS / 1000, self._fail_own_refusals)
@@ -371,7 +371,7 @@ class LiveBroker:
         return self.clock.real_ms()
 
     def find(self, topic: str, key: str, count_max: int) -> FoundMessages:
-        """Return up to `count_max` messages with a key or message id, newest first.
+        """Return up to `count_max` messages with a given key or message id, newest first.
 
         If the messages are large, fewer are returned.
         """
@@ -387,7 +387,7 @@ class LiveBroker:
         return self.query(self._broker.timers.get_timer, name, self.clock.now_ms())
 
     def find_timer_verdict(self, timer: Delivery) -> TimerVerdict | None:
-        """Return the outcome of a timer, or None if the timer is pending."""
+        """Return a timer's outcome, or None if the timer is still pending."""
         return self.query(self._broker.timers.find_verdict, timer, self.clock.now_ms())
 
     def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
@@ -409,7 +409,7 @@ class LiveBroker:
         self._present_clients = present
 
     def renew_present(self) -> None:
-        """Renew the leases of connected clients, and end waiting calls with an expired token."""
+        """Renew the leases of connected clients, and end waiting calls whose token has expired."""
         self.access.check_waiting_calls()
         for client_id in self._present_clients():
             self._broker.receiving.renew_client(client_id, self._clock())
@@ -445,7 +445,7 @@ class LiveBroker:
             self.broken.result()
 
     async def wait_until_timers_ready(self) -> None:
-        """Wait until no timer read is running and no checkpoint is due."""
+        """Wait until no timers are being read and no checkpoint is due."""
         while self._broker.is_checkpoint_due or (self._reading is not None and not self._reading.done()):
             if self._reading is not None:
                 await self._reading
@@ -464,12 +464,12 @@ class LiveBroker:
     def add_check_back_sender(self, asker: CheckBackSender) -> None:
         """Add a function that sends transaction check-backs.
 
-        A function that reaches a producer moves to the end of the list, so the functions rotate.
+        A function that reaches a producer moves to the end of the list, so the functions take turns.
         """
         self._askers.append(asker)
 
     def topics_awaiting_producers(self) -> list[str]:
-        """Return the topics with half messages that wait for a producer.
+        """Return the topics whose half messages are waiting for a producer.
 
         The list is empty if the core is unavailable.
         """
@@ -484,7 +484,7 @@ class LiveBroker:
             self.call_with_time(self._core.transactions.schedule_waiting_check_backs, topic)
 
     def set_share_callback(self, share: Share) -> None:
-        """Set the callback that adjusts thread switching in crowded periods."""
+        """Set the callback that adjusts thread switching during crowded periods."""
         self._share_callback = share
 
     async def close(self) -> None:
@@ -531,9 +531,9 @@ class LiveBroker:
         log_checkpoint(self._disk, checkpoint, core.written_offset, time.monotonic() - began_s)
 
     def _flush_and_plan(self) -> None:
-        """Schedule a flush and an alarm update, each at most once per event loop iteration.
+        """Schedule a flush and an alarm update, each no more than once per event loop iteration.
 
-        Called after a change to the log or to due times.
+        Called after the log or a due time has changed.
         """
         self._flushing.flush_soon()
         self._schedule_tick()
@@ -541,7 +541,7 @@ class LiveBroker:
     def _report_clock_step(self, from_ms: int, until_ms: int) -> None:
         """Report a system clock step to the core.
 
-        A step does not change lease durations, but timers fire early or late.
+        A step does not change lease durations, but timers may fire early or late.
         """
         if abs(until_ms - from_ms) >= limits.CLOCK_JUMP_MS_MIN:
             log.warning("the clock was set", by_seconds=(until_ms - from_ms) / 1000)
@@ -575,7 +575,7 @@ class LiveBroker:
             self._share_callback(self._is_crowded)
 
     def _count_down_turns(self, left: int) -> None:
-        """Set the alarm after `left` more event loop iterations, which serve callers."""
+        """Set the alarm after `left` more event loop iterations, so that callers come first."""
         if left > 0:
             self._loop.call_soon(self._count_down_turns, left - 1)
         else:
@@ -584,7 +584,7 @@ class LiveBroker:
                 self._alarm.set(self._core.next_due_ms())
 
     def apply_flush(self, flush: Flush) -> None:
-        """Send the responses that waited for a completed flush, and wake waiting receives."""
+        """Send responses that were waiting for a completed flush, and wake waiting receive calls."""
         core = self._broker
         effects = core.complete_flush(flush, self._clock())
         assert core.durable_offset >= self.answers.offset, "what was told as durable is not any more"
@@ -619,7 +619,7 @@ class LiveBroker:
         self._flushing.fail(error)
 
     def adopt(self, core: Broker) -> None:
-        """Resume service with a reopened core. It takes over the lite subscriptions of the old core."""
+        """Resume service with a reopened core. The new core takes over the old core's lite subscriptions."""
         assert self._core is None, "two cores over one store"
         core.lite.adopt_subscriptions(
             self._lite_before, self.clock.begun_ahead_ms - self._begun_ahead_before_ms
@@ -642,14 +642,14 @@ class LiveBroker:
         return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
 
     def _waiting_bytes(self) -> int:
-        """Return the number of unflushed bytes. Each record counts with a minimum size."""
+        """Return the number of unflushed bytes. A minimum size is assumed for each record."""
         if self._core is None:
             return 0
         counted = self._core.store.unflushed_count * limits.CALLERS_UNFLUSHED_RECORD_BYTES
         return max(self.unflushed_bytes(), counted)
 
     def _drop_core(self, core: Broker, refusal: str) -> None:
-        """Remove the core, and fail the calls that wait for its flushes."""
+        """Discard the core, and fail all calls waiting for its flushes."""
         assert core is self._core, "a core is let go that serves nobody"
         self._core = None
         self._well.clear()
@@ -660,7 +660,7 @@ class LiveBroker:
 
     @property
     def is_retiring(self) -> bool:
-        """Whether segments are being deleted. A rebuild waits for the deletion."""
+        """Whether segments are being deleted. A rebuild waits for deletion to end."""
         return self._running_retirement() is not None
 
     def broker_ms(self) -> int:
@@ -668,10 +668,10 @@ class LiveBroker:
         return self._clock()
 
     async def _read_timers(self, core: Broker, job: TimersJob, before: asyncio.Task[None] | None) -> None:
-        """Read the files of timers that are due soon, or files that may be damaged.
+        """Read files with timers that are due soon, or files that may be damaged.
 
-        The core may be void by the time the read begins. The method also awaits the previous read, `before`,
-        so callers need to await only the last read.
+        The core may have been discarded before the read begins. The method also awaits the previous read,
+        `before`, so callers need to await only the last read.
         """
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)
@@ -705,7 +705,7 @@ class LiveBroker:
         self._loop.call_soon(self._flushing.resume)
 
     async def _cut(self, core: Broker, retirement: Retirement) -> None:
-        """Apply a retirement to the core, a few queues per event loop iteration."""
+        """Apply a retirement to the core, handling a few queues per event loop iteration."""
         try:
             while self._core is core and not core.continue_retirement(retirement, self._clock()):
                 await asyncio.sleep(0)
@@ -750,7 +750,7 @@ class LiveBroker:
     def _must_rebuild_queues(self) -> bool:
         """Return whether opening the store requires a scan of the whole log.
 
-        Return False on a disk failure, which opening the store will report.
+        Return False if the disk fails. Opening the store then reports the failure.
         """
         with suppress(OSError):
             return bool(snapshot.offsets(self._disk)) and self._disk.size(layout.QUEUES_WHOLE) < 0

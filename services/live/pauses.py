@@ -1,7 +1,7 @@
-"""Pauses for long operations, which yield to other event loop tasks every few milliseconds.
+"""Pauses that let long operations yield to other event loop tasks every few milliseconds.
 
-Operations that read many objects in memory use pauses. Examples are lists, responses, and metrics. Atomic
-operations and operations with a bounded count use none.
+Operations that read many in-memory objects use pauses. Examples are lists, responses, and metrics. Atomic
+operations, and those on a bounded number of objects, use none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SORTED_AT_ONCE: Final = 5_000
 
 
 class Pauses:
-    """The pauses of a long operation. The first time slice begins at construction."""
+    """Pauses within a long operation. The first time slice begins at construction."""
 
     def __init__(self) -> None:
         self._ends = perf_counter() + SLICE_SECONDS

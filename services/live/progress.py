@@ -4,12 +4,13 @@
     message groups     groups with a waiting message that was scanned by a receive, but no recent delivery
     checkpoint         durable bytes in the log after the newest checkpoint on disk, which are read at startup
 
-All values are 0 or small while the clients and the disk work normally. Base alerts on the ages. A message
-group that no receive has scanned is not counted, because the lag of the consumer group includes its messages.
+All values stay at or near zero while clients and disk are healthy. Use the ages for alerts. Message groups
+not yet scanned by a receive call are not counted, because their messages are included in the consumer group's
+lag.
 
-Cost: each metrics scrape checks all message groups that are not free, with pauses. Weak spot: the time
-without a delivery starts at the latest lease. A message group counts as stalled if a consumer processes one
-message for a long time while others wait.
+Cost: each metrics scrape checks all message groups that are not free, pausing regularly. Weak spot: the time
+without a delivery is measured from the latest lease. A message group is considered stalled if a consumer
+spends a long time on one message while others wait.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class Progress:
 
 
 def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progress]:
-    """Measure a broker's overdue work. Yields wherever the caller may pause."""
+    """Measure a broker's overdue work. Yield wherever the caller may pause."""
     waiting, since_ms = (
         core.transactions.waiting_check_backs,
         core.transactions.oldest_waiting_check_back_ms(),
@@ -65,7 +66,7 @@ def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progres
 
 
 async def measure_with_pauses(core: Broker, now_ms: int) -> Progress:
-    """Measure a broker's overdue work, with pauses for other event loop tasks."""
+    """Measure a broker's overdue work, pausing for other event loop tasks."""
     steps, pauses = measure_progress(core, now_ms), Pauses()
     while True:
         try:

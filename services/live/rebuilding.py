@@ -1,4 +1,4 @@
-"""Recovery from disk failures. The core is discarded, and rebuilt once the disk works again.
+"""Recovery from disk failures. The core is discarded, and is rebuilt once the disk works again.
 
     WELL --(an operation on the disk fails)--> VOID --(all writes have ended)--------------> REBUILDING
       ^                                                                                        |     |
@@ -8,20 +8,20 @@
 Rules:
 - After a disk failure, the core's state may be incomplete, and it is unknown which writes have reached the
   disk. The core is therefore discarded immediately, and later calls raise `StoreUnavailable`.
-- Calls that wait for flushes of the void core fail with `ResultUnknown`. The official clients then resend
+- Calls waiting for a flush of the discarded core fail with `ResultUnknown`. The official clients then resend
   their messages.
 - The first attempt to open a new core runs immediately in the event loop, so a transient failure causes no
   errors in later calls. If the queues must be rebuilt, the first attempt runs in a worker thread, because
-  this requires a scan of the whole log. Later attempts run in a worker thread after pauses that double up to
-  `PAUSE_SECONDS_MAX`.
+  this requires a scan of the whole log. Later attempts run in a worker thread after pauses that double each
+  time, up to `PAUSE_SECONDS_MAX`.
 - Opening the store reads, verifies and rewrites acknowledged records that were not synced (`--flush async`,
   `commitlog.recovery`). Unreadable records are reported as damage with their offsets. After a failed sync, a
   later successful sync is never trusted.
 - Any error other than a `StoreError` is an internal error and ends the process (`stop_on_internal_error`).
 
-Weak spot: the first attempt blocks the event loop. Its duration depends on the log length after the last
-snapshot, up to `SNAPSHOT_LOG_BYTES_MAX`. If the disk is readable but not writable, the store is opened again
-and again, and only the pauses limit the rate.
+Weak spot: the first attempt blocks the event loop. Its duration depends on how much log follows the last
+snapshot, at most `SNAPSHOT_LOG_BYTES_MAX`. If the disk is readable but not writable, the store is opened
+repeatedly, at a rate limited only by the pauses.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from services.live.clients.check_back_log import CheckBackEntry, CheckBackLog
 
 @dataclass(slots=True, frozen=True)
 class ProducerView:
-    """A producer of a topic. `is_connected` tells whether it can receive check-backs."""
+    """A producer of a topic. `is_connected` indicates whether it can receive check-backs."""
 
     topic: str
     client_id: str
@@ -31,7 +31,7 @@ Producing = Callable[[str], list[ProducerView]]
 class LiveTransactions:
     """Operations on a broker's transactions.
 
-    The methods may raise `ResultUnknown` and the `TidewheelError`s of the core.
+    The methods may raise `ResultUnknown` and any `TidewheelError` of the core.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class LiveTransactions:
         self._producing: list[Producing] = []
 
     def set_producer_views(self, producing: Producing) -> None:
-        """Add a function whose producers `producers` returns."""
+        """Add a function that provides producers for `producers`."""
         self._producing.append(producing)
 
     def producers(self, topic: str) -> list[ProducerView]:

@@ -1,8 +1,8 @@
 """Stores dead letters with failure reasons and errors in the topic `%DLQ%<group>`.
 
 A dead letter is a message that a consumer group has failed to process. It stays open until an operator
-redrives or purges it. This is recorded as an acknowledgement by the group `OPERATORS` on the dead-letter
-topic.
+redrives or purges it. Either action is recorded as an acknowledgement by the group `OPERATORS` on the
+dead-letter topic.
 
 A message redriven to its original topic is delivered only to the group that failed to process it. The other
 groups have already received it. A message redriven to another topic is delivered to all groups. A redriven
@@ -89,7 +89,8 @@ class DeadLetters:
     def read_page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
         """Return up to `count_max` open dead letters of a group, oldest first.
 
-        The bodies in a page have at most `QUERY_BYTES_MAX` bytes unless the page has only one dead letter.
+        The bodies in a page total at most `QUERY_BYTES_MAX` bytes, unless the page contains only one dead
+        letter.
         """
         key = _key(group)
         queue, offsets = (
@@ -127,7 +128,7 @@ class DeadLetters:
         return DeadLetterCount(group, count, queue.end_offset)
 
     def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
-        """Send a dead letter again to the topic `target`, or to its original topic if empty.
+        """Resend a dead letter to the topic `target`, or to its original topic if `target` is empty.
 
         In its original topic, the message is delivered only to the group that failed to process it. Return
         the log offset that must be durable before the response is sent. Raise `DiskFull`, `MessageNotFound`,
@@ -177,7 +178,7 @@ class DeadLetters:
 
 
 def queue_number(record: Record, topic: Topic, queue_offset: int) -> int:
-    """Return the number that determines the queue of a copied message.
+    """Return the number that determines a copied message's queue.
 
     The number comes from the lite topic, the message group, or the queue offset. Raise `MessageTypeConflict`
     if a lite message is copied to another type of topic, or any other message to a LITE topic.

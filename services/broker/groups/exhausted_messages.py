@@ -15,7 +15,7 @@ Rules:
 - A pause follows each failed attempt except the last one. The lease of the last attempt expires as soon as
   the consumer reports the failure, or when a new policy makes the attempt the last one.
 - The lease of the last attempt stays valid until the message is moved, so a late acknowledgement is accepted.
-  One step ends the lease and moves the message.
+  A single step ends the lease and moves the message.
 - A tick stops moving messages when more than `UNFLUSHED_BYTES_MAX` log bytes are unflushed. The next flush
   triggers the next tick. A tick also stops after reading `QUEUE_FILES_COMPARED_BYTES` bytes of whole queue
   files, and the next tick follows immediately.
@@ -139,12 +139,12 @@ class ExhaustedMessages:
         return None
 
     def is_last_attempt(self, key: GroupQueue, lease: Lease) -> bool:
-        """Return whether a lease is the last attempt under the group's current policy."""
+        """Return whether a lease is for the last attempt under the group's current policy."""
         count = self._groups.peek_in_flight(key).attempts(lease.queue_offset).made
         return count >= self._groups.policy(key.group).attempts_max
 
     def _move_unleased(self, key: GroupQueue, offset: int, now_ms: int) -> None:
-        """Move an unleased message unless it was delivered, finished, or moved meanwhile."""
+        """Move an unleased message unless it has since been delivered, finished, or moved."""
         attempts_max = self._groups.policy(key.group).attempts_max
         if not self._groups.peek_in_flight(key).is_exhausted(offset, attempts_max):
             return
@@ -159,7 +159,7 @@ class ExhaustedMessages:
             self._subscriptions.mark_ready(key.topic, lite_topic, key.group)
 
     def _find_record(self, key: GroupQueue, offset: int) -> Record | None:
-        """Return a message's record, or None if it is deleted or damaged."""
+        """Return a message's record, or None if the record is deleted or damaged."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         compared_bytes, record = queue.compared_bytes, None
         with suppress(StoreDamaged):

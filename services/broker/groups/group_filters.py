@@ -1,8 +1,8 @@
 """Group filters: a group receives every message that matches a filter of any of its clients.
 
 RocketMQ keeps a single filter per group and topic. If clients use different filters, messages are lost,
-because a message that fails one client's filter counts as finished for the whole group. Tidewheel skips a
-message only if it matches no filter of the group:
+because a message rejected by one client's filter is considered finished for the whole group. Tidewheel skips
+a message only if it matches none of the group's filters:
 
     no filter of the group matches it                 done
     the filter of the receive matches it              leased
@@ -20,8 +20,9 @@ Rules
    Filters are equal if their texts are equal (`consumequeue.filter.FilterText`).
 3. A filter not used since startup is kept for an additional `FILTER_SETTINGS_MS`, so that clients can report
    their subscriptions.
-4. Idle time passes only while the group receives. Each receive advances the clock of a `FilterSet` by at most
-   `FILTER_STEP_MS`. Otherwise, the first receive after a break would remove the filters of other clients.
+4. Idle time accumulates only while the group receives. Each receive advances the clock of a `FilterSet` by at
+   most `FILTER_STEP_MS`. Otherwise, the first receive after a pause would remove the filters of other
+   clients.
 5. A filter is kept if one of its latest clients sends heartbeats, because a push consumer with a full cache
    sends no receives. A client uses the filter of its latest receive. Until the first receive after a restart
    or leader change, a client uses the filter of its subscription (`GroupFilters.record_subscription`).
@@ -57,7 +58,7 @@ GroupTopic = tuple[str, str]
 class KnownFilter:
     """A filter that a group uses on a topic.
 
-    `used_ms` is the last use by the clock of the `FilterSet`.
+    `used_ms` is the time of its last use on the `FilterSet` clock.
     """
 
     filter: Filter
@@ -221,7 +222,7 @@ class GroupFilters:
         self._alive_ms.pop(client_id, None)
 
     def record_subscription(self, group: str, topic: str, text: FilterText, client_id: str) -> None:
-        """Count a client as a user of its subscription's filter until its first receive."""
+        """Treat a client as a user of its subscription's filter until its first receive."""
         if text in self._texts.get((group, topic), ()):
             self.filter_set(group, topic).add_client(text, client_id)
 

@@ -24,9 +24,9 @@ class GroupQueue(NamedTuple):
 class GroupStart:
     """A start position for every queue of a topic.
 
-    Depending on `kind`, `at` is a store time in milliseconds since the Unix epoch or a queue offset. `places`
-    maps (topic, queue id) to the offset for the store time, for queues already searched. A search requires
-    about 20 reads.
+    Depending on `kind`, `at` is a store time in milliseconds since the Unix epoch or a queue offset. For
+    queues already searched, `places` maps (topic, queue id) to the offset for the store time. A search
+    requires about 20 reads.
     """
 
     kind: StartPosition = StartPosition.EARLIEST
@@ -85,7 +85,7 @@ class FilterView:
     """A filter that a group uses on a topic.
 
     `clients` contains the ids of the filter's latest clients. `waiting` is the number of messages set aside
-    for the filter. A message that matches several filters counts for each of them.
+    for the filter. A message that matches several filters is counted for each of them.
     """
 
     topic: str

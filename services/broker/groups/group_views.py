@@ -64,7 +64,7 @@ class GroupViews:
                 yield self._queue_view(GroupQueue(name, topic, queue_id), queue)
 
     def assemble_view(self, name: str, queues: list[QueueView]) -> GroupView:
-        """Return a group view from the queue views of `queues_of`.
+        """Build a group view from the queue views yielded by `queues_of`.
 
         Raise `GroupNotFound` if the group does not exist.
         """
@@ -78,7 +78,7 @@ class GroupViews:
                 yield group, one
 
     def leased(self, name: str) -> Counter[str]:
-        """Return the number of messages leased to each client of a group, by client id."""
+        """Return the number of messages leased to each client of a group, keyed by client id."""
         return Counter(lease.consumer for key, lease in self._groups.leases.all_leases() if key.group == name)
 
     def create(

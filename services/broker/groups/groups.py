@@ -13,20 +13,20 @@ one of these forms:
     {"group", "policy"}               the delivery policy (`services.broker.groups.group_values`)
 
 If the log no longer begins at 0 when a group joins a topic, the record also contains "log_offset", the first
-log offset. Messages below it do not count as missed, even in a queue with a damaged file and thus an unknown
-first offset. Weak spot: if more of the log is deleted before that queue is rebuilt, all deleted messages of
-the queue count as missed.
+log offset. Messages below it are not counted as missed, even in a queue with a damaged file and thus an
+unknown first offset. Weak spot: if more of the log is deleted before that queue is rebuilt, all of the
+queue's deleted messages are counted as missed.
 
 The log records every change to a group's offsets on a queue (`consumequeue.offsets`). The in-flight messages
-(`consumequeue.in_flight`) are derived from these offsets on first use. Changes to messages and leases apply
-immediately, and an open record collects them until the next flush (`open_records.py`).
+(`consumequeue.in_flight`) are derived from these offsets on first use. Changes to messages and leases take
+effect immediately, and an open record collects them until the next flush (`open_records.py`).
 
 These invariants hold for a group on a queue. All messages below the committed offset are finished. The
 committed offset does not exceed the next offset. Leased, ready, and parked messages are unfinished.
 
 A lease is stored in `InFlight`, in `Leases` (with its expiry timer), and, if recorded, in `GroupOffsets`.
-Only methods of `Groups` create, replace, and end leases, and they update all of these places. Finishing or
-removing a message also ends its lease.
+Only methods of `Groups` create, replace, and end leases, and they update all three of these structures.
+Finishing or removing a message also ends its lease.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Groups:
     def join(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
         """Subscribe a group to a topic, starting at `positions` ({queue id: offset}).
 
-        Other queues start at the earliest message. Return the log offset that must be durable before the
+        Other queues start with their earliest message. Return the log offset that must be durable before the
         response is sent. Raise `TooManyGroups` if the subscription limit is reached.
         """
         self._check_room(self._subscription_count, "subscriptions of groups to topics")
@@ -275,7 +275,7 @@ class Groups:
         return self.open_records.durable_at
 
     def skip_messages(self, key: GroupQueue, first: int, end: int, now_ms: int) -> None:
-        """Finish fresh messages from the candidate `first` to before `end` without delivering them.
+        """Finish fresh messages from the candidate `first` to `end` (exclusive) without delivering them.
 
         The range must not include a gap, because only `skip_gap` reports gaps.
         """
@@ -300,7 +300,7 @@ class Groups:
 
     @contextmanager
     def leasing(self) -> Iterator[None]:
-        """Begin all leases of a receive at the end of the block, to set their timers in one call."""
+        """Begin all leases of a receive at the end of the block, so that one call sets all their timers."""
         assert self._leasing is None, "two receives at a time"
         begun = self._leasing = list[tuple[GroupQueue, Lease]]()
         try:
@@ -426,10 +426,10 @@ class Groups:
         return list(self._in_flight.values())
 
     def count_missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[Skipped]:
-        """Count the messages that each group misses when first offsets of queues advance.
+        """Count the messages that each group misses when the first offsets of queues advance.
 
         `rises` contains (topic, queue id, first offset, new first offset) for each queue. A group that joined
-        when the log began at or after `log_offset` misses none.
+        when the log began at or after `log_offset` misses no messages.
         """
         keys = (
             (GroupQueue(group, topic, queue_id), first, end)
@@ -471,7 +471,7 @@ class Groups:
         return [*self._members.get(topic, ())]
 
     def unfinished_count(self, key: GroupQueue, first: int, end: int) -> int:
-        """Return a group's number of unfinished messages from `first` to before `end`."""
+        """Return a group's number of unfinished messages from `first` to `end` (exclusive)."""
         offsets = self._offsets.get(key)
         return end - first if offsets is None else offsets.open_count(first, end)
 
@@ -568,7 +568,7 @@ class Groups:
         return self._store.append(record_of(fact), now_ms).end_offset
 
     def _freeze_members(self) -> None:
-        """Update the frozen group lists of changed topics."""
+        """Update the frozen group lists for changed topics."""
         for topic in self._changed_members:
             self._frozen_members.pop(topic, None)
             self._frozen_joined.pop(topic, None)

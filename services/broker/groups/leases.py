@@ -9,23 +9,24 @@ The generation identifies a lease, so an old receipt handle does not match a lat
 Most leases exist only in memory, and their messages are redelivered after a restart. Leases on messages of a
 message group are recorded (`commitlog.facts.lease_records`) and restored at startup.
 
-The generation counter starts from the startup time, so new generations exceed those of earlier broker runs.
-If the clock stopped, or if the node was a follower for a long time, generations may overlap. Receipt handles
-still differ, because they also contain the message offset, the times, and the epoch.
+The generation counter is initialized from the startup time, so new generations exceed those of earlier broker
+runs. If the clock has stopped, or if the node has been a follower for a long time, generations may overlap.
+Receipt handles still differ, because they also contain the message offset, the times, and the epoch.
 
-A new leader extends all leases that would end before their consumers can acknowledge. Each extension is
-recorded. A later takeover does not extend the same lease again unless a consumer heartbeat has been recorded
-since.
+A new leader extends all leases that would end before their consumers can acknowledge messages. Each extension
+is recorded. A later takeover does not extend the same lease again unless a consumer heartbeat has been
+recorded since then.
 
-Leases run in elapsed time (`services.broker.spine.lease_clock`), so clock steps neither end nor extend them.
+Leases are measured in elapsed time (`services.broker.spine.lease_clock`), so clock steps neither end nor
+extend them.
 
 Only `Groups` creates, replaces, and ends leases, because `InFlight` and `GroupOffsets` store parts of their
 state. All other callers only look up leases or change their end times.
 
 Cost: one object, one dict entry each in `Leases` and `InFlight`, and one timing wheel timer per lease.
 
-Weak spot: the expiry of a lease is not rescheduled after its timer has fired. Either
-`MessageReceiver.expire_lease` ends the lease, or it ends when its message is moved to the dead-letter topic
+Weak spot: a lease's expiry is not rescheduled after its timer has fired. A lease is ended either by
+`MessageReceiver.expire_lease` or when its message is moved to the dead-letter topic
 (`exhausted_messages.py`).
 """
 
@@ -61,7 +62,7 @@ class Leases:
         self._restored: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
 
     def set_first_generation(self, store_ms: int, now_ms: int) -> None:
-        """Set the generation counter above the generations of all earlier broker runs.
+        """Set the generation counter to a value above all generations of earlier broker runs.
 
         If the clock was set back, store times do not advance until it has caught up. Several runs may then
         start with the same store time, so their first generations are far apart.
@@ -201,7 +202,7 @@ class Leases:
 
 
 def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
-    """Extend a restored lease to `until_ms`, and an auto-renewed one at least to `renewed_until_ms`."""
+    """Extend a restored lease to `until_ms`, and an auto-renewed one to at least `renewed_until_ms`."""
     _shorten_if_clock_ahead(lease, now_ms)
     least_ms = max(renewed_until_ms, until_ms) if lease.client_id else until_ms
     stands_ms = 0 if lease.client_id and lease.leased_ms > now_ms else lease.visible_ms

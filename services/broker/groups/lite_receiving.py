@@ -2,7 +2,7 @@
 
 Within a consumer group, a lite topic is ordered like a message group. Only one message, or a run of messages
 up to the policy's limit, is leased at a time. Any subscriber may receive the messages. Messages are not
-parked, because the index finds the next one. If a client has sent no subscription since the broker started,
+parked, because the index locates the next one. If a client has sent no subscription since the broker started,
 its receives neither return nor skip messages.
 
 Cost: one binary search per ready lite topic (`services.broker.groups.lite_subscriptions`).
@@ -128,9 +128,9 @@ class LiteMessageReceiver:
     def _lease_message(
         self, key: GroupQueue, flight: InFlight, offset: int, lite_topic: str, state: ReceiveState
     ) -> bool:
-        """Lease the message at `offset` unless it is deleted, filtered out, or has no attempts left.
+        """Lease the message at `offset` unless it is deleted, is filtered out, or has no attempts left.
 
-        Return False if only other filters of the group match. Such a message blocks the lite topic.
+        Return False if it matches only the group's other filters. That message then blocks the lite topic.
         """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         entry = queue.entry(offset)
@@ -154,7 +154,7 @@ class LiteMessageReceiver:
 
 
 def next_open_offset(index: LiteIndex, offsets: GroupOffsets, code: int, offset: int) -> int | None:
-    """Return the offset of a lite topic's first unfinished message from `offset` on, or None."""
+    """Return the offset of a lite topic's first unfinished message at or after `offset`, or None."""
     found = index.next(code, offsets.open_from(offset))
     while found is not None and (unfinished := offsets.open_from(found)) != found:
         found = index.next(code, unfinished)

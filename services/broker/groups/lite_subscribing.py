@@ -124,7 +124,7 @@ class LiteSubscribing:
     def replace(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> SubscriptionResult:
         """Replace a client's lite topics. Raise the same errors as `subscribe`.
 
-        In an exclusive group, lite topics of other clients are left out and returned as lost.
+        In an exclusive group, lite topics held by other clients are excluded and returned as lost.
         """
         self._check_topic(subscriber, lite_topics, now_ms)
         lost = dict.fromkeys(lite_topic for _, lite_topic in self._other_subscribers(subscriber, lite_topics))
@@ -179,7 +179,7 @@ class LiteSubscribing:
     def adopt_subscriptions(self, before: LiteSubscribing, by_ms: int = 0) -> None:
         """Adopt the subscriptions of the core that is being replaced.
 
-        `by_ms` is the sum of the clock steps between the starts of the two cores in milliseconds.
+        `by_ms` is the sum, in milliseconds, of the clock steps between the starts of the two cores.
         """
         self._subscriptions.adopt_subscriptions(before._subscriptions, by_ms)
 

@@ -6,12 +6,12 @@ all of them every 30 s. A subscription ends when the client removes it, leaves, 
 
 A lite topic becomes *ready* for a subscriber when a message arrives, when a lease on one of its messages
 ends, or when the subscriber subscribes to it. A receive examines only ready lite topics, in the order in
-which they became ready. The cost of a receive therefore depends on the available messages, not on the
+which they became ready. The cost of a receive therefore depends on the number of available messages, not of
 subscriptions.
 
 Several clients of a group may share a lite topic. If the group's policy sets `is_lite_exclusive`, a new
-subscription takes over the lite topic from other clients. The periodic set of all subscriptions takes over
-nothing.
+subscription takes over the lite topic from other clients. A periodic full update never takes over a lite
+topic.
 
 Invariants: every ready lite topic has a subscription, `_subscribers` and `_subscriptions` contain the same
 (subscriber, lite topic) pairs, and `_count` is the number of these pairs.
@@ -32,7 +32,7 @@ from services.broker.spine.values import Subscriber
 
 @dataclass(slots=True)
 class Subscription:
-    """A subscriber's lite topics. All messages below the offset of a lite topic are finished.
+    """A subscriber's lite topics. All messages below a lite topic's offset are finished.
 
     `heard_ms` is the elapsed time of the last heartbeat, so a clock step does not end a subscription.
     """
@@ -129,13 +129,13 @@ class LiteSubscriptions:
             self.record_heartbeat(subscriber, now_ms)
 
     def remove_silent(self, now_ms: int) -> None:
-        """Remove subscribers without a heartbeat for `LITE_SILENT_MS_MAX`."""
+        """Remove subscribers that have sent no heartbeat for `LITE_SILENT_MS_MAX`."""
         since_ms = self._clock.to_elapsed_time(now_ms) - limits.LITE_SILENT_MS_MAX
         for subscriber in [who for who, one in self._subscriptions.items() if one.heard_ms < since_ms]:
             self.remove_all(subscriber)
 
     def subscribers(self, topic: str, lite_topic: str, group: str = "") -> list[Subscriber]:
-        """Return a lite topic's subscribers in `group`, or in all groups if empty."""
+        """Return a lite topic's subscribers in `group`, or in all groups if `group` is empty."""
         found = self._subscribers.get((topic, lite_topic), ())
         return [one for one in found if group in ("", one.group)]
 
@@ -144,7 +144,7 @@ class LiteSubscriptions:
         return ((who, one) for who, one in self._subscriptions.items() if who.group == group)
 
     def mark_ready(self, topic: str, lite_topic: str, group: str = "") -> None:
-        """Mark a lite topic as ready for `group`, or for all groups if empty."""
+        """Mark a lite topic as ready for `group`, or for all groups if it is empty."""
         for subscriber in self.subscribers(topic, lite_topic, group):
             self._subscriptions[subscriber].ready[lite_topic] = None
             self.woken[subscriber] = None
@@ -163,8 +163,8 @@ class LiteSubscriptions:
     def adopt_subscriptions(self, before: LiteSubscriptions, by_ms: int) -> None:
         """Adopt the subscriptions of the core that is being replaced.
 
-        Clock steps put the elapsed time of this core `by_ms` ahead of the old one. Heartbeat times are
-        adjusted accordingly.
+        Because of clock steps, this core's elapsed time is `by_ms` ahead of the old core's. Heartbeat times
+        are adjusted accordingly.
         """
         for subscriber, subscription in before._subscriptions.items():
             heard_ms = self._clock.to_broker_time(subscription.heard_ms + by_ms)

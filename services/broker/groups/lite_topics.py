@@ -89,5 +89,5 @@ class LiteTopics:
 
 
 def queue_of(lite_topic: str, topic: Topic) -> int:
-    """Return the id of the queue with all messages of a lite topic."""
+    """Return the id of the queue that contains all messages of a lite topic."""
     return hash_lite_topic(lite_topic) % topic.queue_count

@@ -144,8 +144,8 @@ class ReceiveState:
         """Return whether a message may join its message group's run in this receive.
 
         Unacknowledged messages of a run are redelivered before any later message. A redelivered run thus
-        contains only messages delivered before. RocketMQ's `ConsumerOrderInfoManager` applies the same rule,
-        but also redelivers finished messages of the run.
+        contains only previously delivered messages. RocketMQ's `ConsumerOrderInfoManager` applies the same
+        rule, but also redelivers finished messages of the run.
         """
         if not 0 < self.runs[message_group] < self.policy.fifo_run_max:
             return False
@@ -190,10 +190,11 @@ class MessageLeasing:
     def lease_run(
         self, key: GroupQueue, flight: InFlight, entries: Iterable[Entry], state: ReceiveState
     ) -> None:
-        """Lease a run of never delivered messages from `entries`, which have been read ahead.
+        """Lease a run of undelivered messages from `entries`, which have been read ahead.
 
-        The run ends before the first message that is not plain (`ReceiveState.is_plain`), has been delivered
-        before, or exceeds a limit. Every lease is a first attempt, so earlier attempts are not looked up.
+        The run ends before the first message that is not plain (`ReceiveState.is_plain`), was delivered
+        before, or would exceed a limit. Every lease is a first attempt, so earlier attempts are not looked
+        up.
         """
         run: list[Lease] = []
         try:

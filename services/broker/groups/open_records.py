@@ -52,7 +52,7 @@ class OpenRecords:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no changes have been added since the last close."""
+        """Whether nothing has been added since the last `close`."""
         return not (self._acknowledged or self._passed or self._leases)
 
     def add_finished(self, key: Key, ranges: Iterable[tuple[int, int]], now_ms: int) -> None:
@@ -62,7 +62,7 @@ class OpenRecords:
             self._acknowledged[key].add(first, first + count)
 
     def add_skipped(self, key: Key, first: int, end: int, now_ms: int) -> None:
-        """Add the messages from `first` to before `end`, which will not be delivered."""
+        """Add the messages from `first` to `end` (exclusive), which will not be delivered."""
         self._newest_ms = max(self._newest_ms, now_ms)
         self._passed[key].add(first, end)
 
@@ -72,7 +72,7 @@ class OpenRecords:
         self._leases[key].append(entry)
 
     def close(self) -> None:
-        """Append the records of all added changes. The newest change sets the store time."""
+        """Append the records of all added changes. The newest change determines the store time."""
         if self.is_empty:
             return
         finished = [MessagesFinished(*key, list(ranges)) for key, ranges in self._acknowledged.items()]
@@ -93,7 +93,7 @@ class OpenRecords:
 
 
 def _bodies(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Combine parts into record bodies within the size limit, with at least one part each."""
+    """Combine parts into record bodies within the size limit, each containing at least one part."""
     body = bytearray()
     for part in parts:
         if body and len(body) + len(part) > limits.OPEN_RECORD_BYTES_MAX:

@@ -15,13 +15,13 @@ Otherwise, it is set aside for a receive with a matching filter (`group_filters.
 A response contains at most `RECEIVE_BYTES_MAX` bytes of messages, or a single larger message. The limit
 applies to stored bodies. Decompressed bodies may exceed it.
 
-Cost: with any filter, a receive does at most the work of `SCANNED_PER_RECEIVE_MAX` small messages plus one
-message. A message counts as 1, plus 1 per `WORK_BYTES`, plus the maximum cost of the filter on properties of
-the same length (`Filter.work`). Entries whose tags cannot match are skipped by numpy and count as one
-hundredth. A gap left by damage is reported and skipped as a whole, and counts as 1 (`Groups.skip_gap`). A
-queue file that must be read in full counts by size, even if it is damaged. Later receives do not read it
-again. If a receive reaches its limit on a damaged file, it returns without an error. The caller repeats it
-immediately (`ReceivedMessages.has_read_damage`), because the remaining queues have not been scanned.
+Cost: with any filter, a receive does at most the work required for `SCANNED_PER_RECEIVE_MAX` small messages
+plus one message. A message costs 1, plus 1 per `WORK_BYTES`, plus the filter's maximum cost for properties of
+the same length (`Filter.work`). Entries whose tags cannot match are skipped by NumPy and cost one hundredth
+each. A gap left by damage is reported and skipped as a whole, at a cost of 1 (`Groups.skip_gap`). A full read
+of a queue file is charged by size, even if the file is damaged. Later receives do not read it again. If a
+receive reaches its limit on a damaged file, it returns without raising an error. The caller immediately
+retries the receive (`ReceivedMessages.has_read_damage`), because the remaining queues have not been scanned.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ PRIORITY: Final = "PRIORITY"
 
 
 class MessageReceiver:
-    """The receive operation, and the operations on leased messages."""
+    """Implements receives and all operations on leased messages."""
 
     def __init__(
         self,
@@ -159,7 +159,7 @@ class MessageReceiver:
     def ack(self, group: str, topic: str, handle: str, now_ms: int) -> int:
         """Finish a leased message. Raise `InvalidReceiptHandle` if the handle is no longer valid.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before a response is sent.
         """
         (answer,) = self.ack_many(group, topic, [handle], now_ms)
         if isinstance(answer, TidewheelError):
@@ -169,8 +169,8 @@ class MessageReceiver:
     def ack_many(self, group: str, topic: str, handles: list[str], now_ms: int) -> list[int | TidewheelError]:
         """Finish leased messages.
 
-        Return one element per handle, in order: the log offset that must be durable before the response is
-        sent, or an error.
+        Return one element per handle, in order: the offset up to which the log must be durable before the
+        response is sent, or an error.
         """
         answers: list[int | TidewheelError] = []
         ended: set[int] = set()
@@ -202,12 +202,12 @@ class MessageReceiver:
     def change_invisible(
         self, group: str, topic: str, handle: str, invisible_ms: int, suspend: bool, now_ms: int
     ) -> tuple[str, int]:
-        """Change the end of a lease to `invisible_ms` from now.
+        """Set a lease to expire `invisible_ms` milliseconds from now.
 
-        Return the new handle, and the log offset that must be durable before the response is sent. The old
-        handle becomes invalid. If `suspend` is set, the attempt is not counted. Otherwise, a push consumer's
-        attempt counts as failed (`retry`), because heartbeats renew its leases. Raise `IllegalInvisibleTime`
-        or `InvalidReceiptHandle`.
+        Return the new handle, and the offset up to which the log must be durable before the response is sent.
+        The old handle becomes invalid. If `suspend` is set, the attempt is not counted. Otherwise, a push
+        consumer's attempt is considered failed (`retry`), because heartbeats renew its leases. Raise
+        `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(invisible_ms, 0)
         key, held = self._find_lease(group, topic, handle)
@@ -224,7 +224,7 @@ class MessageReceiver:
         is_failed: bool,
         now_ms: int,
     ) -> tuple[str, int]:
-        """Replace a lease. If the last attempt has failed, the new lease ends immediately."""
+        """Replace a lease. If the final attempt has failed, the new lease expires immediately."""
         if is_failed and self._exhausted_messages.is_last_attempt(key, held):
             invisible_ms = 0
         receipt = receipts.decode(handle)._replace(
@@ -248,11 +248,11 @@ class MessageReceiver:
         return lease.handle, self._groups.replace_lease(key, lease, now_ms)
 
     def retry(self, group: str, topic: str, handle: str, after_ms: int | None, now_ms: int) -> int:
-        """Schedule a redelivery `after_ms` from now, and count the current attempt.
+        """Schedule redelivery in `after_ms` milliseconds, and count the current attempt.
 
         If `after_ms` is None, the group's policy determines the delay. After the last attempt, the next tick
-        moves the message to the dead-letter topic instead. Return the log offset that must be durable before
-        the response is sent. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
+        moves the message to the dead-letter topic instead. Return the offset up to which the log must be
+        durable before a response is sent. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(after_ms or 0, 0)
         key, lease = self._find_lease(group, topic, handle)
@@ -263,7 +263,7 @@ class MessageReceiver:
         return self._replace_lease(key, lease, handle, after_ms, False, True, now_ms)[1]
 
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
-        """End the lease on a message that never reached its consumer. The attempt does not count."""
+        """End the lease on a message that never reached its consumer. The attempt is not counted."""
         key, lease = self._find_lease(group, topic, handle)
         self._end_unanswered(key, lease, None, now_ms)
 
@@ -272,9 +272,10 @@ class MessageReceiver:
     ) -> int:
         """Move a leased message to the group's dead-letter topic.
 
-        Return the log offset that must be durable before the response is sent. The dead letter's reason
-        includes `reason`. The consumer's count `attempt` is used if higher than the broker's, because a FIFO
-        push consumer makes several attempts under one lease. On `StoreDamaged`, the lease stays valid.
+        Return the offset up to which the log must be durable before a response is sent. The dead letter's
+        reason includes `reason`. If `attempt`, the consumer's count, exceeds the broker's count, it is used,
+        because a FIFO push consumer makes several attempts under one lease. On `StoreDamaged`, the lease
+        remains valid.
         """
         assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
         key, lease = self._find_lease(group, topic, handle)
@@ -301,7 +302,7 @@ class MessageReceiver:
     def record_subscription(
         self, client_id: str, group: str, topic: str, wanted: Filter, now_ms: int
     ) -> None:
-        """Record the filter of a client's subscription.
+        """Record a client's subscription filter.
 
         The group keeps the filter while the client is alive.
         """
@@ -311,7 +312,7 @@ class MessageReceiver:
     def expire_client(self, client_id: str, now_ms: int) -> None:
         """Make a client's auto-renewed leases expire at the next tick.
 
-        Its lite subscriptions are kept for `LITE_SILENT_MS_MAX`, because the client may reconnect.
+        Lite subscriptions are kept for `LITE_SILENT_MS_MAX` in case the client reconnects.
         """
         self._leases.expire_client_leases(client_id, now_ms)
         self._groups.filters.remove_client(client_id)
@@ -319,7 +320,7 @@ class MessageReceiver:
     def expire_lease(self, generation: int, now_ms: int) -> str:
         """Make an expired lease's message available again, or queue it for the dead-letter topic.
 
-        Return the message's topic. The lease of the last attempt stays valid until the message is moved
+        Return the message's topic. The lease for the final attempt stays valid until the message is moved
         (`services.broker.groups.exhausted_messages`).
         """
         found = self._leases.find_lease(generation)
@@ -331,23 +332,23 @@ class MessageReceiver:
         return key.topic
 
     def end_group_leases(self, key: GroupQueue, message_group: str, now_ms: int) -> None:
-        """End all leases of a message group or lite topic on a queue. The attempts do not count."""
+        """End all of a queue's leases for a message group or lite topic. The attempts are not counted."""
         for lease in [
             one for one in self._groups.peek_in_flight(key).leases() if one.message_group == message_group
         ]:
             self._end_unanswered(key, lease, None, now_ms)
 
     def resume(self, now_ms: int, leases_until_ms: int = 0) -> None:
-        """Restore recorded leases, and extend them to `leases_until_ms` if they end earlier.
+        """Restore recorded leases, and extend those that end before `leases_until_ms` to that time.
 
-        A takeover passes `leases_until_ms`, and calls `record_lengthened` once it can append records.
+        During a takeover, pass `leases_until_ms`, and call `record_lengthened` once records can be appended.
         """
         renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
         self._groups.resume(now_ms, renewed_until_ms, leases_until_ms)
         self._exhausted_messages.find_exhausted(now_ms)
 
     def record_lengthened(self, now_ms: int) -> None:
-        """Record the leases extended by this takeover, so that the next takeover skips them."""
+        """Record which leases this takeover extended so that the next takeover skips them."""
         look = self._groups.peek_in_flight
         lengthened = [
             (key, lease)
@@ -366,15 +367,15 @@ class MessageReceiver:
         self._exhausted_messages.queue_if_exhausted(key, lease.queue_offset)
 
     def _end_restored_leases(self, client_id: str, attempt_id: str, now_ms: int) -> None:
-        """End the leases of a receive that is retried because a restart lost its response."""
+        """End the leases from a receive that is retried because its response was lost in a restart."""
         for key, lease in self._leases.take_restored(client_id, attempt_id):
             self._end_unanswered(key, lease, None, now_ms)
 
     def join(self, group: str, topic: str, now_ms: int) -> int:
         """Subscribe a group to a topic at the configured start position.
 
-        Return the log offset that must be durable before the response is sent, or 0 if the group is already
-        subscribed.
+        Return the offset up to which the log must be durable before the response is sent, or 0 if the group
+        is already subscribed.
         """
         if self._groups.is_subscribed(group, topic):
             return 0
@@ -403,7 +404,7 @@ class MessageReceiver:
     def _scan_queues(self, topic: Topic, state: ReceiveState) -> None:
         """Lease messages from a topic's queues.
 
-        Raise `StoreDamaged` if a queue is damaged and no message was leased.
+        Raise `StoreDamaged` if a queue is damaged and no messages were leased.
         """
         damaged: StoreDamaged | None = None
         for number, queue_id in enumerate(self._rotation(topic, state), 1):
@@ -439,7 +440,7 @@ class MessageReceiver:
     def _rotation(self, topic: Topic, state: ReceiveState) -> Iterator[int]:
         """Yield each queue id once, in rotation or, for a PRIORITY topic, in descending order.
 
-        Without priorities, each call starts at the next queue to prevent starvation.
+        Without priorities, each call starts with the next queue to prevent starvation.
         """
         if topic.message_type.value == PRIORITY:
             return iter(range(topic.queue_count - 1, -1, -1))
@@ -481,7 +482,7 @@ class MessageReceiver:
                 self._lease_or_park(key, queue, flight, record, wanted_by, state)
 
     def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState) -> bool:
-        """Lease a contiguous run of messages at the next offset. Return whether any was leased."""
+        """Lease consecutive messages, starting at the next offset. Return whether any were leased."""
         count, offset = min(state.left_count, flight.fresh_room), flight.next_offset
         # With a tag filter, each message must be found by `_next_candidate`. A run of a single message has no
         # advantage.
@@ -496,7 +497,7 @@ class MessageReceiver:
     def _read_entry(
         self, queue: ConsumeQueue, offset: int, entry: Entry, state: ReceiveState
     ) -> Record | None:
-        """Return an entry's record from the read-ahead records or the log."""
+        """Return an entry's record, from the records read ahead or from the log."""
         near = state.near.get(entry.physical_offset)
         if near is None or near.queue_offset != offset or near.sys_flag & INNER_BATCH:
             return self._reading.record(queue, offset, entry)
@@ -505,9 +506,9 @@ class MessageReceiver:
     def _next_candidate(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState
     ) -> int | None:
-        """Return the next offset with a matching tag or in a gap, and finish all earlier messages.
+        """Return the next offset that has a matching tag or lies in a gap. Finish all earlier messages.
 
-        Return None if there is none, or if the scan limit is reached.
+        Return None if there is no such offset or if the scan limit is reached.
         """
         while not state.is_scan_budget_spent:
             offset = flight.candidate(queue.end_offset, state.known.bit)
@@ -530,7 +531,7 @@ class MessageReceiver:
         wanted_by: int,
         state: ReceiveState,
     ) -> None:
-        """Lease a message, park it behind its message group, or set it aside for other filters."""
+        """Lease a message, park it until its message group is free, or set it aside for other filters."""
         message_group = properties.of_record(record).get(property_names.MESSAGE_GROUP, "")
         offset, is_mine = record.queue_offset, bool(wanted_by & state.known.bit)
         if message_group and not self._may_lease(flight, offset, message_group, is_mine, state):
@@ -547,9 +548,9 @@ class MessageReceiver:
     def _may_lease(
         self, flight: InFlight, offset: int, message_group: str, is_mine: bool, state: ReceiveState
     ) -> bool:
-        """Return whether a message is next in its message group or may join this receive's run.
+        """Return whether a message is next in its message group or can be added to this receive's run.
 
-        A message that only other filters match does not join a run.
+        A message matched only by other filters is not added to the run.
         """
         if flight.message_groups.is_free(message_group, offset):
             return True
@@ -581,7 +582,7 @@ class MessageReceiver:
             self._leasing.lease(key, flight, record, message_group, state)
 
     def _find_lease(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
-        """Return the lease of a receipt handle. Raise `InvalidReceiptHandle` if the lease has ended."""
+        """Return a receipt handle's lease. Raise `InvalidReceiptHandle` if the lease has ended."""
         found = self._leases.find_lease(receipts.generation_of(handle))
         if found is not None:
             key, lease = found
@@ -601,9 +602,9 @@ class MessageReceiver:
     def _find_earlier_lease(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, int] | None:
         """Return the queue and offset of a plain message leased in an earlier epoch, or None.
 
-        Leases on messages without a message group are not recorded, so a leader change loses them. If such a
-        message is neither finished nor leased again, its consumer's acknowledgement is accepted to avoid a
-        second delivery.
+        Leases on messages without a message group are not recorded, so they are lost when the leader changes.
+        To avoid a second delivery, the consumer's acknowledgement is accepted if the message is neither
+        finished nor leased again.
         """
         try:
             receipt = receipts.decode(handle)
@@ -630,7 +631,7 @@ class MessageReceiver:
         return None if properties.value_of(record.properties, property_names.MESSAGE_GROUP) else (key, offset)
 
     def _lease_ms(self, invisible_ms: int, auto_renew: bool) -> int:
-        """Return the lease duration in milliseconds. Raise `IllegalInvisibleTime` if out of range."""
+        """Return the lease duration in milliseconds. Raise `IllegalInvisibleTime` if it is out of range."""
         if auto_renew:
             return self._settings.auto_renew_lease_ms
         _check_invisible(invisible_ms, self._settings.invisible_ms_min)
@@ -656,5 +657,5 @@ def _check_invisible(invisible_ms: int, low_ms: int) -> None:
 
 @lru_cache(maxsize=1024)
 def _sorted_codes(tags_codes: frozenset[int]) -> Integers:
-    """Return tag hash codes as a sorted int64 array for `ConsumeQueue.next_match`."""
+    """Return tag hash codes as a sorted int64 array to pass to `ConsumeQueue.next_match`."""
     return np.array(sorted(tags_codes), np.int64)

@@ -1,1 +1,1 @@
-"""Half messages, including transaction check-backs, transaction outcomes, and views for operators."""
+"""Implements half messages, including transaction check-backs, outcomes, and operator views."""

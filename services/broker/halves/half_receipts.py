@@ -1,9 +1,10 @@
-"""Receipts of recent half messages. They prevent a client retry from storing a second half message.
+"""Receipts for recent half messages. They prevent a client's retry from storing a duplicate half message.
 
-If a half message with the same topic, message id, and content was stored within `dedupe_ms` milliseconds, the
-sender receives its receipt instead. A row contains the half message's offset, from which the receipt is
-computed. Storing a half message removes a few of the oldest rows if they have expired or the table is full.
-`commitlog.applied_limits` defines the limits. Rows are kept in insertion order (`commitlog.table`).
+If a half message with the same topic, message id, and content was stored within the last `dedupe_ms`
+milliseconds, the sender receives the original receipt. Each row contains the half message's offset, from
+which the receipt is computed. When a half message is stored, a few of the oldest rows are removed if they
+have expired or the table is full. `commitlog.applied_limits` defines the limits. Rows are kept in insertion
+order (`commitlog.table`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Row = tuple[int, ...]
 
 
 class HalfReceipts:
-    """Recently stored half messages, by topic and message id."""
+    """Recently stored half messages, keyed by topic and message id."""
 
     def __init__(self, store: Store, settings: BrokerSettings) -> None:
         self._store, self._settings = store, settings
@@ -39,14 +40,14 @@ class HalfReceipts:
         return len(self._rows)
 
     def find_receipt(self, topic: str, message_id: str, now_ms: int) -> SendReceipt | None:
-        """Return the receipt of a half message stored within `dedupe_ms`, or None."""
+        """Return the receipt for a half message stored within `dedupe_ms`, or None."""
         row = self._rows.get(f"{topic}{_SEPARATOR}{message_id}")
         if row is None or row[0] <= now_ms - self._settings.dedupe_ms:
             return None
         return self.build_receipt(topic, message_id, half.id_crc(message_id), row)
 
     def build_receipt(self, topic: str, message_id: str, id_crc: int, row: Row) -> SendReceipt:
-        """Return the receipt of a row's half message."""
+        """Return the receipt for a row's half message."""
         _, offset, queue_offset, due_ms = row
         handle = ""
         if due_ms != NO_DUE_TIME:
@@ -55,13 +56,13 @@ class HalfReceipts:
         return SendReceipt(message_id, queue_offset, offset, transaction_id, handle, offset + 1)
 
     def receipt_of(self, record: Record) -> SendReceipt:
-        """Return the receipt of a record's half message."""
+        """Return the receipt for the half message in a record."""
         (fact,) = (one for one in facts_of(record) if isinstance(one, HalfStored))
         row = row_of(fact, record.store_ms, record.physical_offset, record.queue_offset)
         return self.build_receipt(fact.topic, fact.message_id, half.id_crc(fact.message_id), row)
 
     def add_half(self, topic: str, message_id: str, row: Row) -> None:
-        """Add the row of an appended half message. Remove a few expired or surplus rows."""
+        """Add a row for an appended half message. Remove a few expired or surplus rows."""
         self._put(topic, message_id, row)
         bounds = self._store.applied
         for _ in range(bounds.half_receipts_dropped_max):
@@ -81,12 +82,12 @@ class HalfReceipts:
             self._put(topic, message_id, tuple(row))
 
     def _put(self, topic: str, message_id: str, row: Row) -> None:
-        """Add a row as the newest one. Replace any row with the same key."""
+        """Add the newest row. Replace any row with the same key."""
         key = f"{topic}{_SEPARATOR}{message_id}"
         self._rows.pop(key)
         self._rows.put(key, row)
 
 
 def row_of(fact: HalfStored, store_ms: int, offset: int, queue_offset: int) -> Row:
-    """Return the row of a half message."""
+    """Return the row for a half message."""
     return store_ms, offset, queue_offset, NO_DUE_TIME if fact.due_ms is None else fact.due_ms

@@ -1,4 +1,4 @@
-"""Views of half messages for operators."""
+"""Operator views of half messages."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class HalfViews:
     def scan_page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
         """Examine up to `HALVES_EXAMINED_AT_ONCE` half messages, and return up to `count_max` matches.
 
-        `after` in the result is the cursor for the next call, even without a match. It is None when all half
-        messages have been examined.
+        The returned `after` is the cursor for the next call, even if nothing matched. It is None once all
+        half messages have been examined.
         """
         found: list[HalfView] = []
         first = 0 if after is None else after + 1
@@ -64,7 +64,7 @@ class HalfViews:
         return self._view(record, with_message=True)
 
     def find_by_key(self, topic: str, key: str, count_max: int) -> list[HalfView]:
-        """Return up to `count_max` half messages with a key or message id, newest first."""
+        """Return up to `count_max` half messages with a given key or message id, newest first."""
         offsets = self._store.offsets_named(topic, key, 0)
         records = (record for offset in offsets if (record := self._half_at(offset)) is not None)
         named = (record for record in records if _has_key(record, topic, key))
@@ -108,7 +108,7 @@ class HalfViews:
     def _read_ending(self, ended: Ended) -> bytes:
         """Return the encoded properties of the record that ended a half message.
 
-        Return an empty string if there is no such record or it is unreadable.
+        Return an empty string if that record is missing or unreadable.
         """
         if not 0 <= ended.ended_offset < self._store.log.durable_offset:
             return b""
@@ -119,9 +119,9 @@ class HalfViews:
 
 
 def page_of(found: list[HalfView], count_max: int) -> HalfPage:
-    """Return a page with the first `count_max` half messages in `found`.
+    """Return a page of the first `count_max` half messages in `found`.
 
-    If another page follows, `found` contains one more half message.
+    If another page follows, `found` contains one additional half message.
     """
     return HalfPage(found[:count_max], found[count_max - 1].half_offset if len(found) > count_max else None)
 

@@ -1,22 +1,22 @@
-"""Half messages. They are committed, rolled back, or expire after too many transaction check-backs.
+"""Half messages. They are committed or rolled back, or they expire after too many transaction check-backs.
 
     requested outcome --> state of the half message --> table (`txn.states`) --> one record, or a refusal
 
 A change takes effect when its record is appended (`apply`). A new half message can be committed or rolled
-back only when its record is durable (`publish`). A producer's attempt to commit or roll back an expired half
+back only once its record is durable (`publish`). A producer's attempt to commit or roll back an expired half
 message is rejected and recorded.
 
 Open and expired half messages and the latest outcomes are kept in memory (`txn.outcomes`). Older outcomes are
-read from the log. A half message that is in the log but not in memory was committed if the key index finds
-its committed record, and rolled back otherwise. If retention has deleted a half message, or another broker
-wrote it, its outcome is known only while it is in memory.
+read from the log. A half message found in the log but not in memory was committed if its committed record is
+found through the key index. Otherwise, it was rolled back. If a half message was deleted by retention or
+written by another broker, its outcome is known only while that outcome is in memory.
 
-To save time, `send` and `_commit` append without building or parsing a `Record`.
+To save time, `send` and `_commit` append messages without building or parsing a `Record`.
 
-Weak spots: if log damage has destroyed a half message's committed record, the half message counts as rolled
-back. Each open half message has a timer (`Purpose.CHECK`), an entry in `waiting_check_backs` or `_to_read`,
-or a check-back in progress. If a caller begins a check-back but never calls `complete_check_back`, no more
-check-backs follow until the broker restarts.
+Weak spots: if log damage has destroyed a half message's committed record, the half message is considered
+rolled back. Each open half message has a timer (`Purpose.CHECK`), an entry in `waiting_check_backs` or
+`_to_read`, or a check-back in progress. If a caller begins a check-back but never calls
+`complete_check_back`, that half message gets no more check-backs until the broker restarts.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Transactions:
         """The log offset up to which half messages were checked for lost records."""
 
     def send(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
-        """Store a half message. A commit adds it to the queue `queue_id` of its topic."""
+        """Store a half message. When committed, it is added to queue `queue_id` of its topic."""
         topic, message_id = message.topic, message.message_id
         check_ms = self.policy(topic).first_check_ms(now_ms, message.check_immunity_ms)
         stored, fact = half.half_of(message, queue_id, check_ms)
@@ -126,7 +126,7 @@ class Transactions:
     def publish(self, durable: Sequence[tuple[HalfStored | HalfEnded, Stamp]]) -> None:
         """Open half messages that are now durable, and schedule their first check-backs.
 
-        If there are too many outcomes in memory, the oldest durable ones are removed.
+        If too many outcomes are in memory, the oldest durable ones are removed.
         """
         due_together: dict[int, list[int]] = {}
         for fact, stamp in durable:
@@ -140,7 +140,7 @@ class Transactions:
         self.outcomes.forget(durable[-1][1].offset, self._store.applied.ended_halves_max)
 
     def check_room(self) -> None:
-        """Raise `TooManyHalves` if there are too many open and expired half messages."""
+        """Raise `TooManyHalves` if there are too many open and expired half messages in total."""
         count = len(self.outcomes.open) + len(self.outcomes.expired)
         if count >= limits.HALVES_WAITING_MAX:
             raise TooManyHalves(
@@ -187,7 +187,7 @@ class Transactions:
     def resolve(
         self, transaction_id: str, resolution: Resolution, reason: str, now_ms: int
     ) -> TransactionReceipt:
-        """Commit or roll back a half message for an operator, and record the reason.
+        """Commit or roll back a half message on behalf of an operator, and record the reason.
 
         Raise `TransactionEnded` if the transaction has another outcome, or `InvalidTransactionId` if the id
         is unknown.
@@ -255,10 +255,10 @@ class Transactions:
         return bool(self._to_read) and not self._store.has_flush_backlog
 
     def read_due(self, now_ms: int) -> list[CheckBackRequest]:
-        """Expire half messages without check-backs left, and return check-backs for the others.
+        """Expire half messages that have no check-backs left, and return check-backs for the others.
 
         An expiry record contains the message id, so the half message must be read from the log. Each call
-        reads about `CHECKS_READ_PER_TICK_BYTES_MAX` bytes at most.
+        reads at most about `CHECKS_READ_PER_TICK_BYTES_MAX` bytes.
         """
         read_bytes, questions = 0, []
         while self.has_halves_to_read() and read_bytes < limits.CHECKS_READ_PER_TICK_BYTES_MAX:
@@ -281,9 +281,9 @@ class Transactions:
     def roll_back_lost(self, now_ms: int) -> list[int]:
         """Roll back half messages whose records are lost, and return their log offsets.
 
-        A record is lost if neither the log nor a keep file contains it. Each call examines up to
-        `HALVES_KEPT_EXAMINED_AT_ONCE` half messages below the first log offset, starting where the last call
-        ended.
+        A record is lost if it is in neither the log nor a keep file. Each call examines up to
+        `HALVES_KEPT_EXAMINED_AT_ONCE` half messages below the first log offset, starting where the previous
+        call stopped.
         """
         log, count = self._store.log, limits.HALVES_KEPT_EXAMINED_AT_ONCE
         assert self._searched_offset <= log.first_offset, "the log begins before where it began"
@@ -330,8 +330,9 @@ class Transactions:
     def complete_check_back(self, transaction_id: str, asked: bool, now_ms: int) -> None:
         """Complete a check-back.
 
-        If a producer was asked, the check-back counts, and the next one is scheduled. Otherwise, a due
-        check-back waits for a producer. A manual check-back before the due time does not change the schedule.
+        If a producer was asked, the check-back is counted, and the next one is scheduled. Otherwise, a due
+        check-back waits for a producer. An unsent manual check-back before the due time does not change the
+        schedule.
         """
         offset = half.unverified_offset(transaction_id)
         waiting = self.outcomes.waiting(offset)
@@ -351,18 +352,18 @@ class Transactions:
             self._scheduler.schedule(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def schedule_waiting_check_backs(self, topic: str, now_ms: int) -> None:
-        """Schedule up to `CHECKS_WOKEN_MAX` of a topic's check-backs that wait for a producer."""
+        """Schedule up to `CHECKS_WOKEN_MAX` of a topic's check-backs waiting for a producer."""
         self._schedule_waiting(topic, limits.CHECKS_WOKEN_MAX, now_ms)
 
     def oldest_waiting_check_back_ms(self) -> int | None:
-        """Return the earliest due time of check-backs that wait for a producer, or None."""
+        """Return the earliest due time among check-backs waiting for a producer, or None."""
         oldest = (self.outcomes.waiting(offset) for offset in self.waiting_check_backs.oldest())
         return min((one.next_check_ms for one in oldest if one is not None), default=None)
 
     def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
         """Set a topic's check-back policy, or restore the default if `policy` is None.
 
-        Half messages that wait for a producer expire if the new policy allows no more check-backs. Raise
+        Half messages waiting for a producer expire if the new policy allows no further check-backs. Raise
         `TopicNotFound` if the topic does not exist.
         """
         changed = self._topics.set_check_back(topic, policy, now_ms)
@@ -407,13 +408,16 @@ class Transactions:
     def _confirm_end(
         self, ended: Ended, transaction_id: str, resolution: Resolution, event: Event
     ) -> TransactionReceipt:
-        """Return the receipt of a repeated request. Raise `TransactionEnded` if the outcomes differ."""
+        """Return the receipt for a repeated request. Raise `TransactionEnded` if the outcomes differ."""
         if states.after(ended.state, event) is not ended.state:
             raise self._ended_error(transaction_id, ended)
         return TransactionReceipt(transaction_id, resolution, True, ended.durable_at)
 
     def _ended_error(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
-        """Return an error with the transaction's outcome. If expired, the error tells how to resolve it."""
+        """Return an error that states the transaction's outcome.
+
+        After an expiry, the error says how to resolve it.
+        """
         assert ended is not None, "an open half is refused as ended"
         when = f" at {ended.ended_ms} (ms since 1970)" if ended.ended_ms else ""
         what_next = (
@@ -428,7 +432,7 @@ class Transactions:
     def _ended_in_log(self, record: Record) -> Ended:
         """Return the outcome of a half message whose state is not in memory.
 
-        If the log contains its committed record, it was committed, and rolled back otherwise.
+        It was committed if the log contains its committed record. Otherwise, it was rolled back.
         """
         stored = properties.of_record(record)
         topic, message_id = (
@@ -447,7 +451,7 @@ class Transactions:
     def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
         """Append and count an outcome.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before a response is sent.
         """
         durable_at = self._append(_end_record(record, event, reason), now_ms)
         assert durable_at > record.physical_offset, "a half ends before it is stored"
@@ -459,7 +463,7 @@ class Transactions:
         """Append an outcome's record, and return its end offset.
 
         A timer operation in a committed message is also executed. If the timer names cannot be read, raise
-        `StoreDamaged` before any append.
+        `StoreDamaged` before appending anything.
         """
         if ending.topic == TIMER_TOPIC:
             # This call may raise an error and must therefore precede the record of any timer operation.
@@ -481,7 +485,7 @@ class Transactions:
             self._scheduler.schedule(Purpose.CHECK, fact.half_offset, waiting.next_check_ms)
 
     def _schedule_waiting(self, topic: str, count_max: int, now_ms: int) -> None:
-        """Schedule up to `count_max` of a topic's check-backs that wait for a producer."""
+        """Schedule up to `count_max` of a topic's check-backs waiting for a producer."""
         for offset in self.waiting_check_backs.take(topic, count_max):
             self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
 

@@ -1,1 +1,1 @@
-"""Recurring messages, including cron line parsing, occurrences, and the handling of missed runs."""
+"""Implements recurring messages, including cron line parsing, occurrences, and missed runs."""

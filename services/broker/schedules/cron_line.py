@@ -1,4 +1,4 @@
-"""A parser for cron lines that follows crontab(5) of Vixie cron.
+"""A parser for cron lines as described in Vixie cron's crontab(5).
 
     field    numbers                          names
     second   0-59, only in a 6-field line     -
@@ -9,19 +9,19 @@
     weekday  0-7, where 0 and 7 are Sunday    sun-sat
 
 A field is a comma-separated list of items. An item is a number, a range, or `*` for all numbers. A range or
-`*` can have a step, as in `1-9/2` or `*/5`. Names are not case-sensitive and can be abbreviated to three or
+`*` can have a step, as in `1-9/2` and `*/5`. Names are not case-sensitive and can be abbreviated to three or
 more letters. Two rules apply to the whole line:
-1. If both the day and the weekday are restricted, a date must match one of them. If either field begins with
-   `*`, a date must match both. A field that begins with `*` never counts as restricted, even if it excludes
-   some dates.
-2. A line has a wildcard if its second, minute, or hour field begins with `*`. This affects clock changes, as
-   in cron(8); see `services.broker.schedules.recurrence`.
+1. If both the day and the weekday are restricted, a date must match at least one of them. If either field
+   begins with `*`, a date must match both. A field that begins with `*` is never considered restricted, even
+   if it excludes some dates.
+2. A line has a wildcard if its second, minute, or hour field begins with `*`. As in cron(8), this matters at
+   clock changes; see `services.broker.schedules.recurrence`.
 
-Extensions to Vixie cron are seconds, `L`, a step after a single number (`20/5`), weekday ranges across the
-end of the week (`fri-mon`), and `?` for `*` as the weekday. The syntax of other cron programs is rejected
-with a suggested correction.
+The extensions to Vixie cron are seconds, `L`, a step after a single number (`20/5`), weekday ranges that wrap
+around the end of the week (`fri-mon`), and `?` instead of `*` as the weekday. The syntax of other cron
+programs is rejected with a suggested correction.
 
-The result uses the syntax of APScheduler's CronTrigger. Parsing takes about 20 us per line.
+Parsed fields use the syntax of APScheduler's CronTrigger. Parsing takes about 20 us per line.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 @dataclass(slots=True, frozen=True)
 class CronLine:
-    """A parsed cron line: the fields of a CronTrigger, and the results of the rules for the line."""
+    """A parsed cron line, with the fields for a CronTrigger and the results of the line's rules."""
 
     fields: dict[str, str]
     has_wildcard: bool

@@ -1,4 +1,4 @@
-"""The policies for missed runs of a schedule.
+"""The policies for a schedule's missed runs.
 
 A policy determines which missed runs are dropped. The others are sent, oldest first.
 
@@ -7,10 +7,10 @@ A policy determines which missed runs are dropped. The others are sent, oldest f
     once    all runs before the last due run
     all     all runs before the newest `missed_max` due runs
 
-A schedule that runs every second may have missed years of runs, so missed runs are never enumerated
-completely. Cost is measured in calendar searches of about 25 us each (`count_searches`). The policy `once`
-uses a binary search with about 45 calendar searches. The policy `all` takes about 5 calendar searches per
-sent run, or up to 40 if runs occur in bursts.
+A schedule that runs every second may have missed years of runs, so missed runs are never fully enumerated.
+Costs are measured in calendar searches of about 25 us each (`count_searches`). The policy `once` uses a
+binary search with about 45 calendar searches. The policy `all` takes about 5 calendar searches per sent run,
+or up to 40 if runs occur in bursts.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def find_cutoff_ms(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
 
 
 def count_searches(schedule: Schedule) -> int:
-    """Return the approximate number of calendar searches for a decision about missed runs."""
+    """Return the approximate number of calendar searches needed to decide about missed runs."""
     return {MissedRunPolicy.SKIP: 1, MissedRunPolicy.ONCE: 45, MissedRunPolicy.ALL: 5 * schedule.missed_max}[
         schedule.missed
     ]
@@ -50,10 +50,10 @@ def _cutoff_before_last(schedule: Schedule, after_ms: int, until_ms: int, now_ms
 
 
 def _cutoff_before_newest(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
-    """Return the time before the newest `missed_max` runs and after all older runs.
+    """Return a time between the newest `missed_max` runs and all older runs.
 
     A window that ends at `until_ms` is doubled until it contains more than `missed_max` runs. If it contains
-    far too many because runs occur in bursts, a binary search finds its start.
+    far too many runs because they come in bursts, a binary search finds its start.
     """
     low_ms, width_ms, count_max = until_ms, 1_000, schedule.missed_max
     while low_ms > after_ms and _count_runs(schedule, low_ms, until_ms) <= count_max:

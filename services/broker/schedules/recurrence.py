@@ -9,13 +9,13 @@ converted to UTC as in cron(8):
     no field begins with `*`  once, at the clock change      only the first time
     a field begins with `*`   no occurrence                  both times
 
-A clock change of more than three hours is a correction, and the new time takes effect immediately. For a job
-that matches several skipped minutes, Vixie cron runs the job once per minute. Tidewheel has only one
-occurrence, at the clock change.
+A clock change of more than three hours is treated as a correction, and the new time takes effect immediately.
+If a job matches several skipped minutes, Vixie cron runs it once for each of them. Tidewheel produces only
+one occurrence, at the clock change.
 
-This module reads no clock. A search covers `limits.SCHEDULE_SEARCH_MS`, which is long enough to find 29
-February around the year 2100. A cron line without an occurrence in this period has no occurrences at all.
-Computing an occurrence takes 20 to 100 us, or up to 6 ms if it is years ahead.
+This module reads no clock. A search covers a period of `limits.SCHEDULE_SEARCH_MS`, which is long enough to
+find 29 February around the year 2100. A cron line without an occurrence in this period is considered to have
+none. Computing an occurrence takes 20 to 100 us, or up to 6 ms if it is years ahead.
 
 Weak spots: a cron line whose day and weekday must both match may have no occurrence for 11 or 28 years, as in
 `0 9 */31 3 sun`. Such schedules are rejected. A search misses two clock changes that cancel out within one
@@ -45,8 +45,8 @@ CHANGE_S_MAX: Final = 3 * 3_600
 class Recurrence:
     """A cron expression in a time zone.
 
-    The suffix `_s` denotes UTC time in seconds since the Unix epoch. `wall_s` is local time in seconds, which
-    is the UTC time plus the time zone's offset.
+    The suffix `_s` denotes UTC time in seconds since the Unix epoch. `wall_s` is local time in seconds: UTC
+    time plus the time zone's offset.
 
     Raises: IllegalSchedule: if the cron expression or the time zone is invalid.
     """
@@ -84,7 +84,7 @@ class Recurrence:
                 return (wall_s - offset_s) * 1000
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """Yield the occurrences after `after_ms` up to and including `until_ms` in milliseconds."""
+        """Yield the occurrences in milliseconds after `after_ms`, up to and including `until_ms`."""
         at_ms = self.next_after(after_ms)
         while at_ms is not None and at_ms <= until_ms:
             assert at_ms > after_ms, "an occurrence is found again: the search would never end"
@@ -94,7 +94,7 @@ class Recurrence:
     def last_until(self, after_ms: int, until_ms: int) -> int:
         """Return the last occurrence after `after_ms` up to and including `until_ms`.
 
-        There must be at least one. A binary search finds the lowest time without a later occurrence.
+        There must be at least one. A binary search finds the earliest time with no later occurrence.
         """
         low_ms, high_ms = after_ms, until_ms
         while low_ms < high_ms:
@@ -108,11 +108,11 @@ class Recurrence:
         return low_ms
 
     def local(self, at_ms: int) -> str:
-        """Return the local time in ISO 8601 format for milliseconds since the Unix epoch."""
+        """Convert milliseconds since the Unix epoch to local time in ISO 8601 format."""
         return datetime.fromtimestamp(at_ms // 1000, self._zone).isoformat()
 
     def _occurs_at(self, change_s: int) -> bool:
-        """Return whether a clock change skips a matching wall time and thus is an occurrence."""
+        """Return whether a clock change skips a matching wall time and is therefore an occurrence."""
         jump_s = self._forward_seconds(change_s)
         if jump_s <= 0:
             return False
@@ -121,16 +121,16 @@ class Recurrence:
         return wall_s is not None and wall_s < skipped_s + jump_s
 
     def _repeated_seconds(self, change_s: int) -> int:
-        """Return how many seconds after a clock change repeated wall times are ignored."""
+        """Return for how many seconds after a clock change repeated wall times are ignored."""
         return max(0, -self._forward_seconds(change_s))
 
     def _forward_seconds(self, change_s: int) -> int:
-        """Return by how many seconds clocks are set forward, or 0 if this needs no adjustment."""
+        """Return how many seconds the clock is set forward, or 0 if no adjustment is needed."""
         jump_s = self._offset(change_s) - self._offset(change_s - 1)
         return 0 if self._has_wildcard or abs(jump_s) > CHANGE_S_MAX else jump_s
 
     def _next_wall(self, wall_s: int) -> int | None:
-        """Return the first matching wall time from `wall_s` on, or None."""
+        """Return the first matching wall time at or after `wall_s`, or None."""
         from_wall = datetime.fromtimestamp(wall_s, UTC)
         found = [fire for trigger in self._triggers if (fire := _fire(trigger, from_wall)) is not None]
         return round(min(found).timestamp()) if found else None
@@ -158,7 +158,7 @@ class Recurrence:
 
 @lru_cache(maxsize=limits.RECURRENCES_KEPT_MAX)
 def recurrence(cron: str, time_zone: str) -> Recurrence:
-    """Return the cached recurrence of a cron expression and a time zone. May raise `IllegalSchedule`."""
+    """Return the cached recurrence for a cron expression and a time zone. May raise `IllegalSchedule`."""
     return Recurrence(cron, time_zone)
 
 
@@ -169,7 +169,7 @@ def _fire(trigger: CronTrigger, from_wall: datetime) -> datetime | None:
 
 
 def _triggers_for(line: CronLine) -> list[CronTrigger]:
-    """Return the APScheduler triggers of a cron line. The occurrences are all of their fire times."""
+    """Return the APScheduler triggers for a cron line. All their fire times are occurrences."""
     if not line.fits_either_day:
         return [CronTrigger(**line.fields, timezone=UTC)]
     either = [line.fields | {"day": "*"}, line.fields | {"day_of_week": "*"}]
@@ -177,7 +177,7 @@ def _triggers_for(line: CronLine) -> list[CronTrigger]:
 
 
 def _zone_of(name: str) -> ZoneInfo:
-    """Return a time zone by name. Raise ValueError if the host does not have it."""
+    """Return a time zone by name. Raise ValueError if it is not available on the host."""
     try:
         return ZoneInfo(name)
     except (ValueError, ZoneInfoNotFoundError, OSError) as error:

@@ -1,7 +1,7 @@
 """Values that describe a schedule, such as its message template and missed-run policy.
 
-A run is missed if it is more than `limits.SCHEDULE_LATE_MS_MAX` milliseconds late. Causes are a stopped
-broker, a full disk, or a clock step. A run with a smaller delay is sent under every policy.
+A run is considered missed if it is more than `limits.SCHEDULE_LATE_MS_MAX` milliseconds late. The cause may
+be a stopped broker, a full disk, or a clock step. Runs with shorter delays are sent under every policy.
 
     policy  missed runs
     skip    no run is sent
@@ -93,7 +93,7 @@ class Schedule:
         return tuple(found)
 
     def message(self, occurrence_ms: int, now_ms: int) -> Message:
-        """Return an occurrence's message. Its message id is unique to the occurrence."""
+        """Return an occurrence's message. The message id is unique to the occurrence."""
         marks = {property_names.SCHEDULE: self.name, property_names.OCCURRENCE_MS: str(occurrence_ms)}
         return self._message(f"{self.name}@{occurrence_ms}", self.properties | marks, now_ms)
 
@@ -116,7 +116,7 @@ class Schedule:
 
 @dataclass(slots=True, frozen=True)
 class Occurrence:
-    """The time of a future run: milliseconds since the Unix epoch, and local time of the schedule."""
+    """A future run's time in milliseconds since the Unix epoch and in the schedule's local time."""
 
     at_ms: int
     local: str
@@ -127,7 +127,7 @@ class ScheduleView:
     """A schedule with its state and progress.
 
     `last_ms` is the time of the last sent run. `passed_ms` is the time up to which missed runs were dropped,
-    or 0. `error` is the last error in computing or sending a run.
+    or 0. `error` is the last error raised by computing or sending a run.
     """
 
     schedule: Schedule
@@ -188,7 +188,7 @@ def check_occurs(schedule: Schedule, now_ms: int) -> None:
 def check_window(schedule: Schedule, now_ms: int, from_ms: int | None = None) -> None:
     """Raise `IllegalSchedule` if the start or end is out of range.
 
-    The end must be after `from_ms`, by default `now_ms`.
+    The end must be after `from_ms`, which defaults to `now_ms`.
     """
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     start_max_ms, end_max_ms = now_ms + limits.DELAY_MS_MAX, now_ms + limits.CLOCK_OFFSET_MS_MAX
@@ -226,6 +226,6 @@ def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
 
 
 def thaw_schedule(frozen: Mapping[str, Any]) -> Schedule:
-    """Return the schedule from the result of `freeze_schedule`."""
+    """Restore a schedule from values returned by `freeze_schedule`."""
     plain = {"body": b64decode(frozen["body"]), "missed": MissedRunPolicy(frozen["missed"])}
     return Schedule(**dict(frozen) | plain | {"keys": tuple(frozen.get("keys", ()))})

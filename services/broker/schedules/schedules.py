@@ -1,10 +1,10 @@
 """Recurring messages. A timer fires for each occurrence of a schedule.
 
 Each occurrence is an ordinary message in the schedule's topic, with the message id `<name>@<time>`. The
-property `TW_SCHEDULE` contains the schedule's name, and `TW_OCCURRENCE_MS` the time of the occurrence. The
-record of an occurrence also advances the schedule's cursor, from which the next occurrence is computed. An
-occurrence is therefore never appended twice, even after a crash or a clock step. Records in the topic
-`TW_SYS_SCHEDULE` (type 12) define schedules. Their body is a JSON object:
+property `TW_SCHEDULE` contains the schedule's name, and `TW_OCCURRENCE_MS` contains the time of the
+occurrence. The record of an occurrence also advances the schedule's cursor, from which the next occurrence is
+computed. An occurrence is therefore never appended twice, even after a crash or a clock step. Records in the
+topic `TW_SYS_SCHEDULE` (type 12) define schedules. Each body is a JSON object:
 
     verb    additional members     effect
     set     schedule, after_ms     creates or changes the schedule with occurrences after `after_ms`
@@ -16,19 +16,19 @@ occurrence is therefore never appended twice, even after a crash or a clock step
     delete  name                   deletes the schedule
 
 Rules:
-- Occurrences are never sent early. If a timer fires early because the clock was set back, it is set again.
+- Occurrences are never sent early. If a timer fires early because the clock was set back, it is rescheduled.
 - A deleted schedule's cursor is kept for one day (`commitlog.applied_limits`). A new schedule with the same
-  name therefore repeats no runs, even if the clock was set back.
-- No occurrences are computed during the log replay. Recovery sets an immediate timer for each schedule, which
+  name therefore does not repeat any runs, even if the clock was set back.
+- No occurrences are computed during log replay. Recovery sets an immediate timer for each schedule, which
   computes the next occurrence.
-- No runs are sent while the disk is full. When space becomes available, the missed-run policy applies.
+- No runs are sent while the disk is full. Once space is available again, the missed-run policy applies.
 
-Cost: one calendar search and one record of about the template's size per occurrence. All templates are kept
-in memory. A decision about missed runs requires many calendar searches
-(`services.broker.schedules.missed_runs`), but the number per tick is limited.
+Cost: each occurrence needs one calendar search and one record of about the template's size. All templates are
+kept in memory. A decision about missed runs requires many calendar searches
+(`services.broker.schedules.missed_runs`), but their number per tick is limited.
 
 Weak spot: time zone data comes from the host. After an update or a move to another host, future occurrences
-are computed again from the cursor. A run may then be skipped or repeated in local time.
+are recomputed from the cursor. A run may then be skipped or repeated in local time.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Schedules:
     def page(self, after: str = "", count_max: int = limits.SCHEDULE_COUNT_MAX) -> list[ScheduleView]:
         """Return up to `count_max` schedules with names after `after`, sorted by name.
 
-        Each one includes its next occurrence.
+        Each schedule includes its next occurrence.
         """
         names = nsmallest(count_max, (name for name in self._by_name if name > after))
         return [self._view(self._by_name[name], 1) for name in names]
@@ -143,10 +143,10 @@ class Schedules:
         return sorted(name for name, one in self._by_name.items() if one.schedule.topic == topic)
 
     def set(self, schedule: Schedule, now_ms: int) -> ScheduleView:
-        """Create or replace a schedule. Do nothing if it is identical to the existing one.
+        """Create or replace a schedule. Do nothing if an identical schedule already exists.
 
         Raise `IllegalSchedule` if the schedule is illegal, `DiskFull` if the disk is almost full, or the
-        error of a send if the message is illegal.
+        error that `send` raises if the message is illegal.
         """
         self._housekeeping.refuse_new()
         check_schedule(schedule, now_ms)
@@ -166,14 +166,14 @@ class Schedules:
         return self._view(one, 0)
 
     def pause(self, name: str, now_ms: int) -> ScheduleView:
-        """Pause a schedule. Raise `ScheduleNotFound` if there is none."""
+        """Pause a schedule. Raise `ScheduleNotFound` if it does not exist."""
         if self._find_schedule(name).is_paused:
             return self._view(self._find_schedule(name), 1)
         self._append(SchedulePaused(name), now_ms)
         return self._view_after_change(name)
 
     def resume(self, name: str, now_ms: int) -> ScheduleView:
-        """Resume a schedule. Raise `ScheduleNotFound` if there is none.
+        """Resume a schedule. Raise `ScheduleNotFound` if it does not exist.
 
         Occurrences before `now_ms` are not sent.
         """
@@ -184,7 +184,7 @@ class Schedules:
         return self._view_after_change(name)
 
     def run_due(self, number: int, now_ms: int) -> None:
-        """Send or drop a schedule's due run, and set the timer for the next one."""
+        """Send or drop a schedule's due run, and set a timer for the next run."""
         one = self._by_number.get(number)
         if one is None or one.is_paused:
             return  # The schedule was deleted or paused after its timer fired.
@@ -206,7 +206,7 @@ class Schedules:
         self._searches = 0
 
     def apply(self, fact: OfSchedule, stamp: Stamp) -> None:
-        """Apply a change to a schedule, or move its cursor past a sent run."""
+        """Apply a change to a schedule, or advance its cursor past a sent run."""
         if isinstance(fact, ScheduleRan):
             self._advance_past_run(fact)
             return
@@ -270,11 +270,11 @@ class Schedules:
         check_type(template.message_type, self._topics.get_or_create(schedule.topic, now_ms))
 
     def _is_late(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
-        """Return whether a run was missed and the policy has not been applied to it yet."""
+        """Return whether a run was missed and the policy has yet to be applied to it."""
         return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
 
     def _reserve_searches(self, one: _ScheduleProgress) -> bool:
-        """Reserve the calendar searches for a decision. Return False if the tick's limit is exceeded.
+        """Reserve the calendar searches for a decision. Return False if the tick's limit would be exceeded.
 
         The first reservation in a tick always succeeds.
         """
@@ -285,7 +285,7 @@ class Schedules:
         return True
 
     def _decide_run(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
-        """Return whether the policy sends the due run.
+        """Return whether the policy permits the due run.
 
         If not, append a record of the dropped runs.
         """
@@ -374,7 +374,7 @@ class Schedules:
             self._request_computation(one)
 
     def _request_computation(self, one: _ScheduleProgress) -> None:
-        """Set an immediate timer, so that the next tick computes the next run."""
+        """Set an immediate timer so that the next tick computes the next run."""
         if not one.is_paused:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, 0)
 
@@ -424,7 +424,7 @@ class Schedules:
 def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
     """Return up to `count` occurrences of a schedule without storing it.
 
-    They begin at the schedule's start, even in the past, or at `now_ms` without a start. Raise
+    They begin at the schedule's start, even if it is in the past, or at `now_ms` if it has none. Raise
     `IllegalSchedule` if the schedule is invalid.
     """
     check_cron(schedule.cron)

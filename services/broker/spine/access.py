@@ -11,11 +11,11 @@ The body of a `TW_SYS_AUTH` record is a JSON object:
              expires_ms                  `made_ms`
     no token id                          revokes a token
 
-A rule is a list of [user, kind, pattern, verb, effect] (`services.auth.rights`). Its key is everything except
+A rule is a list of [user, kind, pattern, verb, effect] (`services.auth.rights`). The key is everything except
 `effect`. `sealed` is a secret encrypted with a key outside the log (`services.auth.vault`). The core never
-has this key. `digest` is the hash of a token (`services.auth.tokens`).
+holds this key. `digest` is the hash of a token (`services.auth.tokens`).
 
-A change takes effect when its record is appended, so the disk does not delay a revocation. Changes are
+A change takes effect when its record is appended, so revocations are not delayed by the disk. Changes are
 accepted even if the disk is almost full.
 """
 
@@ -55,7 +55,7 @@ from tidewheel.errors import ClientMistake
 class User:
     """A user of the broker.
 
-    `made_ms` is the creation time of the secret by the broker's clock.
+    `made_ms` is the secret's creation time according to the broker's clock.
     """
 
     name: str
@@ -85,9 +85,9 @@ class Access:
     def add_user(self, name: str, sealed: str, replaces_secret: bool, now_ms: int) -> int:
         """Add a user, or replace an existing user's secret if `replaces_secret` is true.
 
-        Return the log offset that must be durable before the response is sent. Raise `UserExists` if a new
-        user's name is taken, `UserNotFound` if the user to change does not exist, or `ClientMistake` if the
-        name is illegal or there are too many users.
+        Return the offset up to which the log must be durable before a response is sent. Raise `UserExists` if
+        a new user's name is taken, `UserNotFound` if the user to change does not exist, or `ClientMistake` if
+        the name is illegal or there are too many users.
         """
         check_user_name(name)
         if replaces_secret:
@@ -101,9 +101,9 @@ class Access:
         return durable_at
 
     def remove_user(self, name: str, now_ms: int) -> int:
-        """Remove a user with all rules and tokens. Raise `UserNotFound`.
+        """Remove a user, including all rules and tokens. Raise `UserNotFound`.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before a response is sent.
         """
         self.check_user_exists(name)
         durable_at = self._append(UserRemoved(name), now_ms)
@@ -112,7 +112,7 @@ class Access:
         return durable_at
 
     def set_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
-        """Store rules. Return the log offset that must be durable before the response is sent.
+        """Store rules. Return the offset up to which the log must be durable before a response is sent.
 
         Raise `UserNotFound` if a rule's user does not exist, or `ClientMistake` if a rule is illegal or a
         user would have too many rules.
@@ -127,9 +127,9 @@ class Access:
         return self._append(RulesSet([astuple(rule) for rule in rules]), now_ms)
 
     def remove_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
-        """Remove rules by key. Raise `RuleNotFound` if there are none.
+        """Remove rules by key. Raise `RuleNotFound` if none exist.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before a response is sent.
         """
         about = {(rule.user, rule.kind, rule.pattern, rule.verb) for rule in self.rights}
         if not any((rule.user, rule.kind, rule.pattern, rule.verb) in about for rule in rules):
@@ -137,12 +137,12 @@ class Access:
         return self._append(RulesRemoved([astuple(rule) for rule in rules]), now_ms)
 
     def tokens(self, user: str = "") -> list[Token]:
-        """Return a user's tokens, oldest first, or all tokens by user name."""
+        """Return a user's tokens, oldest first, or all tokens sorted by user name."""
         names = [user] if user else sorted(self._ids)
         return [self._tokens[token_id] for name in names for token_id in self._ids.get(name, ())]
 
     def find_token(self, text: str, now_ms: int) -> Token:
-        """Return the token with this text. Raise `Unauthorized` if unknown, revoked, or expired."""
+        """Return the token that has this text. Raise `Unauthorized` if it is unknown, revoked, or expired."""
         token = self._tokens.get(id_of(text))
         if token is None or not hmac.compare_digest(token.digest, digest_of(text)):
             raise Unauthorized(
@@ -162,10 +162,10 @@ class Access:
             raise Unauthorized(f"Token {token.id} of {token.user!r} has expired. {another}")
 
     def add_token(self, user: str, text: str, kept_ms: int | None, now_ms: int) -> int:
-        """Store a token that expires after `kept_ms` milliseconds, or never if None.
+        """Store a token that expires after `kept_ms` milliseconds, or never expires if None.
 
-        Return the log offset that must be durable before the response is sent. Raise `UserNotFound` if the
-        user does not exist, or `ClientMistake` if there are too many tokens or the token id is in use.
+        Return the offset up to which the log must be durable before a response is sent. Raise `UserNotFound`
+        if the user does not exist, or `ClientMistake` if there are too many tokens or the token id is in use.
         """
         self.check_user_exists(user)
         if len(self._tokens) >= limits.TOKEN_COUNT_MAX:
@@ -185,9 +185,9 @@ class Access:
         return durable_at
 
     def revoke_token(self, token_id: str, now_ms: int) -> int:
-        """Revoke a token. Raise `TokenNotFound` if there is none.
+        """Revoke a token. Raise `TokenNotFound` if it does not exist.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before a response is sent.
         """
         if token_id not in self._tokens:
             raise TokenNotFound(
@@ -248,7 +248,7 @@ class Access:
                 del self._ids[token.user]
 
     def _forget_tokens(self, user: str, at_ms: int | None = None) -> None:
-        """Remove a user's tokens, or only those expired at `at_ms` if given."""
+        """Remove a user's tokens or, if `at_ms` is given, only those expired by then."""
         for one in self.tokens(user):
             if at_ms is None or one.has_expired(at_ms):
                 self._forget_token(one.id)

@@ -1,4 +1,4 @@
-"""The arguments of `Store.append`, called drafts, and its result, `Appended`.
+"""Drafts, which are the arguments of `Store.append`, and `Appended`, its result.
 
     draft          contents                               encoder
     Record         any record; `facts_of` reads its facts `commitlog.record.encode`
@@ -8,7 +8,7 @@
     EncodedBatch   encoded records, as columns            `commitlog.bulk.stamp`; one fact: `TimersDelivered`
 
 `Store.append` converts a draft to an `Appended` with the record's offset, store time, facts, and index keys.
-Recovery and followers create an `Appended` from each record they read (`appended_of`).
+Recovery and followers create an `Appended` for each record they read (`appended_of`).
 
 Cost: creating the draft and the `Appended`, both tuples, takes 0.4 us per send.
 """
@@ -31,10 +31,10 @@ from tidewheel import property_names
 
 
 class NewMessage(NamedTuple):
-    """A message for the topic `topic`, with its encoded properties `stored` and its facts.
+    """A message for `topic`, with its encoded properties (`stored`) and its facts.
 
     If `half_offset` is not None, the message commits the half message at that log offset. `id_digest` is the
-    digest of the message id, or empty if not computed yet.
+    message id's digest, or empty if it is not computed yet.
     """
 
     message: Message
@@ -47,7 +47,7 @@ class NewMessage(NamedTuple):
 
 
 class AppliedRecord(NamedTuple):
-    """A record whose facts are already applied (`services.broker.groups.open_records`)."""
+    """A record whose facts have already been applied (`services.broker.groups.open_records`)."""
 
     record: Record
 

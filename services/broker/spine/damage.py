@@ -1,27 +1,27 @@
-"""The store damage found since startup, for the server log, metrics, /readyz, and views.
+"""Collects the store damage found since startup for the server log, metrics, /readyz, and views.
 
     startup, background check, repair -------+
     Store.read, .read_appended, .read_entry -+--> list (bounded, no duplicates) --> listeners
     Store.offsets_named, TimerEnds,          |
     Timers.read_row, queue files, gaps ------+
 
-1. Damage is reported when bytes are read, not when an error is handled. A caller can therefore catch
+1. Damage is reported when bytes are read rather than when an error is handled. A caller can therefore catch
    `StoreDamaged` or skip a record without losing the report. Within `services/broker`, only the functions in
    the diagram read the log, indexes, and partitions. tests/unit/services/broker/spine/test_damage.py verifies
    this by parsing the source code.
 2. Each damaged location is counted once. Files are identified by part and path, and log records by offset.
-   After a repair, the result replaces the entry of the damaged file and is also reported (`report_repair`).
+   After a repair, its outcome replaces the entry for the damaged file and is also reported (`report_repair`).
 3. A gap in a queue is reported unless known log damage after the preceding entry explains it. Otherwise, the
    loss would go unnoticed, because groups skip the lost message and later recoveries read only the log after
-   a newer snapshot. Any known damage before a gap at the beginning of a queue explains that gap. A search by
+   a newer snapshot. A gap at the beginning of a queue is explained by any known damage before it. A search by
    tag stops at a gap, because the lost message's tag is unknown. Groups skip gaps only in `Groups.skip_gap`,
    which reports them.
 4. The list contains at most DAMAGE_KEPT_MAX locations and one overflow entry. After an overflow, unreadable
    records are only counted in `unreadable_records`.
 
-A new listener is called for each existing entry, and then for each new one. An undamaged store has no cost.
-Weak spot: damage found by a worker thread, for example during a checkpoint, is reported only when the event
-loop processes the worker's result.
+A new listener is called for each existing entry and later for each new one. An undamaged store incurs no
+cost. Weak spot: damage found by a worker thread, for example during a checkpoint, is reported only when the
+event loop processes the worker's result.
 """
 
 from __future__ import annotations
@@ -66,19 +66,19 @@ class DamageList:
         return len(self._places)
 
     def add_listener(self, listener: Listener) -> None:
-        """Call `listener` for each known damaged location, and for each new one."""
+        """Call `listener` for each known damaged location and later for each new one."""
         for found in self:
             listener(found)
         self._listeners.append(listener)
 
     def report(self, found: DamagedPart, place: Hashable = None) -> None:
-        """Report damage unless its place is already known. The default place is `found` itself."""
+        """Report damage unless its location is already known. `place` defaults to `found` itself."""
         place = place or found
         if place not in self._places:
             self._put(place, found)
 
     def report_repair(self, found: DamagedPart) -> None:
-        """Replace a damaged file's entry with the result of its repair, and report the result."""
+        """Replace a damaged file's entry with the outcome of its repair, and report the outcome."""
         self._put((found.part, found.path), found)
 
     def report_record(self, physical_offset: int, error: StoreDamaged) -> None:
@@ -118,7 +118,7 @@ class DamageList:
         self.report(found, ("gap", topic, queue_id, physical_offset))
 
     def report_file(self, part: str, path: str, what: str) -> None:
-        """Report a damaged file unless already reported."""
+        """Report a damaged file unless it was reported before."""
         self.report(DamagedPart(part, path, what), (part, path))
 
     def report_timer_gap(self, gap: Gap) -> None:
@@ -126,7 +126,7 @@ class DamageList:
         self.report_file("partition", gap.path, str(gap))
 
     def segment_path(self, offset: int) -> str:
-        """Return the path of the segment with a log offset."""
+        """Return the path of the segment containing a log offset."""
         return layout.segment_path(self._log.segment_of(offset))
 
     def _put(self, place: Hashable, found: DamagedPart) -> None:

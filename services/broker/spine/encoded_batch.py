@@ -1,7 +1,7 @@
 """Batches of encoded records for many timers that are due at the same time.
 
-A copy is an encoded record that still lacks some fields, which `commitlog.bulk` sets. Columns contain each
-record's queue, tag, and name hashes, and the timer's offset and due time. A batch therefore has a single
+A copy is an encoded record that still lacks some fields, which are set by `commitlog.bulk`. Columns contain
+each record's queue, tag, and name hashes, and the timer's offset and due time. A batch therefore has a single
 columnar fact, `TimersDelivered`, instead of one `TimerEnded` per record.
 """
 
@@ -34,7 +34,7 @@ class RowsByQueue(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class EncodedBatch:
-    """Contiguous encoded records, with columns of their sizes, queues, and timers.
+    """Contiguous encoded records, with columns for their sizes, queues, and timers.
 
     Each column has one row per record. The record in row n has `record_bytes[n]` bytes, belongs to
     `queues[queue[n]]`, and delivers the timer at log offset `ended[n]`.
@@ -72,7 +72,7 @@ class EncodedBatch:
         return RowsByQueue(codes[firsts].tolist(), places, np.append(firsts, len(codes)))
 
     def slice_rows(self, first: int, end: int) -> EncodedBatch:
-        """Return the rows from `first` to before `end`."""
+        """Return rows `first` up to but excluding `end`."""
         if first == 0 and end == len(self):
             return self
         bounds = np.concatenate(([0], np.cumsum(self.record_bytes)))
@@ -90,7 +90,7 @@ class EncodedBatch:
 
 @dataclass(slots=True, eq=False)
 class TimersDelivered:
-    """A batch of copies was appended to a segment, with these offsets and this store time."""
+    """A batch of copies appended to a segment, with their offsets and store time."""
 
     copies: EncodedBatch
     physical_offsets: Integers

@@ -8,9 +8,8 @@ The shared log determines the leader and its epoch.
    are durable before the new epoch begins, or are discarded with their core. They are never flushed in a
    newer epoch.
 3. Receipt handles contain the epoch unless it is 0 (`consumequeue.receipts`). A node that receives a handle
-   with a newer epoch is no longer the leader. A handle with an older epoch, or without one, is valid until
-   its lease expires. Recall handles and transaction ids contain no epoch, because they only identify a
-   message.
+   with a newer epoch is no longer the leader. A handle with an older epoch, or with none, is valid until its
+   lease expires. Recall handles and transaction ids contain no epoch, because they only identify a message.
 
 The body of a `TW_SYS_EPOCH` record is a JSON object with "epoch", "node" (the leader), and "version" (the
 finalized version; see `sharedlog.versions`). The version determines how this record and all later records are
@@ -40,9 +39,9 @@ class Epoch:
     def raise_to(self, number: int, now_ms: int, node: str = "", version: int = OLDEST) -> int:
         """Begin a newer epoch. All records of the previous epoch must be durable.
 
-        Return the log offset that must be durable before the epoch is used. `node` is the epoch's leader, and
-        `version` is the cluster's finalized version. The caller must have verified that the node is the
-        leader, so a number that is not higher is a bug.
+        Return the offset up to which the log must be durable before using the epoch. `node` is the epoch's
+        leader, and `version` is the cluster's finalized version. The caller must have verified that the node
+        is the leader, so an epoch that is not higher indicates a bug.
         """
         assert number > self.number, f"epoch {number} is not above {self.number}, which has begun"
         assert self._log.is_quiet, "what an older epoch appended is not flushed under a newer one"

@@ -1,4 +1,4 @@
-"""Looks up messages by key or message id. Candidates from the index are verified in the log.
+"""Looks up messages by key or message id. Candidates from the index are verified against the log.
 
 A lookup returns all records with the key. A delayed message has two: the timer and its delivery. A
 transactional message also has two: the half message and its commit.
@@ -24,7 +24,7 @@ from services.broker.spine.values import Delivery
 class FoundMessages(NamedTuple):
     """The result of a message lookup.
 
-    `is_cut` is true if more matches were omitted to limit the total size.
+    `is_cut` means that further matches were omitted to limit the total size.
     """
 
     messages: list[Delivery]
@@ -38,10 +38,10 @@ class MessageLookup:
         self._store, self._topics, self._reading = store, topics, reading
 
     def find(self, topic: str, key: str, count_max: int) -> FoundMessages:
-        """Return up to `count_max` durable messages of a topic with a key or id, newest first.
+        """Return up to `count_max` durable messages in a topic with a given key or id, newest first.
 
-        Fewer are returned if messages are large. Damaged records are omitted. Raise `StoreDamaged` if the
-        index is damaged.
+        Fewer messages are returned if they are large. Damaged records are omitted. Raise `StoreDamaged` if
+        the index is damaged.
         """
         found: list[Delivery] = []
         looked_bytes = 0
@@ -56,12 +56,12 @@ class MessageLookup:
         return FoundMessages(found, False)
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Return up to `count` messages of a queue from an offset on. Raise `TopicNotFound`."""
+        """Return up to `count` messages from a queue, starting at an offset. Raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)
         return self._reading.read(topic, queue_id, queue_offset, count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> ArrivedMessages:
-        """Return messages of several queues in log order. Raise `TopicNotFound`.
+        """Return messages from several queues in log order. Raise `TopicNotFound`.
 
         `places` maps each queue id to the first offset to read.
         """
@@ -70,7 +70,7 @@ class MessageLookup:
         return self._reading.read_after(topic, places, count)
 
     def newest(self, topic: str, queue_id: int, count: int) -> list[tuple[int, int]]:
-        """Return (log offset, queue offset) of a queue's last `count` entries, oldest first."""
+        """Return (log offset, queue offset) pairs for a queue's last `count` entries, oldest first."""
         self._check_queue(topic, queue_id)
         queue = self._store.dispatch.find_queue(topic, queue_id)
         at, found = max(queue.min_offset, queue.end_offset - count), list[tuple[int, int]]()
@@ -94,7 +94,7 @@ class MessageLookup:
         return self._reading.offset_at(topic, queue_id, store_ms)
 
     def verdict(self, physical_offset: int) -> str:
-        """Return the result of a message's timer operation, or "" without one."""
+        """Return the result of a message's timer operation, or "" if it has none."""
         stored = self._store.read(physical_offset).properties
         return properties.value_of(stored, verb_properties.VERDICT)
 

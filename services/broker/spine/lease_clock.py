@@ -1,4 +1,4 @@
-"""Elapsed time for leases, which system clock steps do not affect.
+"""Elapsed time for leases, which is unaffected by system clock steps.
 
     broker's time   10:00:00   10:00:10 | step forward by one hour | 11:00:10   11:00:20
     elapsed time    10:00:00   10:00:10 |                          | 10:00:10   10:00:20
@@ -15,8 +15,8 @@ Rules:
   recorded lease ends as elapsed times. After a restart, the remaining time of a lease thus depends on the
   system clock (`Leases.restore`).
 
-Weak spot: a lease record contains the end by the broker's clock at the time of writing. If the clock is then
-changed and the broker restarted, the step counts as elapsed time.
+Weak spot: a lease record contains the lease's end by the broker's clock at the time of writing. If the clock
+then changes and the broker is restarted, the change is mistaken for elapsed time.
 """
 
 from __future__ import annotations

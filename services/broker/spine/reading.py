@@ -1,8 +1,8 @@
 """Reads messages by queue position. Damaged and deleted messages are skipped.
 
-The first read of an entry in a queue file reads and verifies the whole file. A call on several queues reads
-up to `QUEUE_FILES_COMPARED_BYTES` of whole files, but at least one file. Later calls read the remaining files
-(`ArrivedMessages.is_unfinished`). Each file is read in full only once, so repeated calls complete the
+The first read of an entry in a queue file reads and verifies the whole file. A call for several queues reads
+whole files totaling up to `QUEUE_FILES_COMPARED_BYTES`, but at least one file. Later calls read the remaining
+files (`ArrivedMessages.is_unfinished`). Each file is read in full only once, so repeated calls complete the
 operation.
 """
 
@@ -38,7 +38,7 @@ _BY_PLACE: Final = itemgetter(0)
 
 
 class ArrivedMessages(NamedTuple):
-    """The result of reading several queues.
+    """The result of a read from several queues.
 
     If `is_unfinished` is true, repeat the call to read more queue files.
     """
@@ -92,10 +92,10 @@ class MessageReader:
         return queue_offset + 1 if entry.record_bytes else self._store.gap_end(queue, queue_offset, entry)
 
     def read_near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
-        """Read the records of adjacent entries at once, up to the first one too far away.
+        """Read the records of adjacent entries at once, stopping at the first distant one.
 
-        The entries must be in log order. Return records by log offset, or None for records to read with
-        `record`.
+        The entries must be in log order. Return records by log offset, or None for records that must be read
+        with `record`.
         """
         first, wanted_bytes, length, count = entries[0].physical_offset, 0, 0, 0
         for physical_offset, record_bytes, _ in entries:
@@ -114,7 +114,7 @@ class MessageReader:
         return self._to_deliveries(((entry, offset, queue) for entry, offset in found), count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> ArrivedMessages:
-        """Return up to `count` messages of several queues in log order, from the offsets in `places` on."""
+        """Return up to `count` messages from several queues in log order, starting at `places`."""
         reads = _FileReadBudget()
         queues = [
             self._iterate_entries(topic, queue_id, offset, reads) for queue_id, offset in places.items()
@@ -125,8 +125,8 @@ class MessageReader:
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """Return the offset of the first message stored at or after `store_ms`, or the queue's end.
 
-        Store times never decrease, so a binary search with one record read per probe finds the offset. Probes
-        do not verify the queue file's CRC, so the result and the preceding entry are verified.
+        Store times never decrease, so the offset is found by a binary search that reads one record per probe.
+        Probes do not verify the queue file's CRC, so the entry found and the one before it are verified.
         """
         queue = self._store.dispatch.find_queue(topic, queue_id)
         offsets, first = range(queue.end_offset), queue.min_offset
@@ -146,7 +146,7 @@ class MessageReader:
         return bisect_left(offsets, store_ms, lo=first, key=store_ms_from)
 
     def store_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return the store time of the first readable message from `queue_offset` on, or None."""
+        """Return the store time of the first readable message at or after `queue_offset`, or None."""
         queue = self._store.dispatch.find_queue(topic, queue_id)
         while queue_offset < queue.end_offset:
             entry = queue.entry(queue_offset)
@@ -187,7 +187,7 @@ def _stop_at_limit(found: Iterator[_QueuedEntry]) -> Iterator[_QueuedEntry]:
 
 
 def limit_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]:
-    """Yield messages until their bodies exceed `bytes_max`, but at least one."""
+    """Yield messages whose bodies total at most `bytes_max` bytes, but at least one."""
     left = bytes_max
     for number, one in enumerate(found):
         left -= len(one.record.body)
@@ -208,5 +208,5 @@ def to_readable_record(record: Record) -> Record:
 
 
 def bytes_of(record: Record, given: Record) -> int:
-    """Return the size of the delivered body, or of the decompressed body if larger."""
+    """Return the size of the delivered body, or of the decompressed body if that is larger."""
     return len(given.body) if given is record else unpacked_bytes(record.body, given.body)

@@ -1,4 +1,4 @@
-"""Refuses operations whose records cannot be applied by older nodes of the cluster.
+"""Refuses operations whose records cannot be applied by older nodes in the cluster.
 
 During an upgrade of a cluster, nodes of different releases read the same log. An older release halts at a
 record body that it does not support, or applies the record incorrectly. For example, an older leader would
@@ -13,8 +13,8 @@ finalized version (`sharedlog.versions`).
     TW_SYS_TASK                                                  4         the items of tasks are not stored
 
 A store outside a cluster has no epoch, and is read only by the program that writes it. The version in the
-epoch record is used, instead of the newest finalized version, because a cluster that is restored from a copy
-of the log receives at least this version.
+epoch record is used instead of the newest finalized version, because a cluster restored from a copy of the
+log starts with at least this version.
 
 Weak spot: a version that is finalized during a leader's term takes effect in the next epoch.
 """
@@ -33,7 +33,7 @@ TASK_ITEMS: Final = 4
 
 
 def may_write(store: Store, needed: int) -> bool:
-    """Return whether all nodes that read the log support records of the version `needed`."""
+    """Return whether all nodes that read the log support records of version `needed`."""
     return store.log.epoch == 0 or store.version >= needed
 
 

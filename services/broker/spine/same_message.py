@@ -7,18 +7,18 @@ because protobuf's map order depends on a per-process seed. The order of propert
 restart or takeover.
 
 Rules
-1. The two dictionaries must be equal. A message with only some of a record's properties is different. Empty
-   properties are never stored (`properties.encode_message`), so they equal absent ones.
+1. Both dictionaries must be equal. A message that lacks some of a record's properties is different. Empty
+   properties are never stored (`properties.encode_message`), so they are equivalent to absent ones.
 2. Properties added by the broker (BROKER_PROPERTIES), such as those of timers, half messages, moves, and
    schedules, are removed from the record first. Clients cannot set them, because `validation` rejects them.
-3. Properties that clients set anew for each attempt (PER_ATTEMPT_PROPERTIES) are removed from both sides.
+3. Properties that clients set anew for each attempt (PER_ATTEMPT_PROPERTIES) are removed from both messages.
    These are trace contexts and the end of a time span that starts with the attempt. Birth times and delivery
    times also differ between attempts and are ignored.
 4. Records that the broker derives from a message are not sends (`is_sent`). They are timer deliveries,
    commits, redriven dead letters, and runs of schedules.
 
-Cost: one byte comparison if the properties are in the same order. Otherwise, parsing both takes about 2 us. A
-message with a new id is never compared.
+Cost: a single comparison of bytes if the properties are in the same order. Otherwise, parsing both takes
+about 2 us. A message with a new id is never compared.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _OF_TIMER, _REDRIVEN, _OF_SCHEDULE, _DEAD_LETTER = (
 
 
 def is_same(found: Record, message: Message, stored: bytes) -> bool:
-    """Return whether a record has the content of a message with the encoded properties `stored`."""
+    """Return whether a record has the same content as a message with encoded properties `stored`."""
     if found.body != message.body or bool(found.sys_flag & COMPRESSED) != message.gzip:
         return False
     written = found.properties
@@ -76,7 +76,7 @@ def is_same(found: Record, message: Message, stored: bytes) -> bool:
 
 
 def is_sent(record: Record) -> bool:
-    """Return whether a client's send wrote a record and the record has a message id.
+    """Return whether a record was written by a client's send and has a message id.
 
     Such a record is a message, a timer, or a half message.
     """

@@ -62,7 +62,7 @@ class Scheduler:
         )
 
     def cancel(self, purpose: Purpose, subject: int) -> bool:
-        """Remove a subject's timer. Return whether there was one."""
+        """Remove a subject's timer. Return whether a timer was set."""
         return self._wheel(purpose).cancel(subject << _PURPOSE_BITS | purpose)
 
     def cancel_many(self, purpose: Purpose, subjects: Iterable[int]) -> None:
@@ -70,13 +70,13 @@ class Scheduler:
         self._wheel(purpose).cancel_many([subject << _PURPOSE_BITS | purpose for subject in subjects])
 
     def due_ms(self, purpose: Purpose, subject: int) -> int:
-        """Return the due time of a subject's timer. Raise KeyError if there is none."""
+        """Return the due time of a subject's timer. Raise KeyError if no timer is set."""
         return self._wheel(purpose).due_ms(subject << _PURPOSE_BITS | purpose)
 
     def set_back(self, now_ms: int) -> None:
         """Set the wheels back to `now_ms` if they are ahead because the clock was set back.
 
-        A wheel ahead of the clock would not fire new timers until the clock catches up. Elapsed time never
+        A wheel ahead of the clock would not fire new timers until the clock caught up. Elapsed time never
         decreases within a core, but may be lower in a new core for the same store.
         """
         self._leases = _set_wheel_back(self._leases, self._lease_clock.to_elapsed_time(now_ms))
@@ -85,7 +85,7 @@ class Scheduler:
     def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
         """Remove and return up to `count_max` due timers, in order of due time.
 
-        At most half of them are lease timers.
+        At most half of `count_max` are lease timers.
         """
         due = self._leases.advance(self._lease_clock.to_elapsed_time(now_ms), max(count_max // 2, 1))
         # At least one timer is allowed for each wheel, so that neither wheel can starve the other.

@@ -1,4 +1,4 @@
-"""The store: log, queues, and key index. All state changes of the broker go through it.
+"""The store: log, queues, and key index. All changes to the broker's state go through it.
 
     draft --append--> stamped, gathered for the flush, applied ....flush.... durable, indexed, published
 
@@ -100,7 +100,7 @@ class Store:
     def read(self, physical_offset: int, *, is_alone: bool = False) -> Record:
         """Return the durable record at a log offset.
 
-        If `is_alone` is true, bytes after the record are not read. Report and raise `StoreDamaged` if the
+        If `is_alone` is true, no bytes after the record are read. Report and raise `StoreDamaged` if the
         record is unreadable, or raise OSError if the disk fails.
         """
         try:
@@ -155,7 +155,7 @@ class Store:
         return record
 
     def offsets_named(self, topic: str, name: str, first_offset: int) -> Iterator[int]:
-        """Yield the offsets of durable records that may have a key or message id.
+        """Yield the offsets of durable records that may have a given key or message id.
 
         Report and raise `StoreDamaged` if the index is unreadable. See `KeyIndex.offsets`.
         """
@@ -166,13 +166,13 @@ class Store:
             raise
 
     def report_unreadable(self, physical_offsets: Collection[int]) -> None:
-        """Report records that a search in another thread could not read, unless now readable."""
+        """Report records that a search in another thread could not read, unless they are now readable."""
         for physical_offset in physical_offsets:
             with suppress(StoreDamaged):
                 self.read(physical_offset)
 
     def report_gap(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> None:
-        """Report a queue gap, except gaps that RocketMQ left in an imported log."""
+        """Report a queue gap, unless RocketMQ left it in an imported log."""
         place, has_damage_between = entry.physical_offset, self.damage.has_damage_between
         if place < self._imported_until:
             return
@@ -204,7 +204,7 @@ class Store:
     def append(self, new: Draft, now_ms: int) -> Appended:
         """Stamp and encode a draft, add it to the next flush, and apply its facts.
 
-        A response that depends on the record must wait until the log is durable up to `end_offset`. Of a
+        A response that depends on the record must wait until the log is durable up to `end_offset`. From a
         batch of copies, only those that fit into the current segment are appended.
         """
         store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms
@@ -287,7 +287,8 @@ class Store:
         """Begin a queue with a gap if log damage has destroyed its first records.
 
         Recovery and followers must call this for each record before `apply`. Queue offsets are assigned once
-        and without gaps. In an imported log, a record replaces all queue entries from its queue offset on.
+        and without gaps. In an imported log, a record replaces all queue entries at or above its queue
+        offset.
         """
         expected = self._next_offsets.get((record.topic, record.queue_id), 0)
         if record.queue_offset > expected:
@@ -340,7 +341,7 @@ class Store:
             self._next_offsets[(intern(topic), queue_id)] = offset
 
     def segment_ages(self) -> list[SegmentAge]:
-        """Return all segments, oldest first, with the store time of each newest record."""
+        """Return all segments, oldest first, with the store time of each segment's newest record."""
         offsets = self.log.segment_offsets()
         return [SegmentAge(offset, self._segment_store_ms.get(offset, 0)) for offset in offsets]
 
@@ -366,7 +367,7 @@ class Store:
         return len(self._appended)
 
     def complete_flush(self, flush: Flush) -> Iterator[Appended]:
-        """Advance the durable offset, and yield the newly durable records in log order."""
+        """Advance the durable offset, and yield the records that became durable, in log order."""
         before_offset = self.log.durable_offset
         self.log.complete_flush(flush)
         durable_offset = self.log.durable_offset
@@ -406,7 +407,7 @@ class Store:
         self.keys.put_many(*run.names())
 
     def index_keys(self, found: FoundRecord) -> None:
-        """Add a record to the key index during recovery, with limited memory."""
+        """Add a record to the key index during recovery, using limited memory."""
         if is_indexed(found.record):
             self.keys.put(found.record)
             self.keys.spill(self.log.first_offset)
@@ -422,7 +423,7 @@ class Store:
 def _offset_before_gap(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
     """Return the log offset after the record that precedes a queue gap.
 
-    Damage between the records before and after the gap has caused it. If a damaged queue file hides the
+    The gap was caused by damage between the records before and after it. If a damaged queue file hides the
     record before the gap, return `place`, the log offset of the record after it.
     """
     with suppress(StoreDamaged):

@@ -1,9 +1,9 @@
-"""Topics, stored as log records. An operator or the first message creates a topic.
+"""Topics, stored as log records. A topic is created by an operator or its first message.
 
 The body of a `TW_SYS_TOPIC` record is a JSON object with "name", "message_type", and "queue_count". An
 optional "check_back" policy is an object with "immunity_ms", "interval_ms", "interval_ms_max", and
-"count_max". An optional "retention_ms" is the topic's retention. Only the newest record of each topic is
-valid. A record with "name" and "deleted" deletes the topic. Its "queues", "places", and "groups" empty the
+"count_max". An optional "retention_ms" is the topic's retention. Only each topic's newest record is valid. A
+record with "name" and "deleted" deletes the topic. Its members "queues", "places", and "groups" empty the
 topic's queues and remove its groups. A record with "name" and "held" (the reason) holds the topic's timers. A
 record with "name" and "released" (timers per second) releases them (`services.broker.timers.holding`).
 Holding or releasing timers does not change the topic's settings.
@@ -201,7 +201,7 @@ class Topics:
         return 0 if topic is None or topic.hold is None else topic.hold.per_second or 0
 
     def infer_topic(self, name: str, queue_id: int) -> None:
-        """Create or extend a topic because of a message, in case damage has destroyed its record."""
+        """Create or extend a topic from a message, in case damage destroyed the topic's record."""
         known = self._topics.get(name)
         if (known is None or known.queue_count <= queue_id) and not is_system(name):
             learnt = known or Topic(name, MessageType.MIXED, 0)

@@ -1,4 +1,4 @@
-"""Checks of a message before it is stored."""
+"""Checks messages before they are stored."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from txn.states import State
 
 @dataclass(slots=True, frozen=True)
 class TimerHold:
-    """The last hold of a topic's timers.
+    """The latest hold on a topic's timers.
 
     `per_second` is the release rate. It is None while the timers are held, and 0 for no limit.
     """
@@ -54,7 +54,7 @@ class Topic:
 
 
 class SendReceipt(NamedTuple):
-    """The receipt of a stored message.
+    """The receipt for a stored message.
 
     `queue_offset` is the record's offset in its queue. Timers and half messages are stored in an internal
     queue. `replaced_offset` is the log offset of the replaced timer, or -1.
@@ -70,7 +70,7 @@ class SendReceipt(NamedTuple):
 
 
 class StartPosition(Enum):
-    """Where a group starts or is reset to. TIME and OFFSET require an argument."""
+    """A group's start or reset position. TIME and OFFSET require an argument."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -82,7 +82,7 @@ class Verdict(Enum):
     """The result of a timer operation.
 
     ALREADY means that the timer was already cancelled, or replaced by a newer timer with the same key.
-    FORGOTTEN means that the timer ended before the retained history, or that its outcome is lost.
+    FORGOTTEN means that the timer ended before the retained history begins, or that its outcome is lost.
     """
 
     CANCELLED = "CANCELLED"
@@ -178,7 +178,7 @@ class TimerFilter:
         return bool(self.key or self.tag or self.message_key or self.properties)
 
     def texts(self) -> list[bytes]:
-        """Return the texts that the record of every matching timer contains."""
+        """Return the texts contained in the record of every matching timer."""
         given = (self.key, self.message_key, self.tag, *(value for _, value in self.properties))
         return [text.encode() for text in given if text]
 
@@ -193,7 +193,7 @@ class TimerPage:
 
 @dataclass(slots=True, frozen=True)
 class HalfFilter:
-    """A filter for half messages. If the state is None, open and expired ones match."""
+    """A filter for half messages. If the state is None, both open and expired ones match."""
 
     topic: str = ""
     state: State | None = None
@@ -250,7 +250,7 @@ class Resolution(Enum):
 class TransactionReceipt(NamedTuple):
     """The receipt for an ended transaction.
 
-    `repeated` is true if an earlier call ended it.
+    `repeated` means that an earlier call ended it.
     """
 
     transaction_id: str
@@ -303,7 +303,7 @@ class Delivery(NamedTuple):
 
 
 class Subscriber(NamedTuple):
-    """A client of a group that subscribes to lite topics under a topic."""
+    """A group's client that subscribes to a topic's lite topics."""
 
     group: str
     topic: str
@@ -315,7 +315,7 @@ WakeUpKey = str | Subscriber
 
 
 class WakeReceivers(NamedTuple):
-    """Wake the receivers of topics or lite topics with new messages."""
+    """Wake the receivers of topics or lite topics that have new messages."""
 
     keys: tuple[WakeUpKey, ...]
 
@@ -366,10 +366,10 @@ class LogWarning:
 
 @dataclass(slots=True, frozen=True)
 class DamagedPart:
-    """A damaged part of the store. It is reported even if rebuilt.
+    """A damaged part of the store. Rebuilt parts are reported too.
 
     `part` is log, snapshot, queue, index, partition, names, ends, keep, or another file name, as in
-    `services.store.findings`. gap means a queue gap caused by log damage before this startup.
+    `services.store.findings`. The value gap means a queue gap caused by log damage before this startup.
     """
 
     part: str

@@ -19,8 +19,8 @@ Rules:
   cannot change timers in other namespaces.
 - In the stored message, `TW_TIMER_VERDICT` contains the result of the operation. Clients cannot set it.
 
-`parse_verb` parses and checks the operation, and `services.broker.timers.verb_executor` executes it. Without
-a timer operation, the cost is one set operation.
+`parse_verb` parses and checks the operation, and `services.broker.timers.verb_executor` executes it. If there
+is no timer operation, the cost is one set operation.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class CarriedTimerVerb:
 
 
 def has_verb(message: Message) -> bool:
-    """Return whether a message has any property for timer operations."""
+    """Return whether a message has any properties for timer operations."""
     return not _NAMES.isdisjoint(message.properties)
 
 

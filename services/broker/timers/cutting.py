@@ -48,7 +48,7 @@ class RealTopic(NamedTuple):
 
 
 class CutRecords:
-    """The ready records cut from the undamaged records `stored` of the timers at `timer_offsets`."""
+    """The ready records cut from `stored`, the undamaged records of the timers at `timer_offsets`."""
 
     def __init__(self, stored: list[bytes], timer_offsets: list[int]) -> None:
         headers = np.frombuffer(b"".join([one[:_FIXED_BYTES] for one in stored]), record.HEAD_V4)
@@ -128,7 +128,7 @@ def _id_at(stored: bytes, properties_at: int, until: int) -> int:
 
 
 def _target(tail: bytes) -> tuple[RealTopic, int] | None:
-    """Return the target (topic, queue id), or None if the last two properties are no target."""
+    """Return the target (topic, queue id), or None if the last two properties are not a target."""
     pairs, _, queue_id = tail[:-1].rpartition(b"\x01")
     topic = _real_topic(pairs)
     if topic is None or not queue_id.isdigit() or not tail.endswith(b"\x02"):

@@ -24,8 +24,7 @@ _TIMED: Final = frozenset({*WAYS, verb_properties.TO})
 def with_absolute_times(message: Message, now_ms: int) -> Message:
     """Return a received message with all relative times converted to absolute times.
 
-    `now_ms` is real time. Raise `IllegalDeliveryTime` if a time is illegal or two times contradict each
-    other.
+    `now_ms` is real time. Raise `IllegalDeliveryTime` if a time is illegal or if two times conflict.
     """
     if _TIMED.isdisjoint(message.properties):
         return message

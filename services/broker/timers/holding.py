@@ -10,8 +10,8 @@
    Like deliveries, they take effect in log order. Between the hold record and the release record, no timer of
    the topic is delivered unless an operator or a client fires it.
 2. When a timer of a held topic becomes due, it is moved to its own due time. A single record ends the old
-   timer and sets the new one, which is marked TW_HELD. After a crash, the move is thus complete or has no
-   effect, and each timer ends only once.
+   timer and sets the new one, which is marked TW_HELD. After a crash, the move is thus either complete or
+   without effect, and each timer ends only once.
 3. A marked timer is in `HeldTimers` from the flush of its record until it ends, and never in the wheel or a
    partition. Like any pending timer, it can be cancelled, moved, fired, or replaced by name. If an operator
    moves it, the mark is removed. If the topic is still held at the new due time, the timer is held again.
@@ -26,8 +26,8 @@ Rejected alternative: a reserved due time in the distant future for held timers.
 in one partition that never becomes due and is never deleted. Each release would read this partition, and the
 names and ends of all timers would be kept until the reserved time.
 
-Cost: each held timer is written to the log again (about 100 us), and needs 20 bytes in memory and in each
-snapshot. A tick examines only held timers of topics under release. A release sorts its topic's timers once.
+Cost: each held timer is written to the log again (about 100 us) and occupies 20 bytes in memory and in each
+snapshot. A tick examines only the held timers of released topics. A release sorts its topic's timers once.
 Weak spot: the memory of removed timers is freed only when more than half of the table is unused.
 """
 
@@ -63,7 +63,7 @@ class HeldRows(NamedTuple):
 
 
 class HeldTimers:
-    """The held timers in order of offset, which is the order of addition."""
+    """The held timers by offset, which is the order in which they were added."""
 
     def __init__(self) -> None:
         self._offsets, self._due_ms, self._topics = array("q"), array("q"), array("i")
@@ -151,7 +151,7 @@ class HeldTimers:
         return HeldRows(due_ms[places], offsets, np.array(self._topics, np.int64)[places], self._names)
 
     def freeze(self) -> Any:
-        """Return rows of a topic, due times, and offsets for a snapshot."""
+        """Return (topic, due times, offsets) rows for a snapshot."""
         found = self.rows(0, FOREVER_MS)
         parts: list[tuple[str, Integers, Integers]] = []
         for number, name in sorted(enumerate(found.names), key=lambda pair: pair[1]):
@@ -197,7 +197,7 @@ class HeldTimers:
 class ReleasePaces:
     """Limits the delivery rate of released timers.
 
-    After an interruption, for example by a busy disk, a release catches up on at most one second of
+    After an interruption, for example because of a busy disk, a release catches up on at most one second of
     deliveries.
     """
 

@@ -14,11 +14,11 @@ Due runs and the near wheel are merged by sort key. At equal sort times, due run
 timers were set first. Delivery pauses while more than `UNFLUSHED_BYTES_MAX` bytes are unflushed.
 
 Cost: a single timer takes 47 to 65 us, including its share of the flush. A timer in a run of 2,000 takes 13
-to 18 us, but each run has a fixed cost of about 900 us. At two timers per millisecond, delivery as runs would
-occupy a whole CPU core and make every timer late.
+to 18 us, but each run has a fixed cost of about 900 us. At two timers per millisecond, delivering them as
+runs would occupy a whole CPU core and make every timer late.
 
-Each late delivery counts under the first matching cause. A delivery after a hold counts only under `held` and
-in no histogram, because an operator requested the delay.
+Each late delivery is counted under the first matching cause. A delivery after a hold is counted only under
+`held` and in no histogram, because an operator requested the delay.
 
     held        the topic was held at the due time
     restart     the timer was due before the store was opened
@@ -27,7 +27,7 @@ in no histogram, because an operator requested the delay.
     disk        delivery was paused because of unflushed bytes
     burst       more timers were due than could be delivered at the due time
 
-Weak spot: all late timers of a topic in a run count under the cause of the first one.
+Weak spot: all late timers of a topic in a run are counted under the cause of the first one.
 """
 
 from __future__ import annotations
@@ -89,12 +89,12 @@ class TimerDelivery:
     def record_clock_jump(self, from_ms: int, until_ms: int) -> None:
         """Record a forward clock step.
 
-        Timers with a due time within the step count as late because of `clock`.
+        Late timers whose due time is within the step are counted under `clock`.
         """
         self._clock_from_ms, self._clock_until_ms = from_ms, until_ms
 
     def deliver(self, now_ms: int, count_max: int) -> int:
-        """Deliver due timers up to the weight `count_max`. Return their total weight.
+        """Deliver due timers up to a total weight of `count_max`. Return their total weight.
 
         A timer's weight is proportional to its CPU time: 1 in a due run, `_ALONE_COUNTS` for a single timer
         or a timer from the wheel, and `_HOLDING_COUNTS` if any topic is held.
@@ -207,7 +207,7 @@ class TimerDelivery:
         """Deliver a batch of timers, given as (due time, offset) pairs.
 
         The timers are from the wheel or, if `is_held` is true, from one released topic. If a timer record
-        cannot be read from the log, return False without any delivery. The caller then delivers the timers
+        cannot be read from the log, return False without delivering any. The caller then delivers the timers
         one by one.
         """
         due_ms, offsets = np.array(pairs, np.int64).T
@@ -237,9 +237,9 @@ class TimerDelivery:
         return True
 
     def _are_to_hold(self, rows: Rows, queues: QueueTable) -> Any:
-        """Return a bool array that is true for rows of held topics.
+        """Return a Boolean array that is true for rows of held topics.
 
-        Rows whose topic is only in the record are false.
+        It is false for rows whose topic is only in the record.
         """
         held = [code for code, (topic, _) in enumerate(queues.names) if topic in self._topics.held]
         return np.isin(rows["queue"], held)
@@ -254,7 +254,7 @@ class TimerDelivery:
     def _append_one(self, ready: Record, now_ms: int) -> None:
         """Append a ready message, and record its lateness.
 
-        Lateness starts at the set time or the due time, whichever is later.
+        Lateness is measured from the set time or the due time, whichever is later.
         """
         if properties.value_of(ready.properties, property_names.HELD):
             self._store.append(ready, now_ms)
@@ -268,7 +268,7 @@ class TimerDelivery:
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
         """Deliver the ready records of partition rows, and advance the watermark past them.
 
-        The watermark also passes rows of ended timers and rows with damaged records.
+        The watermark also passes the rows of ended timers and the rows with damaged records.
         """
         if not len(rows):
             return
@@ -319,8 +319,8 @@ class TimerDelivery:
     ) -> None:
         """Append the rows' records, which are contiguous in `content`, and record the lateness.
 
-        The lateness of a timer set after its due time starts when it was set. If `is_held` is true, the
-        timers are held timers of one topic, and count separately.
+        The lateness of a timer set after its due time is measured from when it was set. If `is_held` is true,
+        the timers are held timers of one topic, and are counted separately.
         """
         record_bytes = rows["record_bytes"].astype(np.int64)
         assert int(record_bytes.sum()) == len(content), "a row without its record, or the other way round"
@@ -349,7 +349,7 @@ class TimerDelivery:
         assert done == len(copies), "a timer was delivered twice, or not at all"
 
     def _waiting_rows(self, rows: Rows, path: str) -> Rows:
-        """Return the rows of pending timers, after damage that may have destroyed tombstones.
+        """Return the rows of pending timers after damage may have destroyed tombstones.
 
         A timer with an unreadable end is in doubt and is registered for a repair.
         """
@@ -394,7 +394,7 @@ class TimerDelivery:
         """Return the rows' records in one contiguous buffer. Neighboring records are read together.
 
         Rows are sorted by due time, but their records are in the order in which the timers were set. The rows
-        are therefore sorted by record position. A new span begins where the gap to the previous record
+        are therefore sorted by record position. A new span begins where the gap after the previous record
         exceeds `_GAP_BYTES_MAX`. One call reads all spans, and `shifts` maps file positions to positions in
         the bytes read. The records are then copied in row order.
         """
@@ -421,7 +421,7 @@ class TimerDelivery:
         return bytearray(b"".join([content[start:end] for start, end in spans])), rows[sound]
 
     def _deliver_damaged(self, row: Any, path: str, now_ms: int) -> None:
-        """Deliver a timer with a damaged or missing partition record from the log.
+        """From the log, deliver a timer whose partition record is damaged or missing.
 
         If the log does not contain the record, the timer is registered for a repair, which also searches
         older files (`services.broker.timers.timer_repair`).
@@ -440,7 +440,7 @@ class TimerDelivery:
     def _count_late(
         self, topics: list[str], begins: Integers, since_ms: Integers, lateness_ms: Integers
     ) -> None:
-        """Count late deliveries. Topic n has the rows from `begins[n]` to before `begins[n + 1]`."""
+        """Count late deliveries. The rows of topic n are `begins[n]:begins[n + 1]`."""
         statistics = self._timers.statistics
         statistics.count_lateness(topics, begins, lateness_ms)
         late = np.flatnonzero(lateness_ms >= LATE_MS_MIN)

@@ -20,7 +20,7 @@ depend on the setting `history_ms`, which may change when the store is reopened.
 4. A pending timer's names are kept no matter how late it is, because merges expire facts relative to the due
    time of the earliest pending timer.
 
-Memory contains all facts since the last checkpoint, and Bloom filters of about 12 bits per fact.
+Memory holds all facts recorded since the last checkpoint, and Bloom filters of about 12 bits per fact.
 
 An end is a fact of `consumequeue.timerindex_fact` with these u64 fields:
 
@@ -129,7 +129,7 @@ class TimerEnds:
 
     @property
     def is_full(self) -> bool:
-        """Whether too many facts are in memory, so that a checkpoint is due."""
+        """Whether so many facts are in memory that a checkpoint is due."""
         return self.names.is_full or self.ends.is_full
 
     def find_named(self, name: TimerName) -> NamedTimer | None:
@@ -192,7 +192,7 @@ class TimerEnds:
     def add_delivered(
         self, timer_offsets: Integers, due_ms: Integers, ended_offsets: Integers, ended_ms: int
     ) -> None:
-        """Add the ends of delivered timers, given as arrays of equal length, with one store time."""
+        """Add the ends of delivered timers, given as arrays of equal length and a single store time."""
         assert len(timer_offsets) == len(due_ms) == len(ended_offsets), "a timer without its end"
         facts = np.zeros(len(timer_offsets), FACT)
         facts["key"], facts["offset"], facts["at"] = timer_offsets, ended_offsets, ended_ms
@@ -208,7 +208,7 @@ class TimerEnds:
         return known_ms < max(now_ms - self._history_ms, self.forgotten_ms)
 
     def spill(self, now_ms: int) -> None:
-        """Write the facts beyond the memory limit during log replay. For `now_ms`, see `to_write`."""
+        """Write facts that exceed the memory limit during log replay. For `now_ms`, see `to_write`."""
         self._advance_forgotten(now_ms)
         self.names.spill(now_ms)
         self.ends.spill(now_ms)

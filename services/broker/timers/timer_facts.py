@@ -3,12 +3,12 @@
 1. The readable facts of the damaged runs are kept.
 2. The log is read up to the snapshot offset. All later records are replayed afterwards.
 3. For pending timers whose records are no longer in the log, the names are read from the partitions.
-4. A timer that has a name, is not pending, and has no known end gets an end without details. Otherwise, it
-   would count as pending.
+4. A timer that has a name, is not pending, and has no known end is given an end without details. Otherwise,
+   it would be considered pending.
 
 If the first fact of the damaged run is still in the log, the rebuilt data is complete. Otherwise, facts about
-timers that ended before the log begins may be missing. A verb on such a timer returns TOO_LATE or NEVER_SET.
-The next checkpoint rewrites the runs. Cost: a rebuild reads the log and the partitions once.
+timers that ended before the log begins may be missing. An operation on such a timer returns TOO_LATE or
+NEVER_SET. The next checkpoint rewrites the runs. Cost: a rebuild reads the log and the partitions once.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _end_unknown(timers: Timers, disk: Disk) -> None:
 
 
 def _live_offsets(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
-    """Return the sorted offsets of live partition rows, and the damaged ranges of partition files."""
+    """Return the sorted offsets of live partition rows, and the partition files' damaged ranges."""
     # If a damaged file was split, its damage is listed only in the snapshot.
     found, gaps = [np.empty(0, np.uint64)], [*timers.partitions.damage]
     for slot, file in timers.partitions.files.items():

@@ -5,7 +5,7 @@ The snapshot lists all timer files with their lengths, so they are consistent at
 A file that no snapshot lists is deleted unless it covers a time in doubt. A time is in doubt if timers due at
 that time were in a damaged part of a file. The last copies of their records may then be in an older file. The
 time stays in doubt until all its timers are rebuilt and durable, and a checkpoint begins afterwards. A failed
-repair does not end the doubt.
+repair leaves the time in doubt.
 """
 
 from __future__ import annotations

@@ -80,7 +80,7 @@ def new_timer(message: Message, queue_id: int) -> NewMessage:
 
 
 def timer_properties(message: Message, queue_id: int) -> bytes:
-    """Return the encoded properties of the timer record of a message that replaces no timer."""
+    """Return the encoded timer record properties for a message that replaces no timer."""
     marks = f"{_DUE}{message.delivery_ms}{_TOPIC}{message.topic}{_QUEUE}{queue_id}\x02"
     return properties.encode_message(message, marks)
 
@@ -107,8 +107,8 @@ def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int,
 def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], path: str) -> Record:
     """Return a timer record that replaces a timer in a damaged file.
 
-    Message and due time stay the same. The new timer has only the names in `names`, because another timer may
-    have the key by now.
+    The message and due time stay the same. The new timer has only the names in `names`, because another timer
+    may have the key by now.
     """
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms, _REBUILT.format(path))
@@ -121,7 +121,7 @@ def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], pat
 def held_record(timer: Record, timer_offset: int) -> Record:
     """Return a timer record that replaces a due timer of a held topic.
 
-    Message and due time stay the same.
+    The message and due time stay the same.
     """
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms)
@@ -156,12 +156,12 @@ def names_of(timer: TimerSet) -> list[TimerName]:
 
 
 def read_move_reason(stored: dict[str, str]) -> str | None:
-    """Return the reason for a move from its record's properties, or None if it is no move."""
+    """Return the reason for a move from its record's properties, or None if it is not a move."""
     return stored.get(property_names.REASON, "") if stored.get(property_names.VERB) == MOVE else None
 
 
 def delivered_record(timer: Record, timer_offset: int, verb: str = "", reason: str = "") -> Record:
-    """Return the record that delivers a timer's message to its real queue.
+    """Return the record that delivers a timer's message to the message's real queue.
 
     The record also contains the timer offset, the verb, and the reason.
     """
@@ -222,7 +222,7 @@ def _verb_record(
 
 
 def with_replaced(stored: bytes, replaced: ReplacedTimer | None) -> bytes:
-    """Return timer properties that mark a timer as the replacement of `replaced`, if given."""
+    """Return timer properties that mark a timer as the replacement for `replaced`, if given."""
     kept = properties.decode(stored)
     kept.pop(property_names.REPLACES, None)
     kept.pop(property_names.REPLACED_DUE_MS, None)
@@ -230,9 +230,9 @@ def with_replaced(stored: bytes, replaced: ReplacedTimer | None) -> bytes:
 
 
 def replaced_offset_of(stored: bytes) -> int:
-    """Return the offset of the timer that the timer with the properties `stored` replaced, or -1.
+    """Return the offset of the timer replaced by the one with the properties `stored`, or -1.
 
-    Also -1 for a moved or rebuilt timer, which replaces only itself.
+    Also return -1 for a moved or rebuilt timer, which replaces only itself.
     """
     if properties.value_of(stored, property_names.VERB):
         return -1

@@ -8,10 +8,11 @@
     repair_some   the core appends those with a readable copy again, and ends the others
 
 The timers in a gap are found by elimination. From all named timers due in the damaged file's window, the
-repair removes those in undamaged batches, in memory, or already ended. If fewer timers than lost rows remain,
-the log is also read, because a timer without a message id may have no name. The gap may also have contained
-tombstones, so rows of ended timers in the window are deleted again. A timer's end is kept while a timer with
-the same due time may be pending in a damaged file. All timers due before `Partitions.undone_ms` have ended.
+repair removes timers that are in undamaged batches, are in memory, or have ended. If fewer timers remain than
+rows were lost, the log is also read, because a timer without a message id may have no name. The gap may also
+have contained tombstones, so rows of ended timers in the window are deleted again. A timer's end is kept
+while a timer with the same due time may be pending in a damaged file. All timers due before
+`Partitions.undone_ms` have ended.
 
 To rebuild a timer, the broker appends a record that replaces the old timer, like a move to the same due time.
 A rebuilt timer is therefore durable and delivered only once, and a crash during the repair loses no timer.
@@ -20,19 +21,19 @@ until all affected timers are rebuilt and a checkpoint begins afterwards. At sta
 unknown, so no timer file is deleted until all files are verified.
 
 An undamaged row with a damaged record is repaired like a gap. So is a timer whose damage is found only when
-it is due or a checkpoint copies it (`Timers.in_doubt`), because a late delivery is better than none. If
-neither the log nor an older file has a readable record, the timer ends as UNREADABLE. Such timers are counted
-and listed, and never become pending again.
+it is due or when a checkpoint copies it (`Timers.in_doubt`), because a late delivery is better than none. If
+neither the log nor an older file contains a readable record, the timer ends as UNREADABLE. Such timers are
+counted and listed, and never become pending again.
 
-Cost: without damage, only the checks. A repair reads the names and ends once, and needs 16 bytes of memory
+Cost: only checks, unless there is damage. A repair reads the names and ends once and uses 16 bytes of memory
 per timer in the window.
 
-If no file on the disk can be read, read errors are no evidence of damage. The repair then fails and is
+If no file on the disk can be read, read errors are not evidence of damage. The repair then fails and is
 retried later.
 
-Weak spot: if the names or the log are also damaged, some lost timers may remain unidentified. Their number
-follows from the row counts in the snapshot and is added to `unknown_count`. If the damaged file has been
-split, even the number is unknown.
+Weak spot: if the names or the log are also damaged, some lost timers may remain unidentified. Their number is
+determined from the row counts in the snapshot and added to `unknown_count`. If the damaged file has been
+split, even their number is unknown.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class RowWithoutRecord(NamedTuple):
 
 
 class RecordCopy(NamedTuple):
-    """A record copy in an older timer file."""
+    """A copy of a record in an older timer file."""
 
     path: str
     position: int
@@ -169,7 +170,7 @@ class LogPass:
 
 
 def _unsound_rows(window: Window, batch: partition.Batch) -> Iterator[RowWithoutRecord]:
-    """Yield a batch's rows whose records fail their CRC."""
+    """Yield a batch's rows whose records fail the CRC check."""
     rows = batch.rows[batch.rows["record_bytes"] > 0]
     content = bytearray(window.bytes_at(batch.position, batch.end - batch.position))
     content.extend(bytes(batch.end - batch.position - len(content)))  # Zeros do not match any CRC.
@@ -272,7 +273,7 @@ class RepairJob:
     def _live_rows(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, int]:
         """Return the live rows of undamaged batches in the window, and the number of damaged rows.
 
-        A batch in a gap counts as damaged even if it is readable again, because its timers were already
+        A batch in a gap is considered damaged even if it is readable again, because its timers were already
         skipped.
         """
         found, lost_count = [_NOTHING], 0
@@ -315,7 +316,7 @@ class RepairJob:
         return np.array(near, PAIR)
 
     def _remove_sorted_elsewhere(self, pairs: Rows, from_ms: int, until_ms: int) -> Rows:
-        """Return `pairs` without timers whose sort time is outside the window."""
+        """Return `pairs` without the timers whose sort time is outside the window."""
         if not self.deviating or not len(pairs):
             return pairs
         sort_ms = self.deviating.items()
@@ -345,7 +346,7 @@ class RepairJob:
         self.missing = _exclude(self.missing, np.array(sorted(self.over), np.uint64))
 
     def _ended_offsets(self, disk: Disk, offsets: Numbers) -> Numbers:
-        """Return those of `offsets` whose timers have ended, in ascending order."""
+        """Return the `offsets` whose timers have ended, in ascending order."""
         found = [_NO_OFFSETS, np.intersect1d(self.ended_since, offsets)]
         for run in self.ends:
             for facts in run.chunks(disk):
@@ -369,7 +370,7 @@ class RepairJob:
 
 
 def _all_slots(disk: Disk) -> Iterator[Slot]:
-    """Yield the slots of all timer files, even of those that no snapshot lists."""
+    """Yield the slots of all timer files, including those that no snapshot lists."""
     for name in disk.list(TIMERS):
         with suppress(ValueError):
             yield slot_named(name)
@@ -464,7 +465,7 @@ class TimerRepair:
     def check_on_follower(self, disk: Disk, now_ms: int) -> None:
         """Check the next timer files on a follower after a checkpoint.
 
-        The follower may delete older files only after checking all timer files. Damage is repaired only when
+        The follower may delete older files only after checking all timer files. Damage is repaired only once
         the node has become the leader.
         """
         if not self._has_begun:
@@ -492,7 +493,7 @@ class TimerRepair:
         return self._running is None and (self._can_repair() or (self._may_check and self._has_unchecked))
 
     def uncertain_times(self) -> UncertainTimes:
-        """Return the times in doubt for a checkpoint that is about to begin."""
+        """Return the times in doubt for a checkpoint that is about to start."""
         spans = self._uncertain_times()
         if self._has_checked_all_files:  # All damage has been found, and all times in doubt are known.
             self._partitions.release_older()
@@ -501,7 +502,7 @@ class TimerRepair:
 
     @property
     def _has_checked_all_files(self) -> bool:
-        """Whether all timer files were checked since startup."""
+        """Whether all timer files have been checked since startup."""
         is_reading = isinstance(self._running, CheckJob) or any(
             isinstance(one, tuple) for one in self._unchecked
         )
@@ -555,7 +556,7 @@ class TimerRepair:
             self._log_pass = None
 
     def requeue_job(self, job: CheckJob | RepairJob) -> None:
-        """Requeue a failed job. It is retried after the next `run_maintenance`."""
+        """Requeue a failed job. The job is retried after the next `run_maintenance`."""
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, RepairJob):
@@ -566,7 +567,7 @@ class TimerRepair:
             self._unchecked.extendleft(reversed([*places, *job.runs]))
 
     def repair_some(self, now_ms: int) -> None:
-        """Rebuild or end some of the missing timers."""
+        """Rebuild or end some missing timers."""
         assert not self._left or self._applying is not None, "what is left to mend is of a rescue"
         count = 0
         try:

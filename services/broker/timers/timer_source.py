@@ -1,8 +1,8 @@
 """Builds partition rows and ready records from timer records in the log.
 
-A checkpoint moves timers out of memory (`timingwheel.partitions`). It writes each timer's row, and the record
-to deliver with its CRC. Delivery sets only the offsets and the store time (`services.broker.spine.copies`).
-It can therefore read one file sequentially without parsing records.
+A checkpoint moves timers out of memory (`timingwheel.partitions`). It writes each timer's row and the record
+to deliver, including its CRC. Delivery sets only the offsets and the store time
+(`services.broker.spine.copies`). It can therefore read one file sequentially without parsing records.
 
     row field  contents
     queue      number of the (topic, queue id) in `QueueTable`, which is part of the snapshot
@@ -10,8 +10,8 @@ It can therefore read one file sequentially without parsing records.
     key_hash   hash of the first message key
     spare      hash of the second message key, or `MANY_NAMES` if there are more keys
 
-Records of the most common form are cut and joined (`services.broker.timers.cutting`). All others, such as
-records with IPv6 hosts, are decoded and re-encoded, which takes three times as long. Both methods produce
+Records of the most common form are cut and joined (`services.broker.timers.cutting`). All other records, such
+as those with IPv6 hosts, are decoded and re-encoded, which takes three times as long. Both methods produce
 identical bytes.
 
 Weak spot: only a test (`test_timer_source.py`) verifies that the bytes are identical.
@@ -53,7 +53,7 @@ Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class QueueTable:
-    """Queue numbers in order of first use."""
+    """Queues numbered in order of first use."""
 
     def __init__(self) -> None:
         self.names: list[tuple[str, int]] = []
@@ -70,7 +70,7 @@ class QueueTable:
         return number
 
     def freeze(self) -> Any:
-        """Return [topic, queue id] pairs by queue number for a snapshot."""
+        """Return [topic, queue id] pairs in queue number order for a snapshot."""
         return [list(name) for name in self.names]
 
     def thaw(self, frozen: Any) -> None:
@@ -91,7 +91,7 @@ class TimerSource:
     def fetch(self, timer_offsets: Offsets) -> tuple[Rows, list[bytes]]:
         """Return the rows and ready records of the readable timers, sorted by offset.
 
-        `timer_offsets` (u64) must be sorted. The rows' due times and record positions are not set.
+        `timer_offsets` (u64) must be sorted. The due times and record positions in the rows are not set.
         """
         assert (timer_offsets[1:] >= timer_offsets[:-1]).all(), "the log is read forwards, a window at a time"
         offsets, stored = self._read_sound(timer_offsets.tolist())
@@ -123,21 +123,21 @@ class TimerSource:
         return np.fromiter(found, np.bool_, len(timer_offsets))
 
     def _decode(self, row: Any, stored: bytes, timer_offset: int) -> bytes:
-        """Return the ready record of a timer record in any form, and fill in the row."""
+        """Return the ready record for a timer record of any format, and fill in the row."""
         ready = ready_record(record.decode(stored), timer_offset)
         row["queue"] = self._queues.number_of(ready.topic, ready.queue_id)
         self._set_hashes(row, ready.properties)
         return record.encode(ready)
 
     def _set_hashes(self, row: Any, kept: bytes) -> None:
-        """Set the tag hash and the name hashes in a message's row. The queue number must be set."""
+        """Set the tag hash and name hashes in the row for a message. The queue number must be set."""
         topic, _ = self._queues.names[int(row["queue"])]
         row["tags_code"] = tags_code(properties.value_of(kept, property_names.TAG))
         for name, hashed in zip(NAME_COLUMNS, _hashes(topic, keys_of(kept)), strict=True):
             row[name] = hashed
 
     def _read_sound(self, timer_offsets: list[int]) -> tuple[list[int], list[bytes]]:
-        """Return the offsets and bytes of the records that match their CRC."""
+        """Return the offsets and bytes of the records whose CRC is correct."""
         stored = list(self._read_records(timer_offsets))
         content = bytearray(b"".join(stored))
         lengths = np.array(list(map(len, stored)), np.int64)
@@ -181,7 +181,7 @@ def ready_record(timer: Record, timer_offset: int) -> Record:
 
 
 def name_hashes(ready: Record) -> tuple[int, int, int]:
-    """Return a row's name hashes. With too many names, the last hash is `MANY_NAMES`."""
+    """Return a row's name hashes. If there are many names, the last hash is `MANY_NAMES`."""
     return _hashes(*names_of(ready))
 
 

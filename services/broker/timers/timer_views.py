@@ -3,18 +3,18 @@
 Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a time, so memory usage is bounded.
 A row on disk contains the timer's queue and the hashes of its tag, message id, and message keys. A filter by
 topic, tag, or key therefore reads only records that may match. A filter by property reads the records of all
-timers that match the other conditions. Timer keys are not in rows, but in the index of names
-(`offsets_of_key`). The row of a timer set after the last checkpoint has no hashes. Its record's bytes in the
-log are searched for the filter's texts, and decoded only if they contain all of them. Held timers
-(`services.broker.timers.holding`) are merged by due time.
+timers that match the other conditions. Timer keys are stored in the index of names (`offsets_of_key`) rather
+than in rows. A timer set after the last checkpoint has no hashes in its row. Its record is searched in the
+log for the filter's texts, and is decoded only if it contains all of them. Held timers
+(`services.broker.timers.holding`) are merged in by due time.
 
 A long search is performed in steps (`TimerSearch`), and other calls are served between the steps. The rows
-that were read are kept between the steps, because a slot of many timers would otherwise be read in each step.
+are kept in memory between steps, because a slot with many timers would otherwise be reread in every step.
 
-Cost: a filter by timer key requires one name lookup for each topic that has pending timers and matches the
-filter. Searching the bytes of a record takes one twentieth of the time needed to decode the record. A search
-by key, tag or topic reads the rows of each slot once. Weak spot: the rows of a slot are read in one step,
-which takes 0.2 s for a million timers in one slot.
+Cost: a filter by timer key requires one name lookup for each matching topic that has pending timers.
+Searching the bytes of a record takes one twentieth of the time required to decode it. A search by key, tag,
+or topic reads the rows of each slot only once. Weak spot: all rows of a slot are read in one step, which
+takes 0.2 s if the slot contains a million timers.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _NO_DUE_MS: Final = np.empty(0, np.int64)
 
 
 class Candidate(NamedTuple):
-    """A timer that may match a filter, with its sort position and its record's location."""
+    """A timer that may match a filter, with its sort position and the location of its record."""
 
     due_ms: int
     timer_offset: int
@@ -60,10 +60,11 @@ class Candidate(NamedTuple):
 
 
 class LookupResults(NamedTuple):
-    """The results of one query's lookups in the index of names and in the log.
+    """The results of a query's lookups in the index of names and in the log.
 
-    `keyed` contains the offsets of timers whose timer key is the filter's key. `searched` contains the
-    records searched in the log, and `found` those with all texts of the filter. All offsets are sorted.
+    `keyed` contains the offsets of the timers whose timer key matches the filter. `searched` contains the
+    records searched in the log, and `found` contains those with all the filter's texts. All offsets are
+    sorted.
     """
 
     keyed: Offsets
@@ -71,7 +72,7 @@ class LookupResults(NamedTuple):
     found: Offsets
 
     def are_in_vain(self, timer_offsets: Integers) -> Mask:
-        """Return a bool array that is true for offsets searched but not found."""
+        """Return a bool array that is true for offsets that were searched but not found."""
         return _are_in(self.searched, timer_offsets) & ~_are_in(self.found, timer_offsets)
 
 
@@ -108,11 +109,11 @@ class TimerViews:
         return TimerSearch(self, wanted, after, looked_up)
 
     def open_count(self, wanted: TimerFilter) -> TimerCount:
-        """Return a count of the matching timers, for a filter whose `reads_records` is false."""
+        """Return a count of the matching timers. The filter's `reads_records` must be false."""
         return TimerCount(self, wanted)
 
     def topics_of(self, wanted: TimerFilter) -> list[str]:
-        """Return the matching topics with pending timers."""
+        """Return the matching topics that have pending timers."""
         pending = self._timers.pending_by_topic.items()
         return [topic for topic, count in pending if count and _is_topic(topic, wanted)]
 
@@ -125,13 +126,13 @@ class TimerViews:
         return [one.timer_offset for one in named if one is not None]
 
     def unwritten(self, wanted: TimerFilter) -> Offsets:
-        """Return the sorted offsets of timers in the filter's window that are in no timer file."""
+        """Return the sorted offsets of timers within the filter's window that are not in any timer file."""
         far = self._timers.partitions.in_memory(wanted.from_ms, wanted.until_ms)
         held = self._timers.held.rows(wanted.from_ms, wanted.until_ms).timer_offsets
         return np.unique(np.concatenate([far, held.astype(np.uint64)]))
 
     def search_log(self, timer_offsets: Offsets, texts: Sequence[bytes]) -> Offsets:
-        """Return those of the sorted offsets whose log records contain all texts.
+        """Return the offsets whose log records contain all texts. The input must be sorted.
 
         Unreadable records are included. Raise OSError if a read fails.
         """
@@ -139,11 +140,11 @@ class TimerViews:
         return found
 
     def pending(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
-        """Return up to `count_max` timers of topics with this prefix, by due time."""
+        """Return up to `count_max` timers for topics with this prefix, sorted by due time."""
         return self.read_page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers
 
     def lost(self) -> list[LostTimer]:
-        """Return the latest UNREADABLE timers, newest first."""
+        """Return the most recent UNREADABLE timers, newest first."""
         return list(reversed(self._timers.lost))
 
     def count(self, wanted: TimerFilter) -> int:
@@ -177,12 +178,12 @@ class TimerViews:
         return sorted(counts.items())
 
     def listing(self, rows_max: int = limits.TIMERS_SEARCHED_ROWS_MAX) -> Listing:
-        """Return a view of the stored timers, in which a run has at most `rows_max` rows."""
+        """Return a view of the stored timers in which each run has at most `rows_max` rows."""
         listing = self._timers.partitions.listing()
         return replace(listing, rows_max=min(listing.rows_max, rows_max))
 
     def is_valid(self, listing: Listing) -> bool:
-        """Return whether no checkpoint has begun or ended since a view was returned."""
+        """Return whether no checkpoint has begun or ended since the view was returned."""
         return self._timers.partitions.is_valid(listing)
 
     def candidates(
@@ -194,7 +195,7 @@ class TimerViews:
     ) -> Iterator[Candidate | SortKey]:
         """Yield the timers after position `after` that may match, sorted by due time and offset.
 
-        At the end of each run of rows, the sort key is yielded up to which all candidates were returned.
+        After each run of rows, yield the sort key up to which all candidates have been returned.
         """
         rows = self._far_and_near(listing, wanted, after, looked_up)
         if not len(self._timers.held):
@@ -207,7 +208,7 @@ class TimerViews:
         after: SortKey | None = None,
         looked_up: LookupResults | None = None,
     ) -> Iterator[Candidate]:
-        """Yield the held timers of the matching topics, skipping timers that the log search has ruled out."""
+        """Yield the held timers for the matching topics, except those excluded by the log search."""
         if wanted.is_held is False:
             return
         rows = self._timers.held.rows(
@@ -234,7 +235,7 @@ class TimerViews:
         return is_match(self.read_timer(candidate), wanted)
 
     def runs(self, listing: Listing, wanted: TimerFilter, after: SortKey | None) -> Iterator[Run]:
-        """Yield runs of the rows of unheld timers after position `after` that may match."""
+        """Yield runs of rows for unheld timers after the position `after` that may match."""
         if wanted.is_held:
             return iter(())
         select = None if wanted == _window_of(wanted) else self._selection(wanted)
@@ -253,14 +254,14 @@ class TimerViews:
             yield run.end
 
     def _scan(self, wanted: TimerFilter) -> Iterator[tuple[Rows, str | None]]:
-        """Yield the rows of unheld timers that are due in the filter's window."""
+        """Yield the rows of unheld timers due within the filter's window."""
         if not wanted.is_held:
             yield from self._timers.partitions.scan(wanted.from_ms, wanted.until_ms)
 
     def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter, matching: Mask) -> Mask:
         """Return a bool array that is true for matching rows.
 
-        Records are read only for inconclusive rows.
+        Records are read only if the row is inconclusive.
         """
         unsure = matching if wanted.reads_records else matching & (rows["record_at"] == np.uint64(IN_LOG))
         for place in np.flatnonzero(unsure).tolist():
@@ -270,9 +271,9 @@ class TimerViews:
     def _selection(
         self, wanted: TimerFilter, looked_up: LookupResults | None = None
     ) -> Callable[[Rows], Mask]:
-        """Return a function that maps rows to a bool array of possible matches.
+        """Return a function that maps rows to a bool array marking possible matches.
 
-        A row whose record is in the log has no hashes, so it may match unless a search has excluded it.
+        If the record is in the log, the row has no hashes, so it may match unless a search has excluded it.
         """
         queues = self._timers.queues.names
         codes = [code for code, (topic, _) in enumerate(queues) if _is_topic(topic, wanted)]
@@ -296,9 +297,9 @@ class TimerViews:
         return select
 
     def _hashes(self, wanted: TimerFilter, name: str, codes: Sequence[int]) -> Any:
-        """Return a name's hashes in the topics of these queue numbers.
+        """Return a name's hashes for the topics with these queue numbers.
 
-        The latest results are cached, because a long query needs them for each part of its window.
+        Recent hashes are cached, because a long query needs them for each part of its window.
         """
         asked = wanted.topic, wanted.topic_prefix, name, len(self._timers.queues.names)
         if asked not in self._hashed:
@@ -309,7 +310,7 @@ class TimerViews:
         return self._hashed[asked]
 
     def read_timer(self, candidate: Candidate) -> PendingTimer:
-        """Return a timer with its message, or without names if its record is unreadable."""
+        """Return a timer with its message. If its record is unreadable, return it without names."""
         timers = self._timers
         try:
             if candidate.path is None:
@@ -320,10 +321,10 @@ class TimerViews:
 
 
 class TimerSearch:
-    """A search for the waiting timers that match a filter, in steps of bounded work.
+    """A search for waiting timers that match a filter. The work in each step is limited.
 
     The search keeps the rows of the current run between the steps. If a checkpoint has begun or ended, the
-    rows are read again, starting at the sort key up to which the search has advanced.
+    rows are reread, starting at the sort key that the search has reached.
     """
 
     def __init__(
@@ -339,10 +340,10 @@ class TimerSearch:
         self._candidates: Iterator[Candidate | SortKey] = iter(())
 
     def step(self) -> TimerPage:
-        """Return the timers found in the next step, and the sort key up to which the search has advanced.
+        """Return the timers found in the next step, and the sort key that the search has reached.
 
-        The sort key is None after the last step. The work of a step is limited to `TIMERS_QUERY_WORK_MAX`
-        (in units of `limits.WORK_NS`) plus one record, and to the rows of one run.
+        The sort key is None after the last step. The work in a step is limited to `TIMERS_QUERY_WORK_MAX` (in
+        units of `limits.WORK_NS`) plus one record, and to the rows in one run.
         """
         if self._listing is None or not self._views.is_valid(self._listing):
             self._listing = self._views.listing()
@@ -366,8 +367,8 @@ class TimerSearch:
 class TimerCount:
     """A count by due time of the waiting timers that match a filter without texts, in steps of bounded work.
 
-    A timer in a file matches by its row. A timer that was set after the last checkpoint has no topic in its
-    row, so its record is read if the filter has a topic.
+    A timer in a file is matched by its row. The row of a timer set after the last checkpoint does not contain
+    the topic, so the record is read if the filter specifies a topic.
     """
 
     def __init__(self, views: TimerViews, wanted: TimerFilter) -> None:
@@ -379,7 +380,7 @@ class TimerCount:
         self._unread: deque[Candidate] = deque()
 
     def step(self) -> tuple[Integers, SortKey | None]:
-        """Return the due times (int64, ms) of the next timers, and the sort key up to which rows were read.
+        """Return the due times (int64, ms) of the next timers, and the sort key that has been reached.
 
         The due times are not sorted. The sort key is None after the last step.
         """
@@ -398,7 +399,7 @@ class TimerCount:
         return np.concatenate([_NO_DUE_MS, *(self._sure(rows) for rows, _ in run.by_file)]), self._end
 
     def _sure(self, rows: Rows) -> Integers:
-        """Return the due times of the rows that match, and add the other rows to the unread timers."""
+        """Return the due times of the matching rows, and add all other rows to the unread timers."""
         due_ms = rows["due_ms"].astype(np.int64)
         if self._wanted == _window_of(self._wanted):
             return due_ms
@@ -408,7 +409,7 @@ class TimerCount:
         return sure
 
     def _read_some(self) -> Integers:
-        """Read the records of some unread timers, and return the due times of those that match."""
+        """Read the records of some unread timers, and return the due times of the matching ones."""
         taken = [self._unread.popleft() for _ in range(min(len(self._unread), _READ_AT_ONCE))]
         matching = (one.due_ms for one in taken if self._views.is_wanted(one, self._wanted))
         return np.fromiter(matching, np.int64)
@@ -423,7 +424,7 @@ def _candidate(row: Any, path: str | None) -> Candidate:
 def _are_in(ascending: Offsets, offsets: Integers) -> Mask:
     """Return a bool array that is true for offsets in the sorted array `ascending`.
 
-    `np.isin` would process the whole sorted array in each call.
+    `np.isin` would process the whole sorted array on each call.
     """
     places = np.searchsorted(ascending, offsets)
     found: Mask = np.append(ascending, np.uint64(0))[places] == offsets
@@ -431,7 +432,7 @@ def _are_in(ascending: Offsets, offsets: Integers) -> Mask:
 
 
 def _window_of(wanted: TimerFilter) -> TimerFilter:
-    """Return a filter with only the due-time window and `is_held`."""
+    """Return a filter with only the due-time window and `is_held` set."""
     return TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms, is_held=wanted.is_held)
 
 
@@ -440,7 +441,7 @@ def _is_topic(topic: str, wanted: TimerFilter) -> bool:
 
 
 def is_match(timer: PendingTimer, wanted: TimerFilter) -> bool:
-    """Return whether a timer, with its message, matches a filter."""
+    """Return whether a timer and its message match a filter."""
     if not _is_topic(timer.topic, wanted):
         return False
     if wanted.key and wanted.key not in (*timer.keys, timer.timer_key, timer.message_id):

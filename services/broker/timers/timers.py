@@ -1,8 +1,8 @@
 """Sets, moves, fires, and cancels delayed messages.
 
-A timer is a log record, and its log offset identifies it. A single thread decides each change when it appends
-the change's record, so each verb has exactly one result. A timer ends once, when the record that ends it is
-appended and applied. A verb's response is sent once its record is durable.
+A timer is a log record, and its log offset identifies it. A single thread decides on each change while
+appending its record, so each verb has exactly one result. A timer ends only once, when the record that ends
+it is appended and applied. The response to a verb is sent once its record is durable.
 
     location                              duration                         memory
     unarmed: `UnarmedTimers`, not durable until its flush                  its record
@@ -12,25 +12,25 @@ appended and applied. A verb's response is sent once its record is durable.
     ended: `services.broker.timers.timer_ends`   `timer_history_ms`               none after a checkpoint
 
 This module implements the verbs and applies their records. `services.broker.timers.timer_delivery` delivers
-due timers. Only `Timers.apply` changes names, ends, and counts, and removes ended timers. `Timers.publish`
-arms timers. The delivery positions of pending timers (sort keys and watermark) depend on the broker's clock
-and are not derived from the log.
+due timers. Only `Timers.apply` changes names, ends, and counts, and only it removes ended timers.
+`Timers.publish` arms timers. The delivery positions of pending timers (sort keys and watermark) depend on the
+broker's clock and are not derived from the log.
 
 The *sort key* of a timer is (sort_ms, timer_offset), where `sort_ms` is nearly always the due time. Timers
-are delivered in order of sort key. The watermark is the last delivered sort key, where delivery resumes after
-a restart (`timingwheel.partitions`). If a timer is set after its due time, its `sort_ms` must therefore be at
-least the time of the watermark and the wheel.
+are delivered in sort key order. The watermark is the last delivered sort key. Delivery resumes there after a
+restart (`timingwheel.partitions`). If a timer is set after its due time, its `sort_ms` must therefore be at
+least the watermark time and the wheel time.
 
-After the clock is set back, the watermark is in the future. Timers set then are delivered at their due times,
-but their sort times on disk are at the watermark. `NearTimers.deviating` contains the `sort_ms` of such
-timers. At startup, `Timers.restore_wheel` reads their due times from their records. Another broker with the
-same log, or the same broker after a restart, may choose different sort keys. Records therefore refer to
+After the clock has been set back, the watermark is in the future. Timers set then are delivered at their due
+times, but their sort time on disk is that of the watermark. `NearTimers.deviating` contains the `sort_ms` of
+these timers. At startup, `Timers.restore_wheel` reads their due times from their records. Another broker with
+the same log, or the same broker after a restart, may choose different sort keys. Records therefore identify
 timers by due time, never by sort key.
 
-Weak spots: a timer set after its due time is due immediately. If the clock is set back before the next tick,
-the timer waits until the clock has caught up. `pending_by_topic` contains only counts. If the topic of an
-UNREADABLE timer is unknown, topic "" is decremented. The total is then correct, but the real topic's count is
-too high by one.
+Weak spots: a timer set after its due time becomes due immediately. If the clock is set back before the next
+tick, the timer waits until the clock catches up. `pending_by_topic` contains only counts. If the topic of an
+UNREADABLE timer is unknown, the count for "" is decremented. The total is then correct, but the count for the
+actual topic is one too high.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class Timers:
         return self.pending_by_topic.total()
 
     def is_waiting_for_disk(self) -> bool:
-        """Return whether delivery waits for the disk."""
+        """Return whether delivery is waiting for the disk."""
         return self._store.has_flush_backlog
 
     # Methods for setting timers.
@@ -145,7 +145,7 @@ class Timers:
             )
 
     def find_waiting(self, name: TimerName, now_ms: int) -> NamedTimer | None:
-        """Return the pending timer with a name, or None."""
+        """Return the pending timer with a given name, or None."""
         found = self.ends.find_named(name)
         return found if found is not None and self.is_pending(found, now_ms) else None
 
@@ -154,14 +154,14 @@ class Timers:
         return not self.is_forgotten(found, now_ms) and self.ends.find_end(found.timer_offset) is None
 
     def is_forgotten(self, found: NamedTimer, now_ms: int) -> bool:
-        """Return whether a timer may have ended before the retained history.
+        """Return whether a timer may have ended before the retained history begins.
 
         A held timer is never forgotten.
         """
         return self.ends.is_forgotten(found.known_ms, now_ms) and found.timer_offset not in self.held
 
     def find_timer(self, name: TimerName) -> NamedTimer | None:
-        """Return the newest timer with a name, pending or ended, or None."""
+        """Return the newest timer with a given name, pending or ended, or None."""
         return self.ends.find_named(name)
 
     def queue_offset(self, named: NamedTimer) -> int:
@@ -178,7 +178,7 @@ class Timers:
         """Mark a timer record as the replacement of the pending timer with the same key, if any.
 
         Call this after `VerbExecutor.execute` and before the append. If the record's verb has cancelled the
-        pending timer, it must not also be replaced, because a timer ends only once.
+        pending timer, do not also mark it as replaced, because a timer can end only once.
         """
         topic = properties.value_of(timer.properties, property_names.REAL_TOPIC)
         key = properties.value_of(timer.properties, property_names.TIMER_KEY)
@@ -191,7 +191,7 @@ class Timers:
     # Methods for applying records.
 
     def apply(self, fact: TimerEnded | TimerSet | TimersDelivered, stamp: Stamp) -> None:
-        """Apply a fact that sets a timer, ends a timer, or ends a run of delivered timers."""
+        """Apply a fact that sets a timer, ends a timer, or ends a batch of delivered timers."""
         match fact:
             case TimerSet():
                 self.ends.add_names(fact, stamp.offset, stamp.store_ms)
@@ -218,7 +218,7 @@ class Timers:
             self._remove_timer(int(copies.ended[place]), int(copies.due_ms[place]))
 
     def publish(self, durable: Sequence[tuple[TimerSet, Stamp]]) -> None:
-        """Arm the timers whose records are now durable, except ended ones."""
+        """Arm timers that have not ended and whose records are now durable."""
         free_ms, near_until_ms = self.partitions.free_ms, self.partitions.near_until_ms
         sort_keys = []
         for fact, stamp in durable:
@@ -239,9 +239,9 @@ class Timers:
     # Timer verbs.
 
     def recall(self, topic: str, handle: str, now_ms: int) -> TimerVerdict:
-        """Cancel the pending message with a recall handle.
+        """Cancel the pending message for a recall handle.
 
-        Raise `InvalidRecallHandle` if the handle is malformed or of another topic.
+        Raise `InvalidRecallHandle` if the handle is malformed or belongs to another topic.
         """
         wanted = recall.decode(handle)
         if wanted.topic != topic:
@@ -261,7 +261,7 @@ class Timers:
         return self._append_verb(Verdict.CANCELLED, message_id, new, found.due_ms, now_ms)
 
     def move(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
-        """Move a pending timer to a due time in milliseconds since the Unix epoch.
+        """Move a pending timer to a new due time in milliseconds since the Unix epoch.
 
         Raise `IllegalDeliveryTime` if the due time is out of range.
         """
@@ -275,8 +275,8 @@ class Timers:
     def move_accepted(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
         """Move a pending timer to a due time that was checked when the verb was accepted.
 
-        The timer keeps only names that no other timer has. If the timer is late by more than the retained
-        history, another timer may have its key.
+        The timer keeps only the names that no other timer uses. If the timer is overdue by more than the
+        retained history, another timer may use its key.
         """
         found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
@@ -299,9 +299,9 @@ class Timers:
         return self._append_verb(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
 
     def hold(self, timer: Record, timer_offset: int, now_ms: int) -> None:
-        """Replace a due timer of a held topic with a timer that waits for the release.
+        """Replace a due timer of a held topic with a timer that waits for the topic's release.
 
-        The new timer gets the old timer's remaining names, as in `move_accepted`.
+        The new timer gets the names that the old timer still has, as in `move_accepted`.
         """
         new = timer_records.held_record(timer, timer_offset)
         self._restrict_names(new, timer, timer_offset, now_ms)
@@ -310,8 +310,8 @@ class Timers:
     def rebuild_timer(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
         """Replace a timer in the damaged file `path` with a rebuilt timer.
 
-        The new timer gets only names that no other timer has. If the old timer is late by more than the
-        retained history, a newer timer may have its key, and keeps it.
+        The new timer gets only the names that no other timer uses. If the old timer is overdue by more than
+        the retained history, a newer timer may use its key and keeps it.
         """
         names = self._names_kept(timer, timer_offset, now_ms)
         self._store.append(timer_records.rebuilt_record(timer, timer_offset, names, path), now_ms)
@@ -322,7 +322,7 @@ class Timers:
         self._store.append(timer_records.unreadable_record(timer_offset, due_ms, topic), now_ms)
 
     def register_damaged(self, timer_offset: int, due_ms: int, topic: str = "", path: str = "") -> None:
-        """Register a timer with a damaged record for a repair.
+        """Register a timer with a damaged record for repair.
 
         `due_ms` is its due time or sort time. `path` is its timer file, or "".
         """
@@ -337,7 +337,7 @@ class Timers:
     def has_surely_ended(self, timer_offset: int) -> bool:
         """Return whether a timer is known to have ended.
 
-        If the end is unreadable, report the damage and return False.
+        If the timer's end is unreadable, report the damage and return False.
         """
         with suppress(StoreDamaged):
             return self.ends.find_end(timer_offset) is not None
@@ -346,8 +346,8 @@ class Timers:
     def read_logged(self, timer_offset: int) -> Record:
         """Return a timer record from the log.
 
-        Raise `StoreDamaged` if the record is damaged or the read fails with EIO. Raise OSError for other disk
-        errors.
+        Raise `StoreDamaged` if the record is damaged or the read fails with EIO. Raise OSError on any other
+        disk error.
         """
         with suppress(OSError):  # The unreadable bytes may be beyond the end of the record.
             return self._store.read(timer_offset)
@@ -365,18 +365,18 @@ class Timers:
             raise unread from error
 
     def get_timer(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
-        """Return a pending timer, or the verdict on a timer that is not pending."""
+        """Return a pending timer, or a verdict if the timer is not pending."""
         found = self._waiting_or_verdict(name, now_ms, is_verb=False)
         return found if isinstance(found, TimerVerdict) else pending_timer(self.read_record(found))
 
     def find_verdict(self, timer: Delivery, now_ms: int) -> TimerVerdict | None:
-        """Return the verdict on a timer record's timer, or None if it is pending."""
+        """Return the verdict on the timer in a record, or None if it is pending."""
         record = timer.record
         found = NamedTimer(record.physical_offset, due_ms_of(record), record.store_ms)
         return self._verdict_of(found, "", now_ms)
 
     def message_id_of_key(self, topic: str, key: str) -> str:
-        """Return the newest message id with a timer key, or "" if no record is readable."""
+        """Return the newest message id for a timer key, or "" if no record is readable."""
         found = self.ends.find_named(TimerName(topic, key=key))
         return "" if found is None else self._message_id(found)
 
@@ -385,7 +385,7 @@ class Timers:
         return self.read_at(named.due_ms, named.timer_offset)
 
     def read_at(self, due_ms: int, timer_offset: int) -> Record:
-        """Return the timer record at an offset, from the log or a partition.
+        """Return the timer record at a given offset, from the log or a partition.
 
         Raise `StoreDamaged` if it is in neither.
         """
@@ -414,10 +414,10 @@ class Timers:
         return to_timer_record(records.decode(stored))
 
     def read_spans(self, path: str, spans: list[tuple[int, int]]) -> bytes:
-        """Return spans (position, length) of a partition, padded with zeros.
+        """Return the bytes in spans (position, length) of a partition, zero-padded.
 
-        Unreadable bytes (EIO) are reported as damage and returned as zeros. Raise OSError for other disk
-        errors.
+        Unreadable bytes (EIO) are reported as damage and returned as zeros. Raise OSError on any other disk
+        error.
         """
         unread: list[sectors.Extent] = []
         stored = sectors.read_many(self._disk, path, spans, unread)
@@ -426,13 +426,13 @@ class Timers:
         return stored
 
     def report_damaged_row(self, path: str, position: int) -> StoreDamaged:
-        """Report a damaged record in a partition, and return the error to raise."""
+        """Report a damaged record in a partition, and return the exception to raise."""
         what = f"The timer at byte {position} of {path} does not match its CRC."
         self._store.damage.report_file("partition", path, what)
         return StoreDamaged(what)
 
     def spill(self) -> None:
-        """Write the names and ends beyond the memory limit during log replay."""
+        """Write the names and ends that exceed the memory limit during log replay."""
         # The watermark also passes damaged files, but the names and ends of the timers in damaged files are
         # needed for a repair.
         undone_ms = min(self.partitions.undone_ms, self.partitions.watermark[0])
@@ -459,7 +459,7 @@ class Timers:
         self.in_doubt = {offset: DamagedTimer(*fields) for offset, *fields in frozen["in_doubt"]}
 
     def to_write(self, now_ms: int, doubt: UncertainTimes) -> TimersToWrite:
-        """Return the partitions and ends for a checkpoint to write.
+        """Return the partitions and ends that a checkpoint must write.
 
         Files that cover a time in `doubt` are kept.
         """
@@ -473,7 +473,7 @@ class Timers:
         return TimersToWrite(partitions, ends, self.source, self.queues, doubt)
 
     def complete_checkpoint(self, done: TimersToWrite) -> None:
-        """Adopt a durable checkpoint's files. Register timers with damaged records for a repair."""
+        """Adopt a durable checkpoint's files. Register timers with damaged records for repair."""
         self.partitions.written(done.partitions)
         self.ends.complete_checkpoint(done.ends)
         # Timers that entered the wheel or ended during the checkpoint do not need a repair.
@@ -491,7 +491,7 @@ class Timers:
     def adopt_files(self, frozen: Any, others: list[Any], now_ms: int) -> list[str]:
         """Adopt a snapshot's files, and return descriptions of any damage.
 
-        The runs of other snapshots (`others`) are kept.
+        Runs belonging to other snapshots (`others`) are kept.
         """
         self.queues.thaw(frozen["queues"])
         self.partitions.adopt(frozen["partitions"], now_ms)
@@ -500,7 +500,7 @@ class Timers:
         return self.ends.adopt_files(frozen["ends"], [other["ends"] for other in others])
 
     def restore_wheel(self) -> None:
-        """At startup, add the timers whose sort time differs from their due time to the wheel.
+        """At startup, add to the wheel all timers whose sort time differs from their due time.
 
         Files are read up to the watermark, which may be an hour in the future. Raise OSError if the disk
         fails.
@@ -517,7 +517,7 @@ class Timers:
         self.ends.delete_files()
 
     def _end(self, ending: TimerEnded, store_ms: int, ended_offset: int) -> None:
-        """End a timer and remove it, so that it cannot end twice."""
+        """End a timer and remove it so that it cannot end again."""
         timer_offset, end, due_ms, topic = ending
         self.in_doubt.pop(timer_offset, None)
         self.ends.add_end(timer_offset, due_ms, TimerEnd(end, store_ms, ended_offset))
@@ -538,10 +538,10 @@ class Timers:
             self.partitions.delete(self.near.remove(timer_offset, due_ms), timer_offset)
 
     def _are_waiting(self, timer_offsets: Integers, due_ms: Integers) -> Any:
-        """Return a bool array that is true for timers still in the wheel, memory, or a partition.
+        """Return a bool array that is true for timers still in the wheel, in memory, or in a partition.
 
-        A timer delivered in sort order is at or below the watermark and need not be removed. The watermark
-        does not cover unarmed timers or timers whose sort time differs from their due time.
+        A timer delivered in sort order is at or below the watermark and does not need to be removed. The
+        watermark does not cover unarmed timers or timers whose sort time differs from their due time.
         """
         watermark_ms, watermark_offset = self.partitions.watermark
         is_passed = (due_ms < watermark_ms) | ((due_ms == watermark_ms) & (timer_offsets <= watermark_offset))
@@ -565,7 +565,7 @@ class Timers:
     def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:
         """Return whether the replacement of the timer at `old_offset` may keep a name.
 
-        It may unless another timer that is not forgotten has the name.
+        It may unless another timer that has not been forgotten uses the name.
         """
         with suppress(StoreDamaged):
             found = self.ends.find_named(name)
@@ -576,7 +576,7 @@ class Timers:
     def _waiting_or_verdict(
         self, name: TimerName, now_ms: int, *, is_verb: bool = True
     ) -> NamedTimer | TimerVerdict:
-        """Return the pending timer with a name, or the verdict if there is none.
+        """Return the pending timer with a given name, or a verdict if there is none.
 
         The verdict is counted if `is_verb` is set.
         """
@@ -663,7 +663,7 @@ class NearTimers:
         return timer_offset in self._wheel
 
     def assign_sort_time(self, timer_offset: int, due_ms: int, free_ms: int) -> int:
-        """Assign a new timer's `sort_ms`: the latest of due time, `free_ms`, and wheel time."""
+        """Set a new timer's `sort_ms` to the latest of its due time, `free_ms`, and the wheel time."""
         sort_ms = max(due_ms, free_ms, self._wheel.now_ms)
         if sort_ms != due_ms:
             self.deviating[timer_offset] = sort_ms
@@ -678,7 +678,7 @@ class NearTimers:
         self._wheel.schedule(timer_offset, due_ms)
 
     def remove(self, timer_offset: int, due_ms: int) -> int:
-        """Remove a timer from the wheel, if present. Return its `sort_ms`."""
+        """Remove a timer from the wheel if it is present. Return its `sort_ms`."""
         self._wheel.cancel(timer_offset)
         return self.deviating.pop(timer_offset, due_ms)
 
@@ -706,7 +706,7 @@ class NearTimers:
         return max(0, back_ms)
 
     def freeze(self) -> Any:
-        """Return `deviating`, the only state in snapshots."""
+        """Return `deviating`, the only state stored in snapshots."""
         return list(self.deviating.items())
 
     def thaw(self, frozen: Any) -> None:
@@ -715,7 +715,7 @@ class NearTimers:
 
 
 class UnarmedTimers:
-    """The timer records not flushed yet, by offset and in log order."""
+    """Timer records that are not flushed yet, by offset in log order."""
 
     def __init__(self) -> None:
         self._records: dict[int, Record | bytes] = {}
@@ -723,20 +723,20 @@ class UnarmedTimers:
 
     @property
     def first_offset(self) -> int:
-        """The lowest unarmed offset, or a value above all offsets if there is none."""
+        """The lowest offset of an unarmed timer, or a value above all offsets if none."""
         return next(iter(self._records), _NO_OFFSET)
 
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._records
 
     def add(self, timer_offset: int, timer: Record | bytes) -> None:
-        """Add an appended timer record, or its bytes, until it is flushed."""
+        """Keep an appended timer record, or its bytes, until it is flushed."""
         assert timer_offset > self._last_offset, "timers are applied in log order, each once"
         self._last_offset = timer_offset
         self._records[timer_offset] = timer
 
     def find_record(self, timer_offset: int) -> Record | None:
-        """Return a timer's record, or None if the timer is armed or has ended."""
+        """Return a timer's record, or None if the timer has been armed or has ended."""
         timer = self._records.get(timer_offset)
         return records.decode(timer) if isinstance(timer, bytes) else timer
 

@@ -1,20 +1,20 @@
 """Executes a message's timer verb when the message is stored or its half message is committed.
 
-A CANCEL verb is in the same record as its message: the property `TW_CANCELS` contains the timer's offset and
-due time. A crash therefore loses both or neither. A MOVE or FIRE verb needs its own record, which is appended
-just before the message. The property `TW_TIMER_VERDICT` contains a verb's result. Its first word is the
-verdict.
+A CANCEL verb is stored in the same record as its message: the property `TW_CANCELS` contains the timer's
+offset and due time. A crash therefore loses both or neither. A MOVE or FIRE verb needs its own record, which
+is appended just before the message. The property `TW_TIMER_VERDICT` contains a verb's result. Its first word
+is the verdict.
 
-A verb is checked when its message is sent, but not again when a half message is committed, even if limits or
-the clock differ.
+A verb is checked when its message is sent. It is not checked again when a half message is committed, even if
+the limits or the clock changed.
 
-A verb with the wrong topic matches no timer, but its message is stored unless the verb is strict
-(`refuse_unknown`). Verdicts count under the message's topic, because the timer topic in a verb may be
+A verb that specifies the wrong topic matches no timer, but its message is stored unless the verb is strict
+(`refuse_unknown`). Verdicts are counted for the message's topic, because the timer topic in a verb may be
 arbitrary text.
 
-Weak spot: a crash may preserve a MOVE or FIRE record but lose its message. The producer then gets no response
-and resends the message. The verdict of a resent FIRE verb is TOO_LATE, although the first attempt fired the
-timer.
+Weak spot: a crash may preserve a MOVE or FIRE record but lose its message. The producer then receives no
+response and resends the message. A resent FIRE verb then gets the verdict TOO_LATE, although the first
+attempt fired the timer.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class VerbExecutor:
             )
 
     def execute(self, carried: CarriedTimerVerb, carrier: Record, now_ms: int) -> None:
-        """Execute a message's verb before the append, and add the verdict to the record."""
+        """Execute the verb in a message before the append, and add the verdict to the record."""
         name = self._name(carried)
         if carried.kind is VerbKind.CANCEL and (found := self._timers.find_waiting(name, now_ms)):
             self._add_verdict(carrier, "CANCELLED", {

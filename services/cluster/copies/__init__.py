@@ -1,1 +1,1 @@
-"""Announcement, transfer and verification of store copies, and operations on the copies of stopped nodes."""
+"""Announcement, transfer, and verification of store copies, and operations on copies on stopped nodes."""

@@ -5,13 +5,12 @@
 
 Rules
 1. A node verifies its copy before announcing it. It reads back the snapshot file and all preceding log
-   records, and checks the CRCs. Log records are read back only once.
-2. A node repeats its announcement until the announcement appears in the shared log, because records can be
-   delayed or lost.
-3. A node never announces a damaged copy. It fetches another node's copy instead (`StoreDamaged`, see
+   records, and checks the CRCs. Each log record is read back only once.
+2. A node repeats its announcement until it appears in the shared log, because records can be delayed or lost.
+3. A node never announces a damaged copy. Instead, it fetches another node's copy (`StoreDamaged`, see
    `copying`).
 
-Cost: a worker thread reads each byte of the log once. A 1 KB record takes 2 us.
+Cost: a worker thread reads each byte of the log once. Each 1 KB record takes 2 us.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _SECRET_BYTES: Final = 16
 
 
 class OwnCopy:
-    """This node's copy. Other nodes fetch it from the URL `http` with the given certificate."""
+    """This node's copy. Other nodes fetch the copy from the URL `http` with the given certificate."""
 
     def __init__(
         self, name: str, http: str, began: Beginning, disk: Disk, certificate: Callable[[], str]
@@ -58,9 +57,9 @@ class OwnCopy:
         """The copy number. A check with an older number refers to a discarded copy."""
 
     def checkpoint_announcement(self, replica: Replica, now_ms: int) -> bytes | None:
-        """Return a record that announces the newest checkpoint, or None if no announcement is due.
+        """Return a record announcing the newest checkpoint, or None if no announcement is due.
 
-        A node without a checkpoint announces that it needs the whole shared log. A new checkpoint is read
+        If the node has no checkpoint, announce that it needs the whole shared log. A new checkpoint is read
         back first. Raise `StoreDamaged` if the checkpoint is damaged, or OSError if the disk fails.
         """
         number, shared = self.number, replica.core.shared_in_checkpoint
@@ -98,9 +97,9 @@ class OwnCopy:
     def copy_withdrawal(
         self, next_record: int, finalized: int = OLDEST, unreadable: Unreadable | None = None
     ) -> bytes:
-        """Return a record stating that this node has no copy and needs the log from `next_record`.
+        """Return a record stating that this node has no copy and needs the log from `next_record` on.
 
-        The record also reports the record `unreadable`, if given.
+        If `unreadable` is given, the record also reports it.
         """
         with self._lock:
             self.number += 1
@@ -110,7 +109,7 @@ class OwnCopy:
         )
 
     def _holding_without_copy(self, next_record: int, finalized: int) -> Holding:
-        """Return the holding to announce if this node has no copy."""
+        """Return the `Holding` to announce if this node has no copy."""
         return Holding(
             next_record,
             http=self._http,
@@ -120,12 +119,12 @@ class OwnCopy:
         )
 
     def complaint(self, known: Holding, epoch: int, number: int) -> bytes:
-        """Return this node's holding with a complaint that the leader is unreachable."""
+        """Return this node's `Holding` with a complaint that the leader is unreachable."""
         kind = Kind.HOLD if known.end is None else Kind.CHECKPOINT
         return self._record(kind, known, {"unreached": [epoch, number]})
 
     def unreadable_report(self, known: Holding, where: Unreadable) -> bytes:
-        """Return this node's holding with a report of an unreadable record."""
+        """Return this node's `Holding` with a report of an unreadable record."""
         return self._record(
             Kind.HOLD if known.end is None else Kind.CHECKPOINT, known, _unreadable_facts(where)
         )
@@ -157,17 +156,17 @@ class OwnCopy:
 
 
 def _unreadable_facts(unreadable: Unreadable | None) -> dict[str, Any]:
-    """Return the facts that report an unreadable record, or {} if there is none."""
+    """Return the facts for reporting an unreadable record, or {} if there is none."""
     return {} if unreadable is None else {"unreadable": list(unreadable)}
 
 
 class LogFacts(NamedTuple):
-    """What a node needs to know from the shared log to fetch a copy.
+    """The information from the shared log that a node needs to fetch a copy.
 
     `first` is the offset of the first record in the log. `copies` lists the usable copies of other nodes,
-    newest first. A copy is usable if the log still contains all later records. `epoch` is the newest EPOCH
-    record, updated with the leader's current certificate. `finalized` is the newest cluster version in the
-    holdings, and `own` is this node's holding.
+    newest first. A copy is usable if the log still contains all records that follow it. `epoch` is the newest
+    EPOCH record, updated with the leader's current certificate. `finalized` is the newest cluster version in
+    any `Holding`, and `own` is this node's holding.
     """
 
     first: int
@@ -178,7 +177,7 @@ class LogFacts(NamedTuple):
 
 
 def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> LogFacts:
-    """Find the copies that node `name` can fetch. The copies must extend past the record `beyond`.
+    """Find copies that node `name` can fetch. The copies must extend past the record `beyond`.
 
     Raise `EngineUnavailable` if the engine does not respond.
     """
@@ -199,7 +198,7 @@ def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> 
 
 
 def holdings_view(holdings: Holdings) -> dict[str, dict[str, Any]]:
-    """Return the holding of each node as a JSON-serializable dictionary, without secrets."""
+    """Return the `Holding` of each node as a JSON-serializable dictionary without secrets."""
     return {
         node: {
             "next_record": one.next_record,

@@ -1,23 +1,22 @@
 """Announces this node's copy, trims the shared log, and fetches copies from other nodes.
 
-The node reads back each checkpoint and then announces it in the shared log (`checkpoints`). The leader trims
+The node reads back each checkpoint before announcing it in the shared log (`checkpoints`). The leader trims
 records that no node needs.
 
-To fetch a copy, a node appends a HOLD record to prevent trims, and requests a complete copy from another node
-(`transfer`). If a record is unreadable, the copy must extend past that record (`log_damage`). If no node
-provides a copy but the shared log is complete, the node deletes its store and reads the log from the
-beginning. The node verifies a fetched copy when opening it, because transfer checksums do not detect damage
-on the sender's disk.
+To fetch a copy, a node appends a HOLD record to prevent trimming, and requests a complete copy from another
+node (`transfer`). If a record is unreadable, the copy must extend past that record (`log_damage`). If no node
+provides a copy but the shared log is complete, the node deletes its store and reads the log from the start.
+The node verifies a fetched copy when opening it, because transfer checksums do not detect damage on the
+sender's disk.
 
 Rules
 1. A failed announcement is repeated (`OwnCopy`). A failed trim is retried at the next periodic check.
-2. The node requests the newest copy first. Each retry starts with the next copy, because any copy may be
-   damaged.
-3. A node fetches no copy if it does not support the cluster version.
+2. The node tries the newest copy first. Each retry tries the next copy, because any copy may be damaged.
+3. A node does not fetch a copy if it does not support the cluster version.
 4. A node replaces its copy only if the replacement covers its evidence (`services.cluster.evidence`). The
    replacement is another copy or the complete shared log.
 
-All methods block on the engine, the disk or the network. Call them from a worker thread, one at a time.
+All methods block on the engine, disk, or network. Call them from a worker thread, one at a time.
 
 Cost: a copy is read twice and written once. For the cost of announcing and sending a copy, see `checkpoints`
 and `transfer`.
@@ -100,7 +99,7 @@ class StoreCopier:
                     self._engine.append_unchecked(stored)
 
     def trim_log(self, fold: Fold) -> None:
-        """Trim the shared log records that no node needs. `fold` contains the holdings of all nodes."""
+        """Trim the shared log records that no node needs. `fold` contains each node's `Holding`."""
         below = fold.holdings.first_needed_record
         if below > self.trimmed_below:
             with suppress(EngineUnavailable, EngineRefused):
@@ -194,7 +193,7 @@ class StoreCopier:
         return RecordLookup.SAME if crc == claimed.crc else _LOOKS.get(crc, RecordLookup.ANOTHER)
 
     def _has_lacking_records(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
-        """Return whether the shared log contains all accepted records that the copy lacks.
+        """Return whether the shared log contains all accepted records missing from the copy.
 
         All of these records are read, because the engine may have lost some of them.
         """
@@ -207,7 +206,7 @@ class StoreCopier:
         return fold.has_position(Position(claimed.end, claimed.chain)) is True
 
     def verify_fetched_copy(self, replica: Replica) -> None:
-        """Verify a newly fetched copy on first open. Raise `StoreDamaged` if the copy is damaged."""
+        """Verify a newly fetched copy on first opening it. Raise `StoreDamaged` if the copy is damaged."""
         if not self._is_fetched:
             return
         commit_log, end = replica.core.store.log, replica.core.end_offset

@@ -1,10 +1,10 @@
-"""Replaces a halted node's copy on operator request, and provides recovery advice.
+"""Replaces the copy of a halted node at an operator's request, and provides recovery advice.
 
 The command `tidewheel cluster refetch` creates the file `refetch` in the store of a stopped node. When the
 node restarts, it replaces its copy with another node's copy. The new copy must cover the evidence.
 
 With `--accept-loss-of N`, the command deletes the evidence and the copy immediately. N must equal the
-accepted end in the evidence, or 0 if the evidence is damaged or missing.
+accepted end in the evidence, or be 0 if the evidence is damaged or missing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def _read_evidence(disk: Disk) -> Evidence | None:
 
 
 def request_refetch(disk: Disk, accepted_loss: int | None) -> None:
-    """Make the node fetch a copy from another node at its next start.
+    """Make the node fetch another node's copy the next time it starts.
 
     If `accepted_loss` is given, also delete the copy and the evidence. Raise `LossNotAccepted` if
     `accepted_loss` differs from the accepted end, or OSError if the disk fails.

@@ -1,18 +1,18 @@
-"""Rejoins a cluster from a store snapshot (`store snapshot`) and the later shared log records.
+"""Rejoins a cluster using a store snapshot (`store snapshot`) and later shared log records.
 
     checkpoint of the snapshot          --> offset N of the next shared log record
     shared log records from N onward    --> store of the node
 
-A snapshot has the format of a standalone broker's store, so no node can mistake it for its own store. Later
-records come from the shared log or from an engine backup.
+A snapshot has the format of a standalone broker's store, so a node cannot mistake it for its own store. The
+records that follow it come from the shared log or an engine backup.
 
     log begins after N     records between the snapshot and the start of the log were trimmed (`LogTrimmed`)
     log ends before N      the backup of the engine is older than the snapshot (`Halted`)
     different cluster      the snapshot and the log belong to different clusters (`Halted`)
 
-Data after the snapshot's checkpoint is ignored, because the shared log contains all accepted data. Weak spot:
-a snapshot from a different history of the same cluster is detected only when the node reads new records. The
-node then halts.
+Data written after the snapshot's checkpoint is ignored, because the shared log contains all accepted data.
+Weak spot: a snapshot from a different history of the same cluster is not detected until the node reads new
+records. The node then halts.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from sharedlog.fold import Fold
 
 
 def rejoin_cluster(engine: SharedLog, root: Path, node: str) -> int:
-    """Convert a snapshot into the store of `node`, and return the offset of the next record.
+    """Restore a snapshot as the store for `node`, and return the offset of the next record.
 
-    Raise `NotAStore`, `LogTrimmed`, `Halted`, `NoCluster` or `EngineUnavailable` if the shared log does not
-    continue from the snapshot. On error, the store is unchanged.
+    Raise `NotAStore`, `LogTrimmed`, `Halted`, `NoCluster`, or `EngineUnavailable` if the node cannot continue
+    from the snapshot. On error, the store is unchanged.
     """
     with lock_store(root, is_node=False) as disk:
         start = snapshot.newest(disk)

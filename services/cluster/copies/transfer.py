@@ -1,6 +1,6 @@
 """Transfers a node's newest checkpoint to another node. Only a complete copy is installed.
 
-The response to `GET /api/cluster/copy` contains the files of the newest checkpoint in this format:
+The response to `GET /api/cluster/copy` contains the files of the newest checkpoint in the following format:
 
     bytes           field
     8               "TWCOPY01"
@@ -12,7 +12,7 @@ The response to `GET /api/cluster/copy` contains the files of the newest checkpo
     16              BLAKE2b checksum, as above
 
 The receiver first writes all files to the folder `fetched`. The files then replace the store in steps that
-are safe against a process kill or power failure at any point:
+can safely be interrupted by a process kill or power failure:
 
     files 0, 1, ...    --all files synced-->      fetched/whole
     fetched/whole      --old store deleted-->     fetched/moving
@@ -25,16 +25,16 @@ are safe against a process kill or power failure at any point:
     damaged fetched/whole                 delete the copy, and keep the store
     damaged fetched/moving                delete the store, because its missing files are unknown
 
-If a previous process was killed before a folder sync, its renames may be visible but not durable. Therefore,
-if the marker `fetched/moving` exists at startup, the node first syncs the folder `fetched`. Before deleting
-the marker, the node syncs every folder that received a file.
+If a previous process was killed before syncing a folder, its renames may be visible but not durable.
+Therefore, if the marker `fetched/moving` exists at startup, the node first syncs the folder `fetched`. Before
+deleting the marker, the node syncs every folder that received a file.
 
 A store never mixes files from two nodes. Queues and the key index are derived data. They are transferred only
 if that is cheaper than a rebuild (`services.store.copying_derived`).
 
 Cost: the store is sent over the network once. During the transfer, the receiver needs disk space for both
-stores. Weak spot: the checksums protect only the transfer and do not detect damage on the sender's disk. The
-receiver verifies the log when it opens the copy (`copies.copying`), deletes a damaged key index, and checks
+stores. Weak spot: the checksums protect only the transfer and do not detect damage on the sender's disk. When
+opening the copy (`copies.copying`), the receiver verifies the log, deletes a damaged key index, and checks
 queues against the CRCs in the snapshot.
 """
 
@@ -94,7 +94,7 @@ class FetchedCopy:
         self._disk, self._numbers, self.end = disk, {path: n for n, path in enumerate(paths)}, end
 
     def fold(self) -> Fold:
-        """Return the fold in the copy's checkpoint. Raise `CopyRefused` if there is no checkpoint."""
+        """Return the `Fold` in the copy's checkpoint. Raise `CopyRefused` if there is no checkpoint."""
         found = self._snapshot()
         if found is None or SHARED not in found.parts:
             raise CopyRefused(f"The copy has no checkpoint at byte {self.end}.")
@@ -105,10 +105,10 @@ class FetchedCopy:
         return snapshot.decode(self._disk.read(kept, 0, max(0, self._disk.size(kept))), self.end)
 
     def has_same_bytes_before(self, end: int, bytes_max: int) -> bool:
-        """Return whether the copy and the store have the same bytes before `end`.
+        """Return whether the bytes before `end` are the same in the copy and the store.
 
-        Compare at most the last `bytes_max` bytes that both logs contain. Return False if there are none, or
-        if all of them are zero.
+        Compare at most the last `bytes_max` bytes that both logs contain. Return False if there are no such
+        bytes or if all of them are zero.
         """
         theirs = {layout.segment_path(first): first for first in self._segment_offsets}
         start = max(0, end - bytes_max, min(self._segment_offsets, default=end))
@@ -132,7 +132,7 @@ class FetchedCopy:
         return [int(one) for one in found if one.isdecimal()]
 
     def _segment_bounds(self, offset: int, end: int) -> tuple[int, int]:
-        """Return the start offsets of the store segment that contains `offset` and of the next one.
+        """Return the start offset of the store segment containing `offset` and that of the next segment.
 
         If there is no next segment, the second value is `end`.
         """
@@ -153,7 +153,7 @@ class Source(Protocol):
 
 
 def stream_copy(root: Path) -> Generator[bytes]:
-    """Yield the newest checkpoint of the store in `root` as a copy stream.
+    """Yield the newest checkpoint in the store at `root` as a copy stream.
 
     Raise a `StoreError` if the store cannot be read.
     """
@@ -175,7 +175,7 @@ def stream_copy(root: Path) -> Generator[bytes]:
 
 
 def fetch_copy(url: str, certificate: str, secret: str, disk: Disk, require: Require) -> None:
-    """Fetch a copy from the HTTP interface at `url`. `install_copy` later replaces the store with it.
+    """Fetch a copy through the HTTP interface at `url`. `install_copy` later replaces the store with it.
 
     `certificate` is the other node's certificate, or "" for plaintext HTTP. For the callback `require`, see
     `receive_copy`. Raise `CopyRefused` if no copy is available, or OSError if the disk fails.
@@ -201,7 +201,7 @@ def fetch_copy(url: str, certificate: str, secret: str, disk: Disk, require: Req
 
 
 def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) -> None:
-    """Write a complete copy to the folder `fetched` of the store.
+    """Write a complete copy to the store's `fetched` folder.
 
     `require` must raise `CopyRefused` if the copy must not replace the store. Raise `CopyRefused` if the copy
     is incomplete or damaged, or OSError if the disk fails.
@@ -232,7 +232,7 @@ def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) 
 
 
 def install_copy(disk: Disk) -> bool:
-    """Replace the store with the pending copy if complete. Return whether the store was replaced.
+    """Replace the store with the pending copy if it is complete. Return whether the store was replaced.
 
     Raise `StoreDamaged` if the file list is damaged, or OSError if the disk fails.
     """
@@ -275,7 +275,7 @@ def _delete_replaced_files(disk: Disk) -> None:
 
 
 def _read_file_list(disk: Disk, path: str) -> list[str] | None:
-    """Return the file list in a marker, or None if the marker is missing or invalid."""
+    """Return the file list from a marker, or None if the marker is missing or invalid."""
     if (size := disk.size(path)) < 0:
         return None
     try:
@@ -296,7 +296,7 @@ def is_moving(disk: Disk) -> bool:
 
 
 def pending_copy_end(disk: Disk) -> int:
-    """Return the log end of a complete pending copy, or -1 if there is none."""
+    """Return the end of the log in a complete pending copy, or -1 if there is none."""
     found = (one.partition(f"{layout.SNAPSHOTS}/")[2] for one in _read_file_list(disk, _WHOLE) or [])
     return max((int(one) for one in found if one.isdecimal()), default=-1)
 
@@ -311,7 +311,7 @@ def delete_store(disk: Disk) -> None:
 
 
 def delete_pending_copy(disk: Disk) -> None:
-    """Delete the pending copy. The marker is deleted first, because the deletion may be interrupted."""
+    """Delete the pending copy. The marker is deleted first, in case the deletion is interrupted."""
     assert disk.size(_MOVING) < 0, "a copy that is moving is the store"
     disk.delete(_WHOLE)
     disk.delete(layout.FETCHED)
@@ -379,7 +379,7 @@ class _CopyReader:
         return found
 
     def check(self, what: str) -> None:
-        """Read a checksum, and raise `CopyRefused` if the received bytes do not match it."""
+        """Read a checksum, and raise `CopyRefused` if it does not match the received bytes."""
         if self._bytes(_DIGEST_BYTES) != self._digest.digest():
             raise CopyRefused(f"The copy was spoiled on its way, up to {what}.")
 
@@ -400,7 +400,7 @@ class _NetworkSource:
         self._answer, self._url = answer, url
 
     def read(self, count: int, /) -> bytes:
-        """Return up to `count` bytes of the response, or b"" at the end of the response."""
+        """Return up to `count` bytes of the response, or b"" at its end."""
         try:
             return self._answer.read(count)
         except (OSError, HTTPException) as error:

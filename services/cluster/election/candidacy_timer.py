@@ -1,19 +1,19 @@
 """The election timeout, which determines when a follower becomes a candidate.
 
-A node becomes a candidate if no record is accepted for SILENCE_MS + rank * RANK_MS milliseconds. The rank is
-the node's position in the list of nodes sorted by name. The timeout restarts while the engine does not
-respond. A leader can announce its departure and name a successor in its last BEAT record. The successor then
-becomes a candidate immediately. If no successor is named, each node waits only rank * RANK_MS. An unfit node
-waits an additional UNFIT_MS to let fit nodes go first.
+A node becomes a candidate if no record is accepted for LEADER_TIMEOUT_MS + rank * RANK_DELAY_MS milliseconds.
+The rank is the node's position in the list of nodes sorted by name. The timeout is restarted while the engine
+is not responding. A leader can announce in its last BEAT record that it is stepping down, and name a
+successor. The successor then becomes a candidate immediately. If no successor is named, each node only waits
+rank * RANK_DELAY_MS. An unfit node waits an additional UNFIT_DELAY_MS to let fit nodes go first.
 
 After a failed candidacy, a node waits PAUSE_MIN_MS before it tries again. The pause doubles with each
 failure, up to PAUSE_MAX_MS. Without it, two nodes could depose each other forever. A candidate that lost to
-another candidate does not wait, and neither does a named successor.
+another candidate does not pause, and neither does a named successor.
 
-Followers never depose a leader that still writes to the shared log. Nodes do not probe each other. Two nodes
-that can both reach the engine agree on the leader, even if they cannot reach each other.
+Followers never depose a leader that is still writing to the shared log. Nodes do not probe each other. Two
+nodes that can both reach the engine agree on the leader, even if they cannot reach each other.
 
-All times are readings of the node's own monotonic clock in milliseconds. Clocks of different machines are
+All times are readings of the node's own monotonic clock in milliseconds. Clocks on different machines are
 never compared.
 """
 
@@ -54,13 +54,13 @@ class CandidacyTimer:
         self._heard_ms, self._has_left, self._is_named = now_ms, False, False
 
     def record_candidacy(self, now_ms: int) -> None:
-        """Record a candidacy of this node. Double the pause if the previous candidacy failed."""
+        """Record this node's candidacy. Double the pause if the previous candidacy failed."""
         if self._stood_ms is not None:
             self._pause_ms = min(2 * self._pause_ms, PAUSE_MAX_MS)
         self._stood_ms = now_ms
 
     def record_defeat(self) -> None:
-        """Record that this candidate lost to another candidate and deposed no leader."""
+        """Record that this candidate lost to another candidate without deposing a leader."""
         self._stood_ms = None
 
     def record_success(self) -> None:

@@ -1,14 +1,14 @@
 """Determines from the clock and the free disk space whether a node is fit to lead.
 
-Each follower tells the leader whether it is fit, or why it is not (`followers`). An unfit leader steps down
-and names a fit follower as its successor. If no follower is fit, it keeps leading and checks again.
+Each follower reports to the leader that it is fit, or why it is not (`followers`). An unfit leader steps down
+and names a fit follower as its successor. If no follower is fit, it continues to lead and checks again.
 
     reason for being unfit    consequence if the node leads
     clock off (`pace`)        messages are delivered at wrong times
     no free disk space        new messages are refused
 
-Other nodes never depose an unfit leader. If the engine's clock is wrong, all nodes appear unfit and the
-leader keeps leading. Unfit followers become candidates later than fit ones (`candidacy_timer`).
+Other nodes never depose an unfit leader. If the engine's clock is wrong, all nodes appear unfit, and the
+leader continues to lead. Unfit followers become candidates later than fit ones (`candidacy_timer`).
 
 Weak spot: after a clock jump, a leader delivers messages at the wrong time until it steps down.
 """
@@ -48,7 +48,7 @@ class Health:
         return "" if self.has_room else NO_ROOM
 
     def log_clock_change(self) -> None:
-        """Log a message if the clock has become wrong or right since the last call."""
+        """Log a message if the clock has become wrong or correct since the last call."""
         if self.lag_and_skew.is_off is self._is_off_told:
             return
         self._is_off_told = not self._is_off_told

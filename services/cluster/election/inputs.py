@@ -1,7 +1,7 @@
 """The inputs of the election: action results, shared log records, ticks, and commands.
 
 Inputs are immutable. Worker threads and the event loop create them. The state machine ignores fields of type
-Any, which are for the node or a later action.
+Any, which the node or a later action uses.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_FACTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class ReadProgress(NamedTuple):
-    """A node's position in the shared log, and how many records it has skipped."""
+    """A node's read position in the shared log, and the number of records it has skipped."""
 
     end: int = 0
     next_record: int = 0
@@ -27,12 +27,12 @@ class ReadProgress(NamedTuple):
 
 
 def read_progress_of(fold: Fold) -> ReadProgress:
-    """Return the read position of a fold, and how many records it has skipped."""
+    """Return the read position of a `Fold`, and the number of records it has skipped."""
     return ReadProgress(fold.end, fold.next_offset, fold.foreign_count, fold.repeated_count)
 
 
 class ReplicaOpened(NamedTuple):
-    """The result of OPEN: the checkpoint's epoch (or 0) and facts, the position, and the replica."""
+    """The result of OPEN_REPLICA: checkpoint epoch (or 0) and facts, position, and replica."""
 
     epoch: int
     leads: Mapping[str, Any]
@@ -41,7 +41,10 @@ class ReplicaOpened(NamedTuple):
 
 
 class ReadCompleted(NamedTuple):
-    """The result of READ or CATCH_UP. `records` is the number of records read, or 0 at the log end."""
+    """The result of READ_LOG or CATCH_UP.
+
+    `records` is the number of records read, or 0 at the end of the log.
+    """
 
     records: int
     seen: ReadProgress
@@ -53,7 +56,7 @@ class ReadCompleted(NamedTuple):
 
 
 class EpochAppended(NamedTuple):
-    """The result of APPEND_EPOCH: the candidate and its EPOCH offset, or None if refused."""
+    """The result of APPEND_EPOCH: the candidate and its EPOCH offset, or None if it was refused."""
 
     candidacy: tuple[Any, int] | None
 
@@ -71,7 +74,7 @@ class LeadershipGained(NamedTuple):
 
 
 class HeartbeatAppended(NamedTuple):
-    """The result of BEAT: the start time of the last confirmed append, and the changed facts."""
+    """The result of APPEND_BEAT: the start time of the last confirmed append, and the changed facts."""
 
     proven_ms: int
     changed_facts: Mapping[str, Any] = NO_FACTS
@@ -89,7 +92,7 @@ class HealthCheckCompleted(NamedTuple):
 
 
 class ClientProbeCompleted(NamedTuple):
-    """The result of ASK_CLIENTS: whether any client responded after `node` complained."""
+    """The result of PROBE_CLIENTS: whether any client responded after `node` complained."""
 
     node: str
     is_reached: bool
@@ -100,7 +103,7 @@ class LeadershipEnded(NamedTuple):
 
 
 class CopiesFound(NamedTuple):
-    """An intermediate result of COPY: the newest epoch in the log (or 0) and its facts."""
+    """An intermediate result of FETCH_COPY: the newest epoch in the log (or 0) and its facts."""
 
     epoch: int
     leads: Mapping[str, Any]
@@ -132,36 +135,36 @@ class RecordApplied(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """A timer tick. On a leader: the start of the last confirmed append, and the changed facts."""
+    """A timer tick. On the leader: the start time of the last confirmed append, and the changed facts."""
 
     proven_ms: int = 0
     changed_facts: Mapping[str, Any] = NO_FACTS
 
 
 class ProofRequested(NamedTuple):
-    """A client response requires proof of leadership."""
+    """A response to a client requires proof of leadership."""
 
 
 class CoreReleased(NamedTuple):
-    """The core was released after an unconfirmed append or a disk failure."""
+    """The core was released because of an unconfirmed append or a disk failure."""
 
     error: Exception
 
 
 class ShutdownRequested(NamedTuple):
-    """The process is shutting down and must stop following or leading."""
+    """The process is shutting down, so the node must stop following or leading."""
 
 
 class LeadershipTransferRequested(NamedTuple):
-    """An operator command to move the leadership to the node `to`, or to any node if empty."""
+    """An operator command to transfer the leadership to node `to`, or to any node if `to` is empty."""
 
     to: str
 
 
 class BeatRequest(NamedTuple):
-    """An operator command to be written in a BEAT record.
+    """An operator command to be written to a BEAT record.
 
-    The state machine ignores `written`, which is for the node.
+    The state machine ignores `written`, which the node uses.
     """
 
     facts: Mapping[str, Any]

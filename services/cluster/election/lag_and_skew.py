@@ -6,20 +6,20 @@
                       plus the time since that read
     skew              this node's clock minus the engine's clock
 
-The engine timestamps a record after the append starts and before any read returns the record. The timestamp
-therefore lies between two times that the node measures. Both bounds of the skew are relative to the monotonic
-clock and are the tightest ones from the last SAMPLES records. The wall clock is read only when the skew is
-requested, so a wall clock jump shows immediately.
+The engine timestamps a record after its append starts and before any read returns it. The timestamp therefore
+lies between two times measured by the node. Both bounds on the skew are relative to the monotonic clock, and
+are the tightest from the last SAMPLES records. The wall clock is read only when the skew is requested, so a
+jump of the wall clock is detected immediately.
 
     reads              the time of the read minus the engine's timestamp is an upper bound of the skew
     own appends        the start of the append minus the engine's timestamp is a lower bound of the skew
 
 A clock is off if the bounds prove a difference of more than OFF_MS. A follower appends no records, so it
-cannot tell a fast clock from SAMPLES slow reads in a row. It treats both as a clock that is off. The skew is
-measured only from records read after the node has caught up.
+cannot distinguish a fast clock from SAMPLES slow reads in a row. In both cases, it considers the clock off.
+Only records read after the node has caught up are used to measure the skew.
 
-Weak spot: the lag in bytes is unknown, because the size of unread records is unknown. If the engine's clock
-jumps, the clocks of all nodes appear off, and no node is preferred as leader.
+Weak spot: the lag in bytes is unknown, because the sizes of unread records are unknown. If the engine's clock
+jumps, all nodes' clocks appear to be off, and no node is preferred as leader.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class LagAndSkew:
                 self._lag_records = max(0, end() - newest.offset - 1)
 
     def record_own_append(self, began_ms: int, found: list[Stored]) -> None:
-        """Update a leader's bounds from the newest record, which it has just read back.
+        """Update the leader's bounds from the newest record, which it has just read back.
 
         `began_ms` is the monotonic start time of the last confirmed append.
         """
@@ -83,12 +83,12 @@ class LagAndSkew:
             self._narrow()
 
     def drop_append_bounds(self) -> None:
-        """Discard the bounds from this node's own appends as leader."""
+        """Discard the bounds derived from this node's appends as leader."""
         self._at_least.clear()
         self._narrow()
 
     def _narrow(self) -> None:
-        """Recompute the bounds. One assignment publishes them atomically to other threads."""
+        """Recompute the bounds. A single assignment publishes them atomically to other threads."""
         self._bounds_ms = (
             max(self._at_least) if self._at_least else None,
             min(self._at_most) if self._at_most else None,

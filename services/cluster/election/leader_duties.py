@@ -52,7 +52,7 @@ class LeaderDuties:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the engine has confirmed an append after this leader's EPOCH record."""
+        """Whether the engine has confirmed an append that follows this leader's EPOCH record."""
         return self._proven_ms > self._began_ms
 
     def begin(self, epoch: int, proven_ms: int, now_ms: int) -> None:
@@ -71,7 +71,7 @@ class LeaderDuties:
         self.start_health_check_if_due(now_ms, has_read_all=True)
 
     def handle_input(self, given: LeaderInput, now_ms: int) -> None:
-        """Handle a proof request, a command or a confirmed BEAT, and append a BEAT if due."""
+        """Handle a proof request, a command, or a confirmed BEAT, and append a BEAT if one is due."""
         if isinstance(given, ProofRequested):
             self._is_proof_requested = True
         elif isinstance(given, BeatRequest):
@@ -97,20 +97,20 @@ class LeaderDuties:
     # Periodic checks, which followers also perform.
 
     def start_health_check_if_due(self, now_ms: int, *, has_read_all: bool) -> None:
-        """Start a check if due, unless one is already running."""
+        """Start a check if one is due and none is running."""
         if not self._is_checking_health and now_ms >= self._health_check_due_ms:
             self._is_checking_health = True
             self._health_check_due_ms = now_ms + int(election_table.HEALTH_CHECK_SECONDS * 1000)
             self._add_action(ActionType.CHECK_HEALTH, has_read_all)
 
     def record_health_check_end(self, now_ms: int | None = None) -> None:
-        """Record that the check has ended. If `now_ms` is given, restart the interval from there."""
+        """Record that the check has ended. If `now_ms` is given, restart the interval at that time."""
         self._is_checking_health = False
         if now_ms is not None:
             self._health_check_due_ms = now_ms + int(election_table.HEALTH_CHECK_SECONDS * 1000)
 
     def choose_successor(self, given: HealthCheckCompleted, now_ms: int) -> str:
-        """Return a fit follower to hand over to if this node is unfit; otherwise, return "".
+        """If this node is unfit, return a fit follower to hand over to. Otherwise, return "".
 
         In the latter case, probe the clients if another node has complained about the leader.
         """

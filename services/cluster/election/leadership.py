@@ -1,9 +1,9 @@
 """Determines the current leader from the EPOCH and BEAT records in the shared log.
 
 An EPOCH record with a newer epoch makes its writer the leader. A BEAT record with the fact `leaves` announces
-that the leader steps down. The named successor, or any other node if none is named, then becomes a candidate
-immediately. Every other record of the current epoch proves that the leader is alive. A BEAT record can also
-contain a renewed certificate.
+that the leader is stepping down. The named successor, or any other node if none is named, then becomes a
+candidate immediately. Every other record of the current epoch proves that the leader is alive. A BEAT record
+can also contain a renewed certificate.
 
 This module performs no I/O. All times are monotonic clock readings in milliseconds.
 """
@@ -25,7 +25,7 @@ _SILENT = frozenset((Outcome.DEAD, Outcome.ALREADY_HAD, Outcome.NOTED))
 
 
 class Leadership:
-    """The leader according to the shared log records that the node `me` has read."""
+    """The leader according to the shared log records that the node `me` has read so far."""
 
     def __init__(self, me: Member, now_ms: int) -> None:
         self._me = me
@@ -61,28 +61,28 @@ class Leadership:
     def leader_unless_own(self, *, leads: bool) -> Member | None:
         """Return the leader, or None if unknown.
 
-        Also return None if the shared log names this node but `leads`, its actual state, is false.
+        Also return None if the shared log names this node but `leads` (its actual state) is false.
         """
         return None if self.leads_by_log and not leads else self.leader
 
     def check(self, *, is_newest: bool) -> None:
         """Raise `DuplicateNodeName` if the leader is another process with this node's name.
 
-        If `is_newest` is true, also raise `KeyMismatch` if the leader uses a different key for user secrets.
+        If `is_newest` is true, also raise `KeyMismatch` if the leader's key for user secrets differs.
         """
         self.duplicate_name.check(self.leader.listen if self.leader else "")
         if is_newest:
             check_key(self._me.node, self._me.key, self.epoch, self.facts)
 
     def record_epoch(self, epoch: int, facts: Mapping[str, Any]) -> None:
-        """Apply an EPOCH record unless a newer one was already applied."""
+        """Apply an EPOCH record unless a newer one has already been applied."""
         if facts and epoch >= self.epoch:
             known = {name: facts[name] for name in Member._fields if name in facts}
             self.epoch, self.leader, self.facts = epoch, Member(**known), facts
             self.names.add(self.leader.node)
 
     def apply_step(self, step: Step, now_ms: int) -> bool:
-        """Update the state from an applied record. Return whether it is an EPOCH record."""
+        """Update the state after applying a record. Return whether it is an EPOCH record."""
         record = step.record
         if record is None or step.outcome in _SILENT:
             return False
@@ -105,7 +105,7 @@ class Leadership:
         self.candidacy_timer.record_leader_activity(now_ms)
 
     def _record_departure(self, now_ms: int, to: str) -> None:
-        """Record that the leader steps down in favor of `to`, or of any node if `to` is empty."""
+        """Record that the leader is stepping down in favor of `to`, or of any node if `to` is empty."""
         may_stand = self._me.node == to if to else self._me.node != self.facts.get("node")
         self.leader = None
         self.candidacy_timer.record_leader_activity(now_ms, leaves=may_stand, is_named=may_stand and bool(to))

@@ -1,4 +1,4 @@
-"""Tracks whether the shared log responds, and logs each change.
+"""Tracks whether the shared log is responding, and logs each change.
 
 This module performs no I/O. All times are monotonic clock readings in milliseconds.
 """
@@ -32,7 +32,7 @@ class LogAnswers:
         self.seen = ReadProgress()
 
     def record_refusal(self, reason: str, now_ms: int) -> None:
-        """Record that the shared log does not respond. Log the reason if it has changed."""
+        """Record that the shared log is not responding. Log the reason if it has changed."""
         if not self.refusal:
             self._refused_ms = now_ms
         if reason != self.refusal:
@@ -42,7 +42,7 @@ class LogAnswers:
         self.refusal = reason
 
     def record_response(self, now_ms: int) -> None:
-        """Record that the shared log responds. Log a message if it did not respond before."""
+        """Record that the shared log is responding. Log a message if it was not responding before."""
         if self.refusal:
             self._write_log_line("info", "the shared log answers again", after_ms=now_ms - self._refused_ms)
         self.refusal = ""

@@ -17,26 +17,26 @@ The transition table (`services.cluster.election.table`) maps a stage and an eve
 action. An input (`services.cluster.election.inputs`) is an action result, a shared log record, a tick, or a
 command. This module translates inputs into events and returns the actions to perform, including log output.
 The node (`services.cluster.node`) or the simulation performs them. The state machine never accesses clocks,
-files or the network.
+files, or the network.
 
 Rules
-1. Each stage runs exactly one action or one WAIT. A result that arrives in a different stage is discarded. An
-   early tick only starts the next action early. Checks, complaints, BEAT appends, and client probes run
-   concurrently with the stage's action.
+1. Each stage performs exactly one action or WAIT. A result that arrives after the stage has changed is
+   discarded. An early tick merely starts the next action early. Checks, complaints, BEAT appends, and client
+   probes run concurrently with the stage's action.
 2. The shared log alone determines the leader. A node enters LEADING only after reading back its own EPOCH
-   record as the newest one. It leaves LEADING if an append is not confirmed. A node that stops leading
-   discards its core (OPENING), because the core may contain unaccepted records.
+   record and finding it the newest. It leaves LEADING if an append is not confirmed. A node that stops
+   leading discards its core (OPENING), because the core may contain records that were not accepted.
 3. If the engine does not respond, the node retries indefinitely. If the shared log is inconsistent, the node
    stops reading it (HALTED). If a record is damaged, the node needs a copy that extends past that record
    (COPYING).
-4. When asked to leave, a waiting node exits immediately. A node that is running an action exits at the next
-   transition, unless it may hold the right to lead. A leader hands over the leadership first, even if its
-   disk has failed.
+4. If a waiting node is told to leave, it exits immediately. If an action is running, the node exits at the
+   next transition, unless it may have the right to lead. A leader first hands over the leadership, even if
+   its disk has failed.
 5. An unfit node (`health`) becomes a candidate later than other nodes. A follower appends a complaint if the
    leader does not respond to forwarded calls (`reach`).
 
 Cost: each input requires one table lookup and a few comparisons. Weak spot: the table shows only the effects
-of events. The conditions that cause events are in this module.
+of events. This module defines the conditions that cause events.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ _END: Final = Transition(Stage.LEFT, ActionType.END_PROCESS)
 class Election:
     """The election state machine of the node `me`.
 
-    All times are readings of one monotonic clock in milliseconds. `draw` returns a new random holder for each
-    EPOCH record.
+    All times are readings of the same monotonic clock, in milliseconds. `draw` returns a new random holder
+    for each EPOCH record.
     """
 
     def __init__(self, me: Member, now_ms: int, draw: Callable[[], bytes]) -> None:
@@ -191,7 +191,7 @@ class Election:
             self._apply_event(Event.LOG_END_REACHED, holder)
 
     def _continue_following(self, given: inputs.ReadCompleted, now_ms: int) -> None:
-        """Start any due check or complaint, and then read on, wait, or become a candidate."""
+        """Start any check or complaint that is due. Then read on, wait, or become a candidate."""
         leadership = self.leadership
         try:
             leadership.check(is_newest=not given.records)

@@ -1,20 +1,20 @@
 """Detects a leader that no client can reach. Such a leader must step down.
 
-If the leader does not respond to forwarded calls for UNREACHED_MS, the follower appends a complaint to the
+If the leader has not responded to forwarded calls for UNREACHABLE_MS, the follower appends a complaint to the
 shared log. The leader then probes all connected clients. If none responds, it hands over the leadership to
 that follower.
 
-Such a leader still writes to the shared log, so no election timeout occurs. A complaint does not affect the
-right to lead, and older software versions ignore it. Only the leader itself decides whether to step down. A
-partitioned or faulty follower therefore cannot depose a leader that serves clients.
+Such a leader still writes to the shared log, so the election timeout does not expire. A complaint does not
+affect the right to lead, and older versions of the software ignore it. Only the leader itself decides whether
+to step down. A partitioned or faulty follower therefore cannot depose a leader that serves clients.
 
 Rules
 1. A follower complains only if a forwarded call has failed within the last RECENT_MS.
-2. A leader checks each complaint once, and only in the epoch of the complaint. A follower repeats its
+2. A leader checks each complaint only once, and only in the epoch of the complaint. A follower repeats its
    complaint until the leader responds to calls.
 3. Two nodes without clients that cannot reach each other could pass the leadership back and forth. Therefore,
-   a node that stepped down after a complaint ignores further complaints during a pause. The pause doubles
-   with each such departure. After CALM_PAUSES pauses without a departure, it is reset.
+   after stepping down because of a complaint, a node ignores further complaints during a pause. The pause
+   doubles with each such resignation. If CALM_PAUSES pauses pass without a departure, it is reset.
 
 All times are monotonic clock readings in milliseconds. Weak spot: the leader cannot probe HTTP-only clients,
 because they have no open connection.
@@ -35,7 +35,7 @@ CALM_PAUSES: Final = 4
 
 
 class LeaderReachability:
-    """Records whether forwarded calls reach the leader of an epoch."""
+    """Tracks whether forwarded calls reach the leader of an epoch."""
 
     def __init__(self) -> None:
         self._epoch = self._count = 0
@@ -47,11 +47,11 @@ class LeaderReachability:
         self._told_ms: int | None = None
 
     def record_answer(self, now_ms: int) -> None:
-        """Record that the leader has answered a call with any status."""
+        """Record that the leader answered a call, regardless of the status."""
         self._answered_ms, self._since_ms = now_ms, None
 
     def record_failure(self, epoch: int, began_ms: int, now_ms: int) -> None:
-        """Record that the leader of `epoch` did not answer a call started at `began_ms`."""
+        """Record that the leader of `epoch` did not answer a call that started at `began_ms`."""
         if epoch != self._epoch:
             self._epoch, self._since_ms, self._told_ms = epoch, None, None
         if self._since_ms is None:
@@ -71,7 +71,7 @@ class LeaderReachability:
 
 
 class ComplaintFilter:
-    """Selects the follower complaints that the leader must check."""
+    """Selects the complaints from followers that the leader must check."""
 
     def __init__(self) -> None:
         self._heard: dict[str, tuple[int, int]] = {}
@@ -81,7 +81,7 @@ class ComplaintFilter:
     def accept_complaint(self, node: str, complaint: tuple[int, int], now_ms: int) -> bool:
         """Record a complaint, and return whether the leader must check it.
 
-        Each complaint is checked at most once. Complaints are ignored during the pause after a departure.
+        Each complaint is checked at most once. Complaints are ignored during the pause after a resignation.
         """
         if self._heard.get(node) == complaint:
             return False
@@ -89,7 +89,7 @@ class ComplaintFilter:
         return self._left_ms is None or now_ms >= self._left_ms + self._pause_ms
 
     def record_departure(self, now_ms: int) -> None:
-        """Record that the leader steps down because of a complaint."""
+        """Record that the leader is stepping down because of a complaint."""
         if self._left_ms is not None:
             is_calm = now_ms >= self._left_ms + CALM_PAUSES * self._pause_ms
             self._pause_ms = PAUSE_MIN_MS if is_calm else min(2 * self._pause_ms, PAUSE_MAX_MS)

@@ -1,6 +1,6 @@
 """The transition table of the election.
 
-For an overview, and for how inputs cause events, see the module `machine`.
+For an overview and the mapping from inputs to events, see the module `machine`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from services.cluster.election.candidacy_timer import HEARTBEAT_MS
 
 
 class Role(StrEnum):
-    """A node's role, as shown in its status, probes and metrics."""
+    """A node's role, as shown in its status, probes, and metrics."""
 
     OPENING = "opening"
     COPYING = "copying"
@@ -133,7 +133,7 @@ _POLL: Final = Transition(Stage.IDLE, ActionType.WAIT, Wait.POLL)
 
 
 def _rows(stages: Iterable[Stage], event: Event, row: Transition) -> dict[tuple[Stage, Event], Transition]:
-    """Return a mapping of `event` to the same row in each of the stages."""
+    """Return a mapping from each stage and `event` to the same row."""
     return {(stage, event): row for stage in stages}
 
 

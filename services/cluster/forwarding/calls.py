@@ -4,20 +4,20 @@
     client <--reply--  this node   <--the same bytes--       leader
 
 A unary call or a receive is retried with each new leader until a leader answers. The call fails with
-UNAVAILABLE RETRY_MARGIN_SECONDS before the caller's deadline. A retried write (WRITES) also fails with
-UNAVAILABLE if a leader refuses it, because a previous leader may have executed it. The node opens one stream
-to the leader for each client Telemetry stream. After a leader change, it opens a new stream to the next
-leader and first sends the stored client state (`connected_clients`).
+UNAVAILABLE when RETRY_MARGIN_SECONDS remain before the caller's deadline. A retried write (WRITES) also fails
+with UNAVAILABLE if a leader refuses it, because a previous leader may have executed it. The node opens one
+stream to the leader for each client Telemetry stream. After a leader change, the node opens a new stream to
+the next leader and begins by sending the stored client state (`connected_clients`).
 
 Rules
 1. The leader authorizes and executes calls. The forwarding node parses messages only to track client state.
-2. A call is forwarded only once (FORWARDED). If a follower receives a forwarded call, it returns UNAVAILABLE,
-   and the forwarding node retries the call.
+2. No call is forwarded more than once (FORWARDED). If a follower receives a forwarded call, it returns
+   UNAVAILABLE, and the forwarding node retries the call.
 3. A call is retried only if no leader has answered it. The broker detects duplicate messages by id and
    content and stores them only once (`services.broker.repeats`). A refusal means only that the refused
    attempt had no effect. A previous leader may still execute an earlier attempt, and only sends are checked
-   for earlier results. If a leader refuses a retried write, the node reports an unknown outcome to the
-   client.
+   for previous results. If a leader refuses a retried write, the node tells the client that the outcome is
+   unknown.
 4. On the leader, this module also handles the Telemetry and SyncLiteSubscription calls of the node's own
    clients (`switch`). They are passed to the node's broker, `local`. Client streams therefore stay open when
    the node steps down.
@@ -109,7 +109,7 @@ SYNC_LITE: Final = "SyncLiteSubscription"
 
 
 class RpcMethod(NamedTuple):
-    """The path of an RPC method, and whether its requests and responses are streams."""
+    """The path of an RPC method, and whether its requests and responses are streamed."""
 
     path: str
     has_request_stream: bool
@@ -153,9 +153,9 @@ class ForwardAttempt:
 
     @contextmanager
     def retry_on_failure(self) -> Iterator[None]:
-        """Suppress an error in the block if the call can be retried.
+        """Suppress an error raised in the block if the call can be retried.
 
-        Errors are not suppressed once the client has received a reply.
+        Once the client has received a reply, errors are not suppressed.
         """
         try:
             yield
@@ -217,7 +217,7 @@ class CallForwarder:
         await self._channels.close()
 
     def end_telemetry(self) -> None:
-        """End all Telemetry streams. Clients would otherwise keep them open indefinitely."""
+        """End all Telemetry streams. Otherwise, clients would keep them open indefinitely."""
         for (connection, stream_id), task in list(self._telemetry_tasks.items()):
             task.cancel()
             connection.end(stream_id)
@@ -247,7 +247,7 @@ class CallForwarder:
     async def _serve_call(
         self, asked: ClientCall, serve: Callable[..., Awaitable[None]], *given: bytes
     ) -> None:
-        """Serve a call. On error, end the call with the matching status."""
+        """Serve a call. On error, end the call with an appropriate status."""
         connection, stream_id = asked.connection, asked.stream_id
         try:
             await serve(asked, *given)
@@ -287,7 +287,7 @@ class CallForwarder:
                     return
 
     async def _serve_sync(self, asked: ClientCall, message: bytes) -> None:
-        """Answer a forwarded SyncLiteSubscription call through this node's broker."""
+        """Answer a forwarded SyncLiteSubscription call using this node's broker."""
         if self.local is None:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
         arrived_ms = verify_arrival_ms(self._key, asked.head.all(), self._clock())
@@ -351,7 +351,7 @@ class CallForwarder:
     async def _exchange_messages(
         self, attempt: ForwardAttempt, asked: ClientCall, said: ClientMessages, kept: ClientState
     ) -> None:
-        """Relay client messages to the leader, and replies to the client.
+        """Relay client messages to the leader, and the replies to the client.
 
         Return when the leader has ended the stream.
         """
@@ -406,7 +406,7 @@ class CallForwarder:
             hearing.cancel()
 
     async def _serve_telemetry(self, asked: ClientCall) -> None:
-        """Answer a forwarded Telemetry stream through this node's broker.
+        """Answer a forwarded Telemetry stream using this node's broker.
 
         If this node steps down, end the stream with UNAVAILABLE.
         """
@@ -427,7 +427,7 @@ class CallForwarder:
     # The leader.
 
     async def _run_while_leader(self, attempt: ForwardAttempt, call: Awaitable[Any]) -> Any:
-        """Return the result of a call. Raise `LeaderChanged` if a new epoch begins first."""
+        """Return the result of a call. Raise `LeaderChanged` if a new epoch begins before that."""
         calling = asyncio.ensure_future(call)
         moving = asyncio.ensure_future(self._node.wait_for_other_epoch(attempt.epoch))
         try:
@@ -447,7 +447,7 @@ class CallForwarder:
     ) -> AsyncGenerator[ForwardAttempt, None]:
         """Yield attempts to call the leader. Raise TimeoutError when the deadline is near.
 
-        If `stands` is true, the call outlives a leader change, so its arrival time is signed.
+        If `stands` is true, the call may outlive a leader change, so its arrival time is signed.
         """
         head = asked.head
         if head.has(FORWARDED):
@@ -514,7 +514,7 @@ async def _call_leader(attempt: ForwardAttempt, rpc_method: RpcMethod, message: 
 
 
 def _require_done(reply: bytes) -> None:
-    """Raise `Refused` with an unknown outcome if the reply is a refusal."""
+    """Raise `Refused`, reporting an unknown outcome, if the reply is a refusal."""
     status = service_pb2.EndTransactionResponse.FromString(reply).status
     if status.code != Code.OK:
         raise Refused(Status.UNAVAILABLE, f"{OUTCOME_UNKNOWN} It says: {status.message}")
@@ -557,12 +557,12 @@ async def _relay_replies(call: Any, asked: ClientCall, attempt: ForwardAttempt) 
 
 
 def _is_retryable(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a failed call may be retried. Calls that a leader refused may not."""
+    """Return whether a failed call may be retried. Refused calls may not be retried."""
     return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 def status_of(error: grpc.aio.AioRpcError) -> Status:
-    """Return the client status for an error from the leader."""
+    """Return the status to send for an error from the leader."""
     code = error.code().value[0]
     return Status(code) if code in Status.__members__.values() else Status.UNKNOWN
 

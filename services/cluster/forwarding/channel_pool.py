@@ -1,8 +1,8 @@
 """A pool of gRPC channels to other nodes.
 
-A connection supports up to `limits.CONNECTION_STREAMS_MAX` concurrent calls, and gRPC silently queues further
-calls. A send queued behind long polls and Telemetry streams could wait indefinitely. To avoid this, the pool
-opens another channel when all channels to a node have `CALLS_MAX` open calls.
+A connection supports up to `limits.CONNECTION_STREAMS_MAX` concurrent calls. gRPC silently queues any further
+calls. A send queued behind long polls and Telemetry streams could wait indefinitely. To prevent this, the
+pool opens another channel when every channel to a node has `CALLS_MAX` open calls.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ Key = tuple[str, str, Identity]
 
 @dataclass
 class PooledChannel:
-    """A channel in the pool, and its number of open calls."""
+    """A channel in the pool, and the number of calls open on it."""
 
     channel: grpc.aio.Channel
     calls: int = 0
 
 
 class ChannelPool:
-    """All channels to the last called node, and other channels with open calls.
+    """All channels to the node called last, and all other channels that have open calls.
 
-    The pool closes channels to former leaders and channels with outdated certificates. Otherwise, gRPC would
+    The pool closes channels that lead to former leaders or use outdated certificates. Otherwise, gRPC would
     keep trying to reconnect them.
     """
 
@@ -66,7 +66,7 @@ class ChannelPool:
 
     @contextmanager
     def acquire(self, address: str, certificate: str, own: Identity) -> Iterator[grpc.aio.Channel]:
-        """Yield a channel for a single call within the block."""
+        """Yield a channel to use for a single call within the block."""
         key = address, certificate, own
         if key != self._called:
             self._call_only(key)

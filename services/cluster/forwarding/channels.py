@@ -19,7 +19,7 @@ _CERTIFICATE_ERRORS: Final = ("CERTIFICATE_VERIFY_FAILED", "handshake failed")
 def channel_to(
     listen: str, certificate: str, own: Identity, options: Sequence[tuple[str, Any]]
 ) -> grpc.aio.Channel:
-    """Return a channel to a node's gRPC port. Without a certificate, the channel is plaintext."""
+    """Return a channel to a node's gRPC port. If no certificate is given, the channel is plaintext."""
     if not certificate:
         return grpc.aio.insecure_channel(listen, options=options)
     credentials = grpc.ssl_channel_credentials(certificate.encode(), own.key or None, own.chain or None)

@@ -1,32 +1,33 @@
 """The client state that each node stores and sends to a new leader.
 
-When a new leader is elected, a node opens one stream to it for each client Telemetry stream. The stream
-begins with the client settings (`ClientMessages`). The node then sends the client's lite topic subscriptions
-in SyncLiteSubscription calls (`ClientState`).
+When a new leader is elected, a node opens one stream to it per client Telemetry stream. The stream begins
+with the client settings (`ClientMessages`). The node then sends the client's lite topic subscriptions in
+SyncLiteSubscription calls (`ClientState`).
 
 Rules
-1. A node stores the state of clients that have an open Telemetry stream. When a client's last stream ends,
-   its state is dropped. Disconnected clients are therefore never reported to a leader.
+1. A node stores the state of each client that has an open Telemetry stream. When a client's last stream ends,
+   the client state is dropped. Disconnected clients are therefore never reported to a leader.
 2. The node resends the client's last settings. It does not resend responses to commands, because the leader
    that sent the commands has been replaced. A new command may have the same nonce.
-3. The node also declares the topics to which the client has sent messages, because the Python client does
-   not. Only declared producers receive transaction check-backs. The original settings follow the extended
-   ones, so the leader keeps the original ones.
+3. The node also declares the topics to which the client has sent messages, because the Python client does not
+   do so. Only declared producers receive transaction check-backs. The original settings are sent after the
+   extended ones, so the leader keeps the original ones.
 4. The node resends all accepted lite topic subscriptions except revoked ones. The requests use the action
    COMPLETE_ADD, which does not affect other clients. Start positions (`OffsetOption`) are not resent, because
    the log contains the group offsets.
-5. The node resends a subscription every `REPEAT_SECONDS` until the leader accepts it or the stream ends.
+5. The node resends a subscription every `REPEAT_SECONDS` seconds until the leader accepts it or the stream
+   ends.
 
-A node resends no other client state. The leader renews leases while a stream is open, even without heartbeats
-(`services.rpc.clients.clients`), so a stable leader causes no periodic traffic. Heartbeats add nothing to the
-settings, except those of Java clients before version 5.0.4, which are sent every 10 s. Pending receives are
-retried with the next leader (`services.cluster.forwarding.calls`).
+A node does not resend other client state. While a stream is open, the leader renews leases even without
+heartbeats (`services.rpc.clients.clients`), so a stable leader causes no periodic traffic. Heartbeats provide
+no information beyond the settings, except those from Java clients before version 5.0.4, which are sent every
+10 s. Pending receives are retried with the next leader (`services.cluster.forwarding.calls`).
 
-Cost: the node parses the first bytes of each SendMessage request. In memory, it stores each client's
-settings, lite topics, and up to `TOPICS_MAX` topic names. The lite topics of all clients are limited to
+Cost: the node parses the first bytes of each SendMessage request. It stores each client's settings, lite
+topics, and up to `TOPICS_MAX` topic names in memory. The lite topics of all clients together are limited to
 `KEPT_BYTES_MAX` per node. Weak spot: a client without a Telemetry stream is unknown to the next leader until
-its next call. Lite topics beyond the limit reach the next leader only when the client resends them, which may
-take 30 s.
+its next call. Lite topics beyond the limit are unknown to the next leader until the client resends them,
+which may take 30 s.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ _FIRST_FIELD: Final = 0x0A
 
 
 class ClientState:
-    """The state that a node stores for a client with an open Telemetry stream."""
+    """The state that a node stores for a client that has an open Telemetry stream."""
 
     __slots__ = ("lite", "lock", "streams", "topics")
 
@@ -83,13 +84,13 @@ class ConnectedClients:
         self._lite_bytes = 0
 
     def add_stream(self, client_id: str) -> ClientState:
-        """Count a new client stream. Create the client state if this is the client's first stream."""
+        """Record a new client stream. Create the client state if this is the client's first stream."""
         kept = self._kept.setdefault(client_id, ClientState())
         kept.streams += 1
         return kept
 
     def remove_stream(self, client_id: str) -> None:
-        """Count the end of a stream. Drop the client state if this was the client's last stream."""
+        """Record the end of a stream. Drop the client state if this was the client's last stream."""
         kept = self._kept[client_id]
         kept.streams -= 1
         if not kept.streams:
@@ -97,7 +98,7 @@ class ConnectedClients:
             self._lite_bytes -= sum(map(size_of, kept.lite.values()))
 
     def find(self, client_id: str) -> ClientState | None:
-        """Return a client's state, or None if the client has no stream at this node."""
+        """Return a client's state, or None if the client has no stream on this node."""
         return self._kept.get(client_id)
 
     def record_topic(self, client_id: str, message: bytes) -> None:
@@ -165,7 +166,7 @@ class ClientMessages:
         await self._pending.put(None)
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """Yield the messages for a leader. After a leader change, the client settings come first."""
+        """Yield the messages for a leader. After a leader change, the client settings are sent first."""
         if self._was_told:
             while not self._pending.empty():
                 self._pending.get_nowait()
@@ -195,7 +196,7 @@ def settings_to_repeat(settings: bytes | None, topics: dict[bytes, None]) -> lis
 
 
 def complete_subscription(key: tuple[str, bytes, bytes], lite_topics: dict[str, None]) -> bytes:
-    """Return the request that replaces a client's lite subscriptions to a group and topic."""
+    """Return a request that replaces all of a client's lite subscriptions for a group and topic."""
     _, group, topic = key
     return SyncLiteSubscriptionRequest(
         action=LiteSubscriptionAction.COMPLETE_ADD,

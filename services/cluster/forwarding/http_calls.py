@@ -1,4 +1,4 @@
-"""The HTTP interface of a node. It serves the node's status and copy, and forwards all other requests.
+"""The HTTP interface of a node. It serves the node's status and copy itself, and forwards all other requests.
 
     /livez /readyz /metrics      answered by this node (by its broker while the node leads)
     GET /api/cluster             answered by this node
@@ -14,19 +14,19 @@
 
 The leader executes `move`, `forget` and `set-version` requests. Other nodes forward them to the leader.
 
-GET and HEAD requests are retried with the next leader if the leader fails or is replaced before it responds.
+GET and HEAD requests are retried with the next leader if the leader fails or is replaced before responding.
 If the caller disconnects, the forwarded request is cancelled.
 
 Each forwarded request occupies one of HTTP_FORWARDED_MAX threads until the leader responds. If all threads
-are busy, further requests are refused. A follower can thus forward only a few HTTP long polls at a time, but
-many gRPC long polls (`calls.py`).
+are busy, further requests are refused. A follower can therefore forward only a few HTTP long polls at a time,
+but many gRPC long polls (`calls.py`).
 
-Requests that the node answers itself pass the same gate as broker requests (`services.ops.gate`). The gate
-uses the users and tokens in the node's copy, which may briefly lag behind the leader. Requests between nodes
-bypass the gate and are authenticated with a secret from the shared log. For forwarded requests, the gate
-checks the host and the origin, but not the token. Paths are forwarded byte for byte, because decoding a path
-could change its meaning. A forwarded request contains the caller's token, so the leader authorizes it like a
-direct request.
+Requests that the node answers itself pass through the same gate as broker requests (`services.ops.gate`). The
+gate uses the users and tokens in the node's copy, which may briefly be behind the leader's. Requests between
+nodes bypass the gate and are authenticated with a secret from the shared log. For forwarded requests, the
+gate checks the host and the origin, but not the token. Paths are forwarded byte for byte, because decoding a
+path could change its meaning. A forwarded request contains the caller's token, so the leader authorizes it
+like a direct request.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ _LOCAL_PATHS: Final = ("/livez", "/readyz", "/metrics")
 
 
 class ForwardedRequest(NamedTuple):
-    """An HTTP request to forward to the leader."""
+    """An HTTP request to be forwarded to the leader."""
 
     method: str
     target: str
@@ -189,7 +189,7 @@ class ClusterHttp:
         )
 
     def _is_own_probe(self, path: str) -> bool:
-        """Return whether the node, not its broker, answers the probe at `path`."""
+        """Return whether the node, rather than its broker, answers the probe at `path`."""
         is_waiting = path == "/readyz" and bool(self.metrics.unanswered)
         return path in _LOCAL_PATHS and (self.leading is None or is_waiting)
 
@@ -211,7 +211,7 @@ class ClusterHttp:
     # Operator commands.
 
     async def _handle_command(self, request: Request) -> Response:
-        """Execute an operator command on the leader, or forward it to the leader."""
+        """Execute an operator command if this node is the leader. Otherwise, forward it."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         if self._node.role is not Role.LEADING and FORWARDED not in request.headers:
@@ -228,7 +228,7 @@ class ClusterHttp:
     # Copies for other nodes.
 
     async def _send_copy(self, request: Request, send: Send) -> None:
-        """Send this node's newest checkpoint to a caller with the secret of this node's copy."""
+        """Send this node's newest checkpoint to a caller that provides the secret for the copy."""
         given = request.headers.get(SECRET, "")
         if not hmac.compare_digest(given.encode(), self._node.own_copy.secret.encode()):
             response: Response = await refuse(
@@ -271,7 +271,7 @@ class ClusterHttp:
         return StreamingResponse(sent(), media_type="application/octet-stream")
 
     async def _record_position(self, request: Request) -> Response:
-        """Record a follower's report if the request contains the secret of the epoch."""
+        """Record a follower's report if the request contains the secret for the epoch."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         try:
@@ -351,8 +351,9 @@ class ClusterHttp:
     ) -> Response:
         """Return a leader's response. Raise OSError if another node becomes the leader first.
 
-        A paused leader process keeps its connections open, so a new leader must be detected in the log. A
-        former leader has LAST_WORD_SECONDS to respond, for example to the command that moved the leadership.
+        A paused leader process keeps its connections open, so a new leader must be detected by reading the
+        log. A former leader has FORMER_LEADER_SECONDS seconds to respond, for example to the command that
+        moved the leadership.
         """
         answering = asyncio.ensure_future(calling)
         moving = asyncio.ensure_future(self._node.wait_for_other_epoch(epoch))
@@ -391,7 +392,7 @@ class Chunks:
         return await asyncio.shield(self._step)
 
     async def aclose(self) -> None:
-        """Close the generator after the current step."""
+        """Close the generator when the current step ends."""
         if self._step is not None:
             await asyncio.wait({self._step})
         await asyncio.to_thread(self._stream.close)
@@ -407,7 +408,7 @@ async def handle_move(node: ClusterNode, request: Request) -> dict[str, Any]:
 
 
 async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Remove a node from the cluster, and return its name."""
+    """Remove a node from the cluster, and return the node's name."""
     name = await node_name_in(request)
     if not name:
         raise InvalidCommand('WriteLogLine which: {"node": NAME}.')
@@ -416,7 +417,7 @@ async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
 
 
 async def handle_set_version(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Finalize a cluster version, and return it."""
+    """Finalize and return a cluster version."""
     wanted = await read_only_field(request, "version", None)
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
         raise InvalidCommand('The body is {"version": N}, a whole number from 1 on, and no more.')
@@ -459,14 +460,14 @@ def connection_failure_text(leader: Member, error: OSError) -> str:
 
 
 def shut_down(connection: http.client.HTTPConnection) -> None:
-    """Shut down a connection to unblock the thread that waits for its response."""
+    """Shut down a connection in order to unblock the thread waiting for its response."""
     if connection.sock is not None:
         with suppress(OSError):
             connection.sock.shutdown(SHUT_RDWR)
 
 
 def request_to_forward(request: Request, body: bytes) -> ForwardedRequest:
-    """Return the request to forward. The path stays as the caller encoded it."""
+    """Return the request to forward. The path remains as encoded by the caller."""
     scope = request.scope
     target = scope.get("raw_path") or quote(scope["path"]).encode()
     if query := scope["query_string"]:

@@ -4,11 +4,12 @@
     `LeaderStream`            --> reports the leader's status
 
 A leader that steps down ends the stream with UNAVAILABLE, and the client stream is reconnected to the next
-leader. With the status INTERNAL, the node would instead end the client stream and drop the client state.
-gRPC's asyncio API may report its own status before or after the leader's status
-(github.com/grpc/grpc/issues/36066). `LeaderStream` therefore checks every reported status.
+leader. If the status were INTERNAL, the node would end the client stream and drop the client state. gRPC's
+asyncio API may report its own status before or after the leader's status (github.com/grpc/grpc/issues/36066).
+`LeaderStream` therefore checks every reported status.
 
-Weak spot: gRPC's own status is recognized by its text. If no other status is reported, the call is retried.
+Weak spot: gRPC's own status is recognized only by its text. If no other status is reported, the call is
+retried.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class CallStatus(NamedTuple):
 
 
 class LeaderStream:
-    """A bidirectional stream to the leader that exchanges messages as bytes."""
+    """A bidirectional stream to the leader. Messages are exchanged as bytes."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -83,12 +84,12 @@ class LeaderStream:
 
 
 def is_write_failure(word: CallStatus) -> bool:
-    """Return whether gRPC itself reported this status for a failed write."""
+    """Return whether gRPC itself reported this status because a write failed."""
     return word == (grpc.StatusCode.INTERNAL, _WRITE_FAILED)
 
 
 def result_without_waiting(asked: Any) -> Any:
-    """Return the result of a coroutine that never waits, such as `code()` of a completed call."""
+    """Return the result of a coroutine that never waits, such as `code()` on a completed call."""
     try:
         asked.send(None)
     except StopIteration as returned:

@@ -1,18 +1,18 @@
 """Signatures for the origin and the arrival time of forwarded calls.
 
 A client signs the date of a call, and the signature is valid for a few minutes (`services.auth.signature`). A
-Telemetry stream may stay open for days, and the node reopens it at each new leader with the client's original
+Telemetry stream may stay open for days. The node reopens it with each new leader, using the client's original
 signature. The node therefore adds a statement that the client is still connected. The statement contains the
-arrival time of the call and the current time, and is signed with the cluster key. The leader checks the
-client's date against the arrival time, and rejects statements older than `WINDOW_MS`.
+call's arrival time and the current time, and is signed with the cluster key. The leader checks the client's
+date against the arrival time, and rejects statements older than `WINDOW_MS`.
 
 The leader still verifies the client's signature, so invalid secrets are rejected. An eavesdropper can replay
 the header within `WINDOW_MS`, so use TLS on untrusted networks (`services.cluster.peers`).
 
-With each call, a node also sends the client's address and connection in the header field ORIGIN. The leader
+With each call, a node also sends the client's address and connection in the ORIGIN header field. The leader
 uses this field to count clients (`services.rpc.clients.client_room`). ORIGIN is signed with the cluster key
-or, without --auth-key, with the cluster id from the shared log. Without a valid signature, the leader
-attributes the call to the connection from the forwarding node.
+or, if --auth-key is not used, with the cluster id from the shared log. If there is no valid signature, the
+leader attributes the call to the connection of the forwarding node.
 """
 
 from __future__ import annotations

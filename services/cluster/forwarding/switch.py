@@ -1,4 +1,4 @@
-"""Dispatches calls to the node's own broker on the leader, and forwards them on other nodes.
+"""Dispatches calls to the node's own broker on the leader, and forwards calls on other nodes.
 
 Each call is dispatched individually, so connections stay open when the leader changes. Telemetry and
 SyncLiteSubscription calls always go to `CallForwarder`, which stores the client state for the next leader.
@@ -27,7 +27,7 @@ class ServiceSwitch:
         self._service: Service = forwarding
 
     def serve(self, serving: Serving) -> None:
-        """Start answering calls through this node's broker."""
+        """Start answering calls using this node's broker."""
         self._service = serving
         self._forwarding.serve_locally(serving)
 
@@ -60,7 +60,7 @@ class ServiceSwitch:
             service.call_started(connection, call._replace(method=method))
 
     def _has_looked_up(self, service: Service, call: CallReceived | CallStarted) -> bool:
-        """Return whether `service` has looked up the method of the call."""
+        """Return whether `service` has looked up the method for a call."""
         return isinstance(call.method.target, RpcMethod) == (service is self._forwarding)
 
     def _look_up_method(

@@ -1,23 +1,23 @@
-"""Follower reports, from which the leader computes each follower's lag and fitness to lead.
+"""Follower reports. The leader uses them to compute each follower's lag and fitness to lead.
 
-Every TELL_SECONDS seconds, each follower sends a report to the leader's HTTP interface. The report contains
+Every REPORT_SECONDS seconds, each follower sends a report to the leader's HTTP interface. The report contains
 the follower's name, the end of its applied log, and its fitness to lead. Reports are not written to the
-shared log, because each one would require an engine commit. A secret derived from the newest EPOCH record
-authenticates the report, so a former leader rejects it.
+shared log, because each report would require an engine commit. Reports are authenticated with a secret
+derived from the newest EPOCH record, so a former leader rejects them.
 
 The lag in bytes is the leader's accepted end minus the end in the follower's last report. The lag in ms is
-the time since the leader's accepted end first exceeded the reported end. It grows while a follower is
+the time since the leader's accepted end first exceeded the reported end. This lag grows while a follower is
 unavailable.
 
 Rules
-1. For a node that has sent no report, the lag in bytes is based on the end of its announced copy, and the lag
-   in ms is the time since the leader was elected.
+1. If a node has not sent a report, the lag in bytes is based on the end of its announced copy, and the lag in
+   ms is the time since the leader was elected.
 2. Removed nodes (`tidewheel cluster forget`) have no lag.
-3. A node whose last report is older than FRESH_MS may be down, so the leader does not choose it as a
+3. If a node's last report is older than FRESH_MS, the node may be down, so the leader does not choose it as a
    successor (`health`).
 
-Cost: one request per follower every TELL_SECONDS seconds, and up to MARKS_MAX log ends in memory. Weak spot:
-between two reports, an up-to-date follower can appear to lag by up to TELL_SECONDS seconds.
+Cost: one request per follower every REPORT_SECONDS seconds, and up to ENDS_MAX log ends in memory. Weak spot:
+between two reports, an up-to-date follower can appear to lag by up to REPORT_SECONDS seconds.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def secret_of(fold: Fold) -> str:
 
 
 class _FollowerReport(NamedTuple):
-    """A follower's last report: its log end, the arrival time, and the last time without a lag.
+    """A follower's last report: its log end, arrival time, and last time without a lag.
 
     `unfit` is why the follower is unfit to lead, "" if it is fit, or None if not reported.
     """
@@ -108,7 +108,7 @@ class Followers:
         self._reports[node] = _FollowerReport(end, now_ms, had_all_ms, unfit)
 
     def fittest_follower(self) -> str:
-        """Return the fit follower with the highest recently reported log end, or ""."""
+        """Return the fit follower with the highest recently reported log end, or "" if none."""
         since_ms = self._clock() - FRESH_MS
         fit = {
             node: one for node, one in self._reports.items() if one.unfit == "" and one.heard_ms >= since_ms

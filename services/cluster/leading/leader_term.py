@@ -51,15 +51,15 @@ log = structlog.get_logger()
 
 
 class LeaderService(Protocol):
-    """A broker that serves clients from a leader's core."""
+    """A broker that serves clients using a leader's core."""
 
     @property
     def broken(self) -> asyncio.Future[None]:
-        """A future that fails if the core raises an unexpected error."""
+        """A future that fails if an unexpected error occurs in the core."""
 
     @property
     def answers(self) -> Answers:
-        """The answers to clients that wait until their records are durable."""
+        """The answers that are sent once the clients' records are durable."""
 
     def fail(self, error: OSError) -> None:
         """Release the core after a rejected append."""
@@ -82,7 +82,7 @@ class LeaderCallbacks(NamedTuple):
 
 
 class LeaderTerm:
-    """The leadership of a node during one epoch. Uses the open replica of `actions`."""
+    """The leadership of a node during one epoch. It uses the open replica of `actions`."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class LeaderTerm:
 
     @property
     def fold(self) -> Fold:
-        """The fold of this node, including its own appended records."""
+        """The `Fold` of this node, including its own appended records."""
         return self._replica.fold
 
     async def begin(self) -> LeadershipGained:
@@ -130,7 +130,7 @@ class LeaderTerm:
         return Tick(self._sink.proven_ms, self._changed_facts())
 
     def _changed_facts(self) -> dict[str, Any]:
-        """Return the leader's certificate as a fact, or {} if it is already announced."""
+        """Return the leader's certificate as a fact, or {} if it has already been announced."""
         certificate = self._actions.identity.certificate
         return {} if self.fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 
@@ -179,7 +179,7 @@ class LeaderTerm:
         return identity
 
     async def _check_damage(self) -> None:
-        """Withhold all answers if no other node has the records after a damaged one (`log_damage`)."""
+        """Withhold all answers if no other node has the records following a damaged one (`log_damage`)."""
         assert self._served is not None, "the term has begun before its first health check"
         damage, holdings, core = self.log_damage, self.fold.holdings, self._replica.core
         with suppress(EngineUnavailable, EngineRefused):
@@ -203,7 +203,7 @@ class LeaderTerm:
             answers.release(core.durable_offset)
 
     def compare_clock(self) -> None:
-        """Compare this node's clock with the engine's timestamp of the newest record."""
+        """Compare this node's clock with the timestamp that the engine gave the newest record."""
         began_ms = self._sink.proven_ms
         with suppress(
             EngineUnavailable, LogDamaged
@@ -215,7 +215,7 @@ class LeaderTerm:
     async def end(self) -> LeadershipEnded:
         """Stop serving clients.
 
-        If the core has failed with an unexpected error, raise it again. Raise OSError if the disk fails.
+        If the core has failed with an unexpected error, reraise the error. Raise OSError if the disk fails.
         """
         self._is_over = True
         try:
@@ -226,7 +226,7 @@ class LeaderTerm:
         return LeadershipEnded()
 
     async def hand_over(self, to: str) -> None:
-        """Announce in the shared log that this node steps down, so that a successor takes over at once.
+        """Announce in the shared log that this node is stepping down, so a successor takes over at once.
 
         Do nothing if an unconfirmed append has already ended the leadership. A disk failure does not end it.
         """
@@ -241,11 +241,11 @@ class LeaderTerm:
         return self._followers.view(self.fold.holdings.all(), self._actions.me.node)
 
     def is_followed_by(self, secret: str) -> bool:
-        """Return whether `secret` is that of a follower of this node."""
+        """Return whether `secret` belongs to a follower of this node."""
         return hmac.compare_digest(secret.encode(), followers.secret_of(self.fold).encode())
 
     def record_position(self, node: str, end: int, unfit: str | None) -> None:
-        """Record a follower's report. Ignore nodes without a holding in the shared log."""
+        """Record a follower's report. Ignore nodes that have no `Holding` in the shared log."""
         self._followers.record_end(self.fold.end)
         if self.fold.holdings.of(node) is not None:
             self._followers.record_report(node, end, unfit)

@@ -2,7 +2,7 @@
 
 A node that cannot read a record reports it in the shared log (`holdings`). The node then repeatedly requests
 a copy that extends past the record (`services.cluster.copies.copying`). The leader rereads the record and the
-preceding one, and compares both with the records it has applied (`sharedlog.faults`).
+one before it, and compares both with the records that it has applied (`sharedlog.faults`).
 
     state    condition                                           action of the leader
     WHOLE    all reported records are valid on the leader        acknowledges writes: the other disk is bad
@@ -10,14 +10,14 @@ preceding one, and compares both with the records it has applied (`sharedlog.fau
     COPIED   one is damaged; another node has later records      acknowledges writes, reports the record
 
 Rules
-1. The leader checks each report once. It withholds answers only if its own check confirms the damage, so a
-   node with a bad disk cannot stop the cluster.
-2. In the state HELD, new records exist only on the leader and in the engine, after a record that no other
-   node can read. If the leader failed, these records would be lost. The leader therefore sends no
+1. The leader checks each report once. The leader withholds answers only if its own check confirms the damage,
+   so a node with a faulty disk cannot stop the cluster.
+2. In the state HELD, new records follow a record that no other node can read, so they exist only on the
+   leader and in the engine. If the leader failed, these records would be lost. The leader therefore sends no
    acknowledgements.
-3. A node has the records after a damaged one if it has announced a checkpoint past it, or if it reports a log
-   end that is not below the leader's log end at the time the fault was found.
-4. A node that has fetched another node's copy announces its holding without the report.
+3. A node has the records after a damaged one if it has announced a checkpoint past it, or if the log end that
+   it reports is not below the leader's log end when the fault was found.
+4. After fetching another node's copy, a node announces its `Holding` without the report.
 
 Cost: one engine read per reported record. Weak spot: if no other node can fetch a copy, the leader withholds
 answers until an operator removes the reporting node (`tidewheel cluster forget`).
@@ -69,12 +69,12 @@ class LogDamage:
         self._checked: dict[UnreadableReport, None] = {}
 
     def unchecked_reports(self, unreadable: Mapping[str, Unreadable]) -> list[UnreadableReport]:
-        """Return the reports of other nodes that the leader has not checked yet."""
+        """Return the reports from other nodes that the leader has not yet checked."""
         reports = (UnreadableReport(node, where) for node, where in unreadable.items() if node != self._me)
         return [one for one in reports if one not in self._checked]
 
     def record_check(self, report: UnreadableReport, fault: str, end: int) -> None:
-        """Record the fault found by a check, or "" if none, and the leader's log end."""
+        """Record the fault found by a check ("" if there was none) and the leader's log end."""
         self._checked[report] = None
         while len(self._checked) > REPORTS_MAX:
             del self._checked[next(iter(self._checked))]
@@ -88,7 +88,7 @@ class LogDamage:
         held: Mapping[str, Holding],
         ends: Mapping[str, int],
     ) -> LogState:
-        """Update and return the state from the reports, the holdings and the reported log ends."""
+        """Update the state from the reports, holdings, and reported log ends, and return it."""
         waits = {where.record for node, where in unreadable.items() if node != self._me}
         self.faults = {record: fault for record, fault in self.faults.items() if record in waits}
         self._ends = {record: end for record, end in self._ends.items() if record in waits}
@@ -105,11 +105,11 @@ class LogDamage:
         return self.state
 
     def needs_checkpoint(self, own: Holding | None) -> bool:
-        """Return whether this node has not announced a checkpoint past the last damaged record."""
+        """Return whether this node has yet to announce a checkpoint past the last damaged record."""
         return own is None or own.end is None or own.next_record <= max(self.faults, default=-1)
 
     def sentences(self) -> list[str]:
-        """Return one sentence per fault for the output of `cluster status`."""
+        """Return one sentence for each fault, for the output of `cluster status`."""
         return [
             f"the shared log is damaged: {fault} {_CONSEQUENCES[self.state]}"
             for fault in self.faults.values()

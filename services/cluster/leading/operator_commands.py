@@ -1,7 +1,8 @@
 """Operator commands that transfer the leadership, remove a node, or finalize a version.
 
-The leader writes each command to the shared log in a BEAT record (`Lead.beat`, or `Lead.hand_over` for a
-transfer). It responds when the shared log has accepted the record. A rejected command has no effect.
+The leader writes each command to the shared log in a BEAT record (`LeaderTerm.beat`, or
+`LeaderTerm.hand_over` for a transfer). The leader responds once the shared log has accepted the record. A
+rejected command has no effect.
 
 For a transfer, the BEAT record names the successor, which immediately becomes a candidate. For a removal, it
 names the node to remove (`sharedlog.holdings`). For a finalization, it contains the version, which all nodes
@@ -30,7 +31,7 @@ log = structlog.get_logger()
 
 
 async def transfer_leadership(node: ClusterNode, to: str = "") -> Member:
-    """Transfer the leadership to the node `to`, or to any other node. Return the new leader.
+    """Transfer the leadership to the node `to`, or to any other node if empty. Return the new leader.
 
     Raise `CommandRefused` if this node is not the leader, or if no other node takes over.
     """
@@ -59,7 +60,8 @@ async def transfer_leadership(node: ClusterNode, to: str = "") -> Member:
 async def forget_node(node: ClusterNode, gone: str) -> None:
     """Remove a permanently stopped node from the cluster.
 
-    Raise `CommandRefused` if this node is not the leader, or if the shared log contains no holding of `gone`.
+    Raise `CommandRefused` if this node is not the leader, or if the shared log contains no `Holding` for
+    `gone`.
     """
     fold = _require_leader(node)
     if gone == node.me.node:
@@ -72,10 +74,10 @@ async def forget_node(node: ClusterNode, gone: str) -> None:
 
 
 async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
-    """Finalize a version and return it.
+    """Finalize and return a version.
 
     By default, finalize the highest version that all nodes support. Raise `CommandRefused` if this node is
-    not the leader, or if any node does not support the version.
+    not the leader, or if some node does not support the version.
     """
     fold = _require_leader(node)
     supports = {name: one.supports for name, one in fold.holdings.all().items()}
@@ -98,7 +100,7 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
 
 
 def node_names(node: ClusterNode) -> set[str]:
-    """Return the names of all nodes in the shared log except removed ones."""
+    """Return the names of all nodes in the shared log, excluding removed ones."""
     replica = node.actions.replica
     held = set() if replica is None else replica.fold.holdings.all().keys()
     return node.election.leadership.names | held
@@ -114,7 +116,7 @@ def _require_leader(node: ClusterNode) -> Fold:
 async def _append_facts(node: ClusterNode, facts: dict[str, Any]) -> None:
     """Write a BEAT record with `facts` to the shared log.
 
-    Raise `CommandRefused` if the write is not confirmed within MOVE_SECONDS.
+    Raise `CommandRefused` if the write is not confirmed within MOVE_SECONDS seconds.
     """
     written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:

@@ -1,14 +1,14 @@
-"""Checks the engine settings on the leader, at takeover and then periodically.
+"""Checks the engine settings on the leader at takeover and periodically thereafter.
 
 The check runs every CHECK_SECONDS, or every TROUBLED_SECONDS if a setting is unsafe. It also runs on any node
 that is waiting for the engine (`services.cluster.watching.unanswered`). If a setting is unsafe, new messages
 are refused with `EngineTrouble`. All other calls are still served. If the engine does not respond, the check
 has no effect, because appends fail anyway.
 
-An unsafe setting loses no records immediately, but the next power failure might. The leader therefore keeps
+No records are lost immediately, but the next power failure might lose some. The leader therefore keeps
 serving clients but refuses new messages until the setting is corrected.
 
-Weak spot: messages are still acknowledged between an unsafe change and the next check.
+Weak spot: after an unsafe change, messages are still acknowledged until the next check.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class EngineCheck:
 
     @asynccontextmanager
     async def watching(self, stop: Stop, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Check the engine periodically within the block. This node must be the leader.
+        """Check the engine periodically inside the `with` block. This node must be the leader.
 
         Unexpected errors are passed to `broken`.
         """

@@ -4,7 +4,7 @@ In each step, a worker thread checks row counts and record CRCs in part of the l
 fault is logged once. `/readyz`, `cluster status` and a metric report it until a later pass completes. If the
 engine does not respond, the failure is logged, and the next step resumes at the same record.
 
-Weak spot: detecting a fault may take one full pass. The scrub does not repair faults.
+Weak spot: detecting a fault may require a full pass. The scrub does not repair faults.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = structlog.get_logger()
 
 
 class LogScrubber:
-    """Scrubs a shared log. `begin` returns the state of a new scrub at each takeover."""
+    """Scrubs a shared log. At each takeover, `begin` returns the state of a new scrub."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class LogScrubber:
 
     @property
     def faults(self) -> list[str]:
-        """The shared log faults found by this node as leader."""
+        """The shared log faults that this node found as leader."""
         return [] if self._scrub is None else self._scrub.faults
 
     def sentences(self) -> list[str]:
@@ -51,7 +51,7 @@ class LogScrubber:
         return [f"the shared log is damaged: {one} {DOCTOR}" for one in self.faults]
 
     def view(self) -> dict[str, Any] | None:
-        """Return the faults and the age of each pass as a JSON value, or None on a follower."""
+        """Return the faults and each pass's age as a JSON value, or None on a follower."""
         return None if self._scrub is None else {"faults": self.faults} | self._scrub.ages()
 
     @asynccontextmanager

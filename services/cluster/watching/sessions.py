@@ -1,14 +1,15 @@
 """Checks periodically that the engine accepts new sessions from this node.
 
-If the engine accepts the session, the next check follows after TRY_SECONDS. If not, the refusal is logged,
-and `/readyz`, `cluster status` and a metric report it. The next check then follows after AGAIN_SECONDS.
+If the engine accepts the session, the next check takes place after TRY_SECONDS. If not, the refusal is
+logged, and `/readyz`, `cluster status` and a metric report it. The next check then takes place after
+AGAIN_SECONDS.
 
-The engine verifies a password only when a session is opened. Nodes with an outdated password run until the
-engine restarts or the network fails, and then all fail at once. A changed rule in pg_hba.conf, a role without
-LOGIN, or a connection limit has the same effect.
+The engine verifies a password only when a session is opened. Nodes with an outdated password keep running
+until the engine restarts or the network fails, and then all fail at once. A changed rule in pg_hba.conf, a
+role without LOGIN, or a connection limit has the same effect.
 
-Cost: one short-lived engine session per node every TRY_SECONDS. Opening it occupies a worker thread for at
-most about 15 s. Weak spot: refusals between two checks are not detected.
+Cost: one short-lived engine session per node every TRY_SECONDS. Opening a session occupies a worker thread
+for at most about 15 s. Weak spot: refusals between two checks are not detected.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class SessionTrials:
         """Why the engine refused the last session, or "" if accepted."""
 
     def sentences(self) -> list[str]:
-        """Return the `/readyz` message about a refused session, if any."""
+        """Return the `/readyz` message for a refused session, if any."""
         if not self.refused:
             return []
         return [

@@ -1,12 +1,12 @@
 """Diagnoses an unresponsive shared log by checking the engine settings while a call is waiting.
 
 When a call has waited for ANSWER_MS, the node calls the engine's `check_settings` method every AGAIN_SECONDS
-seconds. If the waiting call fails, the report persists until a call of the same kind is answered or a new
+seconds. If the waiting call fails, the report persists until a call to the same method is answered or a new
 record is read.
 
-If a PostgreSQL standby is missing, the appends of leaders and candidates wait for it. A waiting candidate
-does not run the leader's check (`engine_check`). `check_settings` does not wait, so it can identify the
-missing standby. The diagnosis does not affect the waiting call.
+If a PostgreSQL standby is missing, leaders' and candidates' appends wait for it. A waiting candidate does not
+run the leader's check (`engine_check`). `check_settings` does not wait, so it can identify the missing
+standby. The diagnosis does not affect the waiting call.
 
 Weak spot: a call that fails immediately is not diagnosed. It is logged and retried.
 """
@@ -58,7 +58,7 @@ class TimedEngine:
         return not self._failed
 
     def waiting_ms(self) -> int:
-        """Return how long the oldest pending call has waited in milliseconds, or 0."""
+        """Return the wait of the oldest pending call in milliseconds, or 0 if none."""
         with self._lock:
             return self._clock() - min(self._began_ms.values()) if self._began_ms else 0
 
@@ -126,7 +126,7 @@ class EngineDiagnosis:
 
     @property
     def seconds(self) -> float:
-        """How long the oldest pending call has waited in seconds, or 0 if less than ANSWER_MS."""
+        """Wait of the oldest pending call in seconds, or 0 if it is shorter than ANSWER_MS."""
         waiting_ms = self._waiting_ms()
         return waiting_ms / 1000 if waiting_ms >= ANSWER_MS else 0.0
 

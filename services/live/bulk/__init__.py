@@ -1,1 +1,1 @@
-"""Tasks, which apply a verb to many items at a bounded pace."""
+"""Tasks, which apply an operation to many items at a limited rate."""

@@ -3,11 +3,11 @@
     count -> page -> matching dead letters -> batch -> flush -> pause for the rate -> ... -> done
 
 A message that is dead-lettered again after a redrive has an offset of at least `end_offset`, so a task
-processes no message twice. With a rate limit, a batch contains the dead letters for a tenth of a second,
-which avoids bursts at the consumers. A dead letter that another call has already redriven or purged counts as
+processes no message twice. With a rate limit, a batch contains a tenth of a second's dead letters, which
+avoids bursts at the consumers. A dead letter that another call has already redriven or purged is counted as
 error TW-152.
 
-Cost: a task reads each dead letter of the group twice, and keeps one page in memory.
+Cost: a task reads each of the group's dead letters twice and keeps one page in memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ VERDICTS = {DeadLetterVerb.REDRIVE: "REDRIVEN", DeadLetterVerb.PURGE: "PURGED"}
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterTaskRequest:
-    """An order to purge dead letters, or to redrive them to the topic `target`.
+    """A request to purge dead letters, or to redrive them to the topic `target`.
 
     If `target` is empty, each dead letter returns to its original topic and is delivered only to its group.
     `per_second` is the maximum rate, or 0 for no limit.
@@ -63,7 +63,7 @@ class DeadLetterTasks(Tasks[DeadLetterTaskRequest]):
     what, command = "dead letters", "dlq"
 
     def check(self, order: DeadLetterTaskRequest) -> None:
-        """Reject an unknown group or topic, so that a misspelled name creates neither."""
+        """Reject an unknown group or topic, so that a misspelled name does not create one."""
         dead_letters.check_group(self._live, order.group)
         if order.target:
             self._live.core.topics.get(order.target)
@@ -106,8 +106,8 @@ class DeadLetterTasks(Tasks[DeadLetterTaskRequest]):
     async def _verb(self, task: DeadLetterTask, dead_letter: DeadLetter, back: set[str] | None) -> str:
         """Perform the operation on a dead letter, and return the verdict or the error code.
 
-        `back` contains the original topics to which dead letters may return, or None if the order is a purge
-        or has a target.
+        `back` contains the original topics to which dead letters may return, or None if the request is a
+        purge or specifies a target.
         """
         order = task.order
         try:

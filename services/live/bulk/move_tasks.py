@@ -3,9 +3,9 @@
     count -> queue -> page -> matching messages -> batch, in order -> flush -> pause for the rate -> ...
 
 A task moves the unfinished messages that were stored before the task was started. The messages in a batch are
-moved in order of offset (`services.broker.topic_moves`). The verdict on a message is MOVED, LEASED (a
-consumer holds the message or another message of its message group), FINISHED, UNREADABLE, or an error code. A
-preview computes the same verdicts without moving a message.
+moved in offset order (`services.broker.topic_moves`). The verdict on a message is MOVED, LEASED (a consumer
+holds the message or another message of its message group), FINISHED, UNREADABLE, or an error code. A preview
+computes the same verdicts without moving a message.
 
 Cost: each unfinished message is read twice, and its record is copied.
 """
@@ -58,7 +58,7 @@ EVERY_MESSAGE = MessageFilter()
 
 @dataclass(slots=True, frozen=True)
 class MoveTaskRequest:
-    """An order to move messages from `source` to `target`.
+    """A request to move messages from `source` to `target`.
 
     `per_second` is the maximum rate, or 0 for no limit.
     """
@@ -86,7 +86,7 @@ class MoveTasks(Tasks[MoveTaskRequest]):
         self._live.core.topic_moves.check(order.source, order.target, is_filtered=is_filtered)
 
     async def preview(self, order: MoveTaskRequest) -> Preview:
-        """Return the current verdicts on the messages that match the filter of an order."""
+        """Return the current verdicts on the messages that match a request's filter."""
         preview, staying = Preview(), set[int]()
         async for page in self._pages(order, self._live.core.end_offset):
             for one in page:
@@ -124,7 +124,7 @@ class MoveTasks(Tasks[MoveTaskRequest]):
     async def _pages(self, order: MoveTaskRequest, end_offset: int) -> AsyncIterator[list[MovableMessage]]:
         """Yield pages of matching messages in order of queue and offset.
 
-        Each page is read in its own event loop iteration.
+        Each page is read in a separate event loop iteration.
         """
         read, count = self._live.core.topic_moves.read_page, limits.DEAD_LETTERS_EXAMINED_AT_ONCE
         for queue_id in range(self._live.core.topics.get(order.source).queue_count):

@@ -1,4 +1,4 @@
-"""Runs background tasks. A task processes many items, and can be monitored and stopped.
+"""Runs background tasks. A task processes many items and can be monitored and stopped.
 
     start -> count the matches -> a batch -> its flush -> next batch -> ... -> DONE
                  |                   |
@@ -6,12 +6,12 @@
                                                   right, or with the broker
 
 Rules:
-- After each batch, a task waits until the batch is durable. Other callers are served meanwhile.
-- A task processes only items stored before its start (`end_offset`), each of them once.
-- A task with a limit ends after that number of items, in the order in which they are found.
+- After each batch, a task waits until the batch is durable. Meanwhile, other callers are served.
+- A task processes only items stored before its start (`end_offset`), and each item only once.
+- A task with a limit ends after that number of items, which are processed in the order found.
 - Items are counted by verdict, or by error code if the operation was refused.
-- Like a long poll, a user's task requires a valid token and the user's rights until it ends (`Watch`). If the
-  token is revoked, the task finishes the current batch and stops.
+- Like a long poll, a user's task requires that the token and the user's rights remain valid until it ends
+  (`Watch`). If the token is revoked, the task finishes the current batch and stops.
 - Each batch is stored with its verdicts (`services.broker.task_items`).
 - Tasks exist only in memory, so a restart stops them. Finished batches are durable, and the remaining items
   are unchanged. The journal records each task's result and survives a restart. If a task has no result in the
@@ -78,14 +78,14 @@ BATCHES_PER_SECOND: Final = 10
 
 
 def batch_size(per_second: float) -> int:
-    """Return the maximum batch size for a rate in items per second, or for no limit if 0."""
+    """Return the maximum batch size for a rate in items per second. A rate of 0 means no limit."""
     if not per_second:
         return limits.TASK_SLICE
     return min(limits.TASK_SLICE, max(1, int(per_second / BATCHES_PER_SECOND)))
 
 
 def pause_seconds(per_second: float, count: int) -> float:
-    """Return the minimum time in seconds to process `count` items at this rate."""
+    """Return the minimum time in seconds for processing `count` items at this rate."""
     return count / per_second if per_second else 0
 
 
@@ -95,7 +95,7 @@ def ignore_task_end(ended: Callable[[AccessRefused], None]) -> Callable[[], None
 
 
 class TaskState(Enum):
-    """A task's state. If STOPPED, `Task.why` contains the reason."""
+    """A task's state. If it is STOPPED, `Task.why` contains the reason."""
 
     RUNNING = "running"
     DONE = "done"
@@ -104,7 +104,7 @@ class TaskState(Enum):
 
 @dataclass(slots=True)
 class Preview:
-    """The number of items by verdict, with the reasons for verdicts that leave items unchanged."""
+    """The number of items per verdict, and the reasons for verdicts that leave items unchanged."""
 
     by_verdict: Counter[str] = field(default_factory=Counter)
     reasons: dict[str, str] = field(default_factory=dict)
@@ -140,7 +140,7 @@ class Task(Generic[Order]):
         return self.by_verdict.total()
 
     def admit(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Return the items of a page that the order's limit still allows."""
+        """Return the page's items that are within the request's remaining limit."""
         return items[: max(0, self.order.limit - self.done)] if self.order.limit else items
 
     def refuse(self, error: TidewheelError) -> str:
@@ -155,7 +155,7 @@ class Task(Generic[Order]):
 
 
 class Tasks(ABC, Generic[Order]):
-    """The running tasks of one kind, and the most recent ended tasks."""
+    """The running tasks of one kind, and the most recently ended tasks."""
 
     what: str
     """The plural noun that is used for the items in log messages and error messages."""
@@ -169,7 +169,7 @@ class Tasks(ABC, Generic[Order]):
 
     @abstractmethod
     def check(self, order: Order) -> None:
-        """Raise an error if an order cannot be carried out."""
+        """Raise an error if a request cannot be carried out."""
 
     @abstractmethod
     def _end_offset(self, order: Order) -> int:
@@ -177,7 +177,7 @@ class Tasks(ABC, Generic[Order]):
 
     @abstractmethod
     async def _process_items(self, task: Task[Order]) -> None:
-        """Count the matching items, and process them until none are left or `task.why` is set."""
+        """Count the matching items, and process them until none remain or `task.why` is set."""
 
     def start(self, order: Order, watch: Watch = ignore_task_end) -> Task[Order]:
         """Start a task. Raise `Busy` if too many tasks are running.
@@ -249,7 +249,7 @@ class Tasks(ABC, Generic[Order]):
             await asyncio.wait(self._runs.values())
 
     def _stop_task(self, task: Task[Order], why: str) -> None:
-        """Stop a task after its current batch, or immediately if it is still counting.
+        """Stop a task after its current batch, or immediately if it is still counting items.
 
         An ended task is not changed.
         """
@@ -318,7 +318,7 @@ class Tasks(ABC, Generic[Order]):
         return JournalEntry("", "", "", verb, about, task.order.reason, task.state.value, task.why)
 
     def _drop_oldest_ended(self) -> None:
-        """Drop the oldest ended tasks beyond `TASKS_KEPT_MAX`."""
+        """Drop the oldest ended tasks in excess of `TASKS_KEPT_MAX`."""
         ended = [task_id for task_id in self._tasks if task_id not in self._runs]
         for task_id in ended[: max(0, len(self._tasks) - limits.TASKS_KEPT_MAX)]:
             del self._tasks[task_id]

@@ -2,12 +2,12 @@
 
     count -> time window -> page of timers -> one change each -> their flush -> next page -> ... -> done
 
-Timers are processed in batches, in order of due time. A batch shares flushes with other calls. Timers set or
-moved after the start of the task have an offset of at least `end_offset` and are skipped. If a timer has
+Timers are processed in batches, in order of due time. A batch shares its flushes with other calls. Timers set
+or moved after the start of the task have an offset of at least `end_offset` and are skipped. If a timer has
 already fired, the verdict is TOO_LATE. If another call has cancelled or moved it, the verdict is ALREADY. For
-the rules of all tasks, see `services.live.bulk.tasks`.
+the rules common to all tasks, see `services.live.bulk.tasks`.
 
-Cost: a task runs two queries over the matching timers, and keeps one page in memory.
+Cost: a task runs two queries over the matching timers and keeps one page in memory.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TimerVerb(Enum):
 
 @dataclass(slots=True, frozen=True)
 class TimerTaskRequest:
-    """An order to cancel or fire timers, or to move them to `to_ms` or by `by_ms`."""
+    """A request to cancel or fire timers, or to move them to `to_ms` or by `by_ms`."""
 
     verb: TimerVerb
     wanted: TimerFilter
@@ -77,7 +77,7 @@ class TimerTasks(Tasks[TimerTaskRequest]):
             await self._slices(task, task.admit(found))
 
     async def _slices(self, task: TimerTask, timers: Sequence[PendingTimer]) -> None:
-        """Process timers in batches. Each batch waits until the previous one is durable."""
+        """Process timers in batches. Each batch waits until the previous one has become durable."""
         for first in range(0, len(timers), limits.TASK_SLICE):
             if task.why:
                 return

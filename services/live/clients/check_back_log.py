@@ -1,8 +1,8 @@
 """Keeps the latest transaction check-backs and the producers' answers in memory.
 
-Operators can use this list to find out why a half message is still open. It has no effect on the broker,
-because the log records the number of check-backs (`txn.checkback`) and the end of each transaction. A restart
-clears the list.
+Operators can use this list to see why a half message is still open. It has no effect on the broker, because
+the log records the number of check-backs (`txn.checkback`) and the end of each transaction. A restart clears
+the list.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class CheckBackLog:
             self._drop_oldest()
 
     def record_answer(self, transaction_id: str, answer: str, now_ms: int) -> None:
-        """Record a producer's answer to the last unanswered check-back of a transaction.
+        """Record a producer's answer to a transaction's last unanswered check-back.
 
         The answer is COMMIT, ROLLBACK, or UNKNOWN, and may be marked as too late.
         """
@@ -70,7 +70,7 @@ class CheckBackLog:
         return reversed(self._by_transaction.get(transaction_id, ()))
 
     def newest_check_backs(self, topic: str, count_max: int) -> list[CheckBackEntry]:
-        """Return the newest `count_max` check-backs of `topic`, or of all topics if empty.
+        """Return the newest `count_max` check-backs of `topic`, or of all topics if it is empty.
 
         The newest check-back comes first.
         """

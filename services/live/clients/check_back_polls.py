@@ -4,10 +4,10 @@
                             --> timeout, or the broker stops       --> response without halves
 
 Rules:
-- A poll waits in the queue of each of its topics. It leaves the queues when it has `count_max` check-backs or
+- A poll waits in the queue of each of its topics. It leaves the queues once it has `count_max` check-backs or
   RECEIVE_BYTES_MAX bytes of messages. The first check-back wakes the poll's task. Until the task runs, the
   poll accepts more check-backs.
-- A topic's check-backs rotate over its polls. After each check-back, the poll moves to the end of the queue.
+- A topic's check-backs rotate among its polls. After each check-back, the poll moves to the end of the queue.
 - The first poll for a topic triggers the check-backs for half messages that wait for a producer. Each
   check-back then triggers the next one.
 - Unsent check-backs use at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message. A topic delayed by
@@ -15,8 +15,8 @@ Rules:
 - A producer answers a check-back with an ordinary request to end the transaction. If a poll is aborted, the
   topic's check-back policy determines when its check-backs are repeated.
 
-Between two polls, a producer receives no check-backs. A half message that becomes due meanwhile waits for the
-next poll and needs no timer. Memory usage is one entry per topic of each open poll.
+Between two polls, a producer receives no check-backs. A half message that becomes due in the meantime waits
+for the next poll and needs no timer. Memory usage is one entry for each topic of each open poll.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class CheckBackPoll:
 
     @property
     def has_room(self) -> bool:
-        """Whether the poll can take another check-back."""
+        """Whether the poll can accept another check-back."""
         return len(self.halves) < self.count_max and self.held_bytes < limits.RECEIVE_BYTES_MAX
 
 
@@ -73,7 +73,7 @@ class CheckBackPolls:
 
     @contextmanager
     def open_poll(self, client_id: str, topics: Iterable[str], count_max: int) -> Iterator[CheckBackPoll]:
-        """Open a poll for `topics` within the block."""
+        """Keep a poll for `topics` open within the block."""
         poll = CheckBackPoll(client_id, count_max, tuple(topics))
         alone = [topic for topic in poll.topics if topic not in self._lines]
         for topic in poll.topics:
@@ -93,7 +93,7 @@ class CheckBackPolls:
     def set_held_bytes(self, poll: CheckBackPoll, count_bytes: int) -> None:
         """Set the memory usage of a poll's check-backs in bytes.
 
-        Set to 0 after the response has been sent. If memory becomes available, delayed topics resume.
+        Set it to 0 after the response has been sent. If memory becomes available, delayed topics resume.
         """
         self._held_bytes += count_bytes - poll.held_bytes
         poll.held_bytes = count_bytes
@@ -140,7 +140,7 @@ class CheckBackPolls:
                 self._lines.pop(topic, None)
 
     def producer_views(self, topic: str = "") -> list[ProducerView]:
-        """Return the producers with an open poll for `topic`, or for any topic if empty."""
+        """Return the producers with an open poll for `topic`, or for any topic if it is empty."""
         lines = self._lines if not topic else {topic: self._lines.get(topic, {})}
         return [
             ProducerView(name, one.client_id, True) for name, line in sorted(lines.items()) for one in line

@@ -3,14 +3,14 @@
     client's report --> its newest series (`of`), while the client is connected
                    `--> the increase is added to the sums (`sums`), which survive the client
 
-Clients report totals since their start, so the increase is the difference from the previous report. The first
-report of a series that began before this process adds 0, because an earlier process has counted it. The last
-report of a departed client is kept within the series limit, so a returning client is not counted twice. A
-report sent while disconnecting is counted.
+Clients report totals since their start, so the increase is the difference between two successive reports. The
+first report of a series that began before this process adds 0, because an earlier process has already counted
+it. A departed client's last report is kept, within the series limit, so that a returning client is not
+counted twice. A report sent by a disconnecting client is counted.
 
 Only the six metrics of the official clients are stored. There are at most `CLIENT_SERIES_EACH_MAX` series per
 client and `CLIENT_SERIES_MAX` in total. Series of departed clients are evicted first. Histograms use the
-bucket bounds in `BOUNDS_MS`. Counts for other bounds go to the next higher bucket.
+bucket bounds in `BOUNDS_MS`. Counts for other bounds are added to the next higher bucket.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GAUGES: Final = ("rocketmq_consumer_cached_messages", "rocketmq_consumer_cached_
 class Key(NamedTuple):
     """Identifies a series.
 
-    `topic` and `group` are names as stored. `status` is "success", "failure", or empty.
+    `topic` and `group` are the stored names. `status` is "success", "failure", or empty.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """A duration histogram: one count per bound in `BOUNDS_MS`, and one count of longer durations."""
+    """A duration histogram: one count per bound in `BOUNDS_MS`, and one for longer durations."""
 
     counts: tuple[int, ...]
     total_ms: float
@@ -120,11 +120,11 @@ class ClientMetrics:
             self._departed[client_id] = series
 
     def sums(self) -> Mapping[Key, Histogram]:
-        """Return the duration histograms of all clients, added up."""
+        """Return the sums of all clients' duration histograms."""
         return self._sums
 
     def gauges(self) -> Counter[Key]:
-        """Return the gauges of all connected clients, added up."""
+        """Return the sums of all connected clients' gauges."""
         found: Counter[Key] = Counter()
         for series in self._there.values():
             for key, value in series.items():
@@ -197,7 +197,7 @@ def convert_histogram(
 def quantile_bound_ms(name: str, histogram: Histogram, part: float) -> float | None:
     """Return the upper bound in milliseconds of the bucket that contains a quantile.
 
-    `part` is the quantile from 0 to 1. Return None if the quantile is above all bounds.
+    `part` is the quantile from 0 to 1. Return None if the quantile exceeds all bounds.
     """
     wanted = part * histogram.count
     for bound, reached in zip(BOUNDS_MS[name], cumulate_counts(histogram.counts), strict=False):

@@ -14,8 +14,8 @@ class ClientView:
     """A connected client.
 
     `kind` is the client type, such as PRODUCER, or empty until the client has sent its settings.
-    `can_be_asked` is true if the client has an open Telemetry stream. `seen_ms` is the wall-clock time of its
-    last call.
+    `can_be_asked` indicates whether the client has an open Telemetry stream. `seen_ms` is the wall-clock time
+    of its last call.
     """
 
     client_id: str
@@ -34,7 +34,7 @@ class ClientRequests(Protocol):
     """
 
     def ids(self) -> list[str]:
-        """Return the ids of all connected clients in any order."""
+        """Return the ids of all connected clients, in any order."""
 
     def view(self, client_id: str) -> ClientView:
         """Return a connected client."""
@@ -45,7 +45,7 @@ class ClientRequests(Protocol):
     async def verify(self, client_id: str, delivery: Delivery) -> str:
         """Make a push consumer process a message again, and return the consumer's result code.
 
-        The progress of the group does not change.
+        The group's progress does not change.
         """
 
     def reconnect(self, client_id: str) -> None:

@@ -11,8 +11,8 @@ class ConsumerView:
     """A client of a consumer group.
 
     `kind` is the client type, such as PUSH_CONSUMER. `language` is the programming language of the client
-    library. `is_connected` is true if the client has an open Telemetry stream. `receives` is the number of
-    open receive calls, including long polls. `seen_ms` is the wall-clock time of the last call.
+    library. `is_connected` indicates whether the client has an open Telemetry stream. `receives` is the
+    number of open receive calls, including long polls. `seen_ms` is the wall-clock time of the last call.
     """
 
     client_id: str

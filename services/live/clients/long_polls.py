@@ -7,7 +7,7 @@ key, receives with the same group and filter wait in one queue, called a line:
 
 Rules:
 - When a message arrives, the first waiter of each line is notified and scans the queues. If it fills its
-  batch, it notifies the next waiter. Each message causes one scan per line instead of one per waiter, so
+  batch, it notifies the next waiter. Each message causes one scan per line instead of one per waiter, so that
   thousands of polls from one client do not delay others.
 - A receive does not yield to the event loop between its scan and its wait, so no arrival is missed.
 - A notification does not reserve a message. Another receive may lease the message first. If the notified
@@ -38,7 +38,7 @@ class LongPolls:
         """Whether all polls have ended because the broker is stopping."""
 
     async def wait(self, key: Hashable, seconds: float, line: Hashable = None) -> bool:
-        """Wait until `key` is notified. Return False on a timeout or if the broker stops.
+        """Wait until `key` is notified. Return False on a timeout or when the broker stops.
 
         If `line` is None, the waiter has its own line and is notified of every arrival.
         """

@@ -1,4 +1,4 @@
-"""Receives with long polling, the release of undelivered messages, and lease renewal.
+"""Long-polling receives, the release of undelivered messages, and lease renewal.
 
 receive --> lease in the core --> no message: wait in line (`long_polls`), lease again
                               --> none yet, the slice is used up: lease again later (`slices`)
@@ -28,7 +28,7 @@ from tidewheel.errors import TidewheelError
 
 
 class Receivers:
-    """The operations of receivers. `core`, `decide`, and `call` come from the live broker."""
+    """The operations of receivers. `core`, `decide`, and `call` are provided by the live broker."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Limits how much receives scan in each event loop iteration.
+"""Limits the scanning done by receives in each event loop iteration.
 
 A receive scans one slice at a time (`SCANNED_PER_RECEIVE_MAX`). Many slices in one iteration would block the
 event loop, so each iteration has a scan budget:
@@ -6,12 +6,12 @@ event loop, so each iteration has a scan budget:
     first scan    runs if the iteration has used less than a slice; other first scans wait in a queue
     unfinished    in each iteration, the first unfinished scan in its queue continues
 
-Each iteration scans at most two slices, plus one message beyond each, for any number of receives and any
-filter cost. First scans and unfinished scans wait in separate queues, so that long scans do not delay new
-calls.
+Each iteration scans at most two slices, plus one message beyond each, regardless of the number of receives
+and the filter cost. First scans and unfinished scans wait in separate queues, so that long scans do not delay
+new calls.
 
-Cost: one comparison per receive within the budget. Weak spot: all clients share the two queues. A client with
-many costly receives delays other clients' receives, but no other calls.
+Cost: one comparison for each receive within the budget. Weak spot: all clients share the two queues. A client
+with many costly receives delays other clients' receives, but not other calls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Waiter = asyncio.Future[None]
 
 
 class ScanBudget:
-    """The scan budget of the event loop, and the receives that wait for it."""
+    """The scan budget of the event loop, and the receives waiting for it."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -47,7 +47,7 @@ class ScanBudget:
         return self._used < limits.SCANNED_PER_RECEIVE_MAX and not self._first
 
     def count_work(self, work: int) -> None:
-        """Deduct work from this iteration's budget, in units of `limits.WORK_NS`."""
+        """Deduct `work`, in units of `limits.WORK_NS`, from this iteration's budget."""
         self._used += work
         self._schedule_turn()
 

@@ -1,1 +1,1 @@
-"""Queries that read the core in slices, so that no answer blocks the event loop."""
+"""Queries that read the core in small steps, so that no query blocks the event loop."""

@@ -25,7 +25,7 @@ class DeadLetterFilter:
     """A filter for dead letters. All specified conditions must match.
 
     `topic` is the message's original topic. `reason` is a case-insensitive substring of the reason or the
-    errors. `from_ms` and `until_ms` limit the time at which the message was dead-lettered.
+    errors. `from_ms` and `until_ms` delimit the time range in which the message was dead-lettered.
     """
 
     key: str = ""
@@ -36,7 +36,7 @@ class DeadLetterFilter:
     until_ms: int = FOREVER_MS
 
     def matches(self, dead_letter: DeadLetter) -> bool:
-        """Return whether a dead letter matches. `key` matches the keys and the message id."""
+        """Return whether a dead letter matches. `key` can match a key or the message id."""
         message = dead_letter.message
         return (
             self.from_ms <= dead_letter.store_ms < self.until_ms
@@ -88,7 +88,7 @@ def find_dead_letter(live: LiveBroker, group: str, queue_offset: int) -> DeadLet
 
 
 def check_group(live: LiveBroker, group: str) -> None:
-    """Raise `GroupNotFound` if a group does not exist and never had dead letters."""
+    """Raise `GroupNotFound` if a group does not exist and has never had dead letters."""
     if not end_offset(live, group):
         live.core.group_views.view_group(group)
 
@@ -96,7 +96,7 @@ def check_group(live: LiveBroker, group: str) -> None:
 def find_return_topics(live: LiveBroker, group: str) -> set[str]:
     """Return the topics that a group still receives.
 
-    Dead letters can return only to these topics. Raise `GroupNotFound` if the group does not exist.
+    Dead letters can be returned only to these topics. Raise `GroupNotFound` if the group does not exist.
     """
     return {queue.topic for queue in live.core.group_views.view_group(group).queues}
 
@@ -122,7 +122,7 @@ async def find_dead_letters(
 ) -> DeadLetterPage:
     """Return up to `count_max` matching dead letters without bodies.
 
-    If the scan limit is reached, the page is shorter, and its cursor tells where the next scan continues.
+    If the scan limit is reached, the page is shorter, and its cursor marks where the next scan continues.
     """
     found: list[DeadLetter] = []
     looked_at = 0

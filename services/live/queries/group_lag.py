@@ -8,7 +8,7 @@
 
 - The *lag* is the number of unfinished messages, and the *lag latency* is the age of the oldest one.
 - Leased messages are *in flight*.
-- Messages not yet delivered or waiting for redelivery are *ready*.
+- Messages that have not been delivered or await redelivery are *ready*.
 - The *queueing latency* is the age of the first message not yet delivered.
 """
 
@@ -22,7 +22,7 @@ from services.live.live_broker import LiveBroker
 
 
 def by_topic(groups: list[GroupView]) -> Iterator[tuple[str, str, list[QueueView]]]:
-    """Yield (topic, group, queue views) for each topic that each group receives."""
+    """Yield (topic, group, queue views) for each group and each topic that it receives."""
     for group in groups:
         queues: defaultdict[str, list[QueueView]] = defaultdict(list)
         for queue in group.queues:
@@ -41,7 +41,7 @@ def in_flight(queues: list[QueueView]) -> int:
 
 
 def ready(queues: list[QueueView]) -> int:
-    """Return the number of messages that are ready for delivery in the queues."""
+    """Return the number of messages in the queues that are ready for delivery."""
     return sum(queue.end_offset - queue.next_offset + queue.waiting for queue in queues)
 
 
@@ -56,5 +56,5 @@ def next_ms(live: LiveBroker, queue: QueueView) -> int | None:
 
 
 def age_ms(stored_ms: list[int | None], now_ms: int) -> int:
-    """Return the age of the oldest store time in milliseconds, or 0 if there is none."""
+    """Return the age of the earliest store time in milliseconds, or 0 if there is none."""
     return max((now_ms - one for one in stored_ms if one is not None), default=0)

@@ -1,14 +1,14 @@
 """Splits queries over many timers into short steps, so that the queries do not block the event loop.
 
 The core runs each call to completion, and a query with certain filters must read the record of every timer. A
-search (`TimerSearch`) or a count (`TimerCount`) therefore advances by one step in each event loop iteration,
-and other calls are served between the steps. A query may or may not reflect concurrent changes, but returns
-each unchanged timer exactly once. A query with a time limit returns the timers found until then, and the
-position at which the next query continues.
+search (`TimerSearch`) or a count (`TimerCount`) therefore advances one step per event loop iteration, and
+other calls are served between steps. A query may or may not reflect concurrent changes, but returns each
+unchanged timer exactly once. When its time limit expires, a query returns the timers found so far and the
+position where the next query continues.
 
-Cost: a step reads up to `TIMERS_QUERY_WORK_MAX` of records, and scans the rows of one slot. For a filter with
-texts, each event loop iteration looks up the key in up to `KEYS_AT_ONCE` topics, or searches up to
-`RECORDS_AT_ONCE` records in the log. Weak spot: a time limit does not apply to these lookups.
+Cost: the work of a step is limited to `TIMERS_QUERY_WORK_MAX`, and its scan to the rows of one slot. If a
+filter contains texts, each event loop iteration looks up the key in up to `KEYS_AT_ONCE` topics, or searches
+up to `RECORDS_AT_ONCE` records in the log. Weak spot: a time limit does not apply to these lookups.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RECORDS_AT_ONCE = 2_000
 
 
 class DueCounts(NamedTuple):
-    """Numbers of timers by due time, and the time in ms up to which timers were counted, or None for all.
+    """Timer counts by due time, and the time in ms up to which timers were counted, or None if all were.
 
     `windows` contains (window start in ms, count) pairs, in due order.
     """
@@ -51,7 +51,7 @@ class DueCounts(NamedTuple):
 
 
 async def count_timers(live: LiveBroker, wanted: TimerFilter, seconds_max: float = inf) -> DueCounts:
-    """Count the timers that match a filter, in a single window, in at most about `seconds_max`."""
+    """Count the timers that match a filter, in a single window. Stop after about `seconds_max`."""
     if is_simple(wanted):
         return DueCounts([(wanted.from_ms, live.query(live.core.timer_views.count, wanted))], None)
     return await count_by_window(live, wanted, 1 << 62, seconds_max)
@@ -60,7 +60,7 @@ async def count_timers(live: LiveBroker, wanted: TimerFilter, seconds_max: float
 async def count_by_window(
     live: LiveBroker, wanted: TimerFilter, width_ms: int, seconds_max: float = inf
 ) -> DueCounts:
-    """Count the matching timers in each time window of length `width_ms`, in at most about `seconds_max`.
+    """Count the matching timers per time window of length `width_ms`. Stop after about `seconds_max`.
 
     The first window begins at `from_ms`. Windows without timers are omitted.
     """
@@ -103,8 +103,8 @@ async def query_page(
 ) -> TimerPage:
     """Return up to `count_max` matching timers after the sort key `after`, sorted by due time.
 
-    A search that takes longer than about `seconds_max` returns the timers found until then. The sort key
-    `after` of the page is None only if no timers are left.
+    A search that takes longer than about `seconds_max` returns the timers found so far. The page's sort key
+    `after` is None only if no timers are left.
     """
     found: list[PendingTimer] = []
     ends = monotonic() + seconds_max
@@ -129,7 +129,7 @@ async def query_pages(
 
 
 async def _look_up(live: LiveBroker, wanted: TimerFilter) -> LookupResults | None:
-    """Look up a filter's texts in bounded batches. Return None if there are none."""
+    """Look up a filter's texts in bounded batches. Return None if there are no texts."""
     if not wanted.texts():
         return None
     views, keyed, found = live.core.timer_views, list[int](), list[Offsets]()
@@ -152,7 +152,7 @@ async def _search(
     after: SortKey | None,
     looked_up: LookupResults | None = None,
 ) -> AsyncIterator[TimerPage]:
-    """Yield the matching timers in due order, a page for each step of the search."""
+    """Yield the matching timers in due order, one page per search step."""
     views = None
     while True:
         if views is not live.core.timer_views:  # The first step, or the store was reopened after a failure.
@@ -168,10 +168,10 @@ async def _search(
 
 
 def is_window(wanted: TimerFilter) -> bool:
-    """Return whether a filter is only a time window."""
+    """Return whether a filter has only a time window."""
     return wanted == TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms)
 
 
 def is_simple(wanted: TimerFilter) -> bool:
-    """Return whether a filter reads no records of timers that do not match."""
+    """Return whether a filter excludes timers without reading their records."""
     return is_window(wanted) or wanted == TimerFilter(topic=wanted.topic)
