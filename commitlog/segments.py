@@ -4,8 +4,7 @@ Which segment contains a log offset is determined by the file names, never by di
 
 A segment begins at the log offset in its file name and ends at the start of the next one. The file `format`,
 written when the store is created, holds the size of the last segment. The segments of a store may have
-different sizes. In version 1, the segment size was derived from the files, and could differ after the process
-was killed. In such stores, a record larger than a segment may also extend past the start of the next segment.
+different sizes.
 """
 
 from __future__ import annotations

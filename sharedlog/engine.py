@@ -2,13 +2,13 @@
 
 There are adapters for a Kafka partition and for a PostgreSQL table.
 
-    append_if       Appends records if the head of the log equals the writer's head, and otherwise does
-                    nothing.
-    note            Appends a record without an epoch, such as a node's holding, and does not change the head.
-    read            Returns records starting at an offset, in the same order for every reader.
-    bounds          Returns the offset of the first remaining record and the offset after the last record.
-    trim            Deletes all records before an offset.
-    check_settings  Reports settings that could cause accepted records to be lost.
+    append_if         Appends records if the head of the log equals the writer's head, and otherwise does
+                      nothing.
+    append_unchecked  Appends a record without an epoch, such as a HOLD, and does not change the head.
+    read              Returns records starting at an offset, in the same order for every reader.
+    bounds            Returns the offset of the first remaining record and the offset after the last record.
+    trim              Deletes all records before an offset.
+    check_settings    Reports settings that could cause accepted records to be lost.
 
 An engine must not lose an accepted record when one of its machines fails. A call raises `EngineUnavailable`
 if its result is unknown, for example after a timeout. Offsets always increase. Offsets may have gaps unless

@@ -6,7 +6,7 @@
 
     record                                               fault
     a leader's record that this node has applied         missing, or changed, or a duplicate that differs
-      (`sharedlog.led`), at N or the last before N
+      (`sharedlog.leader_records`), at N or the last before N
     BYTES with corrupt CommitLog records                 corrupted in the memory of the leader that sent them
     any record that does not match its CRC               changed
     a row that the engine cannot read                    the error of the engine

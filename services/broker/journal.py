@@ -5,9 +5,8 @@
 1. Every acknowledged action remains in the journal after a restart or leader change, because journal entries
    are messages in the log. If a crash interrupts an action before its entry is durable, the caller receives
    no response.
-2. The body of an entry is a JSON object (`JournalEntry`) of at most `ENTRY_BYTES_MAX` bytes, and its time is
-the
-   message's store time. Entries have no keys, so they are not found by message searches.
+2. The body of an entry is a JSON object (`JournalEntry`) of at most `ENTRY_BYTES_MAX` bytes. The time of an
+   entry is the store time of its message. Entries have no keys, so they are not found by message searches.
 3. Entries are deleted when retention deletes their segments.
 
 Cost: each action adds a record of about 300 bytes. A page request reads one record per entry, newest first,

@@ -8,9 +8,7 @@ Rules
 1. The election (`services.cluster.election.machine`) makes all decisions and runs on the event loop.
    `handle_input` passes one input to the election.
 2. Engine and disk actions run in worker threads (`services.cluster.node_actions`). Worker threads own the
-   core on
-a
-   follower, and the event loop owns it on the leader (`services.cluster.leading.lead`).
+   core on a follower, and the event loop owns it on the leader (`services.cluster.leading.leader_term`).
 3. Checks, complaints, BEAT appends, client probes, and reports to the leader run as concurrent tasks. When
    its role changes to anything except follower or candidate, the node cancels these tasks, because their
    results would be outdated.

@@ -62,13 +62,13 @@ class EpochAppended(NamedTuple):
 
 
 class EpochConfirmed(NamedTuple):
-    """The result of CONFIRM. `has_won` is None until the EPOCH record has been read back."""
+    """The result of CONFIRM_EPOCH. `has_won` is None until the EPOCH record has been read back."""
 
     has_won: bool | None
 
 
 class LeadershipGained(NamedTuple):
-    """The result of SERVE. `proven_ms` is the monotonic start time of the last confirmed append."""
+    """The result of SERVE_CLIENTS. `proven_ms` is the monotonic start time of the last confirmed append."""
 
     proven_ms: int
 
@@ -81,7 +81,7 @@ class HeartbeatAppended(NamedTuple):
 
 
 class HealthCheckCompleted(NamedTuple):
-    """The result of LOOK. A leader also reports the fittest follower and all complaints."""
+    """The result of CHECK_HEALTH. A leader also reports the fittest follower and all complaints."""
 
     seen: ReadProgress
     has_room: bool = True
@@ -110,7 +110,7 @@ class CopiesFound(NamedTuple):
 
 
 class CopyFetched(NamedTuple):
-    """The result of COPY. The node has fetched a copy from `source`."""
+    """The result of FETCH_COPY. The node has fetched a copy from `source`."""
 
     source: str
 
@@ -217,4 +217,4 @@ FAILURE_STAGES: Final[Mapping[ActionType, frozenset[Stage]]] = {
         (ActionType.CATCH_UP, ActionType.APPEND_EPOCH, ActionType.CONFIRM_EPOCH), frozenset(CANDIDATE_STAGES)
     ),
 }
-"""The stages that accept a failure of each action. All stages accept a LOOK failure."""
+"""The stages that accept a failure of each action. All stages accept a CHECK_HEALTH failure."""
