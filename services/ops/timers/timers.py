@@ -25,6 +25,7 @@ a flush, and each of its timers is set or refused separately.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from math import ceil
@@ -86,9 +87,9 @@ from services.ops.requests.request import (
     shaped,
 )
 from services.ops.requests.statuses import ErrorAnswer, error_shape
-from services.times import moments
 from tidewheel import property_names
 from tidewheel.errors import ClientMistake, TidewheelError
+from timingwheel.due_run import LAST_OFFSET
 
 DUE_SPANS_MS = (60_000, 300_000, 3_600_000, 86_400_000)
 FOREVER_MS = TimerFilter().until_ms
@@ -96,6 +97,8 @@ NOT_HELD = TimerFilter(is_held=False)
 GONE = 410
 SECONDS_MAX = 2.0
 """Longest search of a request, apart from lookups of names: callers wait for 10 seconds."""
+_CURSOR: Final = re.compile(rf"([0-9]{{1,{limits.TIME_DIGITS_MAX}}}):([0-9]{{1,20}})")
+"""The position after a timer, or after a slot of the wheel, whose offset is `LAST_OFFSET`."""
 VERDICT_STATUSES = {Verdict.TOO_LATE: 409, Verdict.NEVER_SET: 404, Verdict.FORGOTTEN: 404}
 
 log = structlog.get_logger()
@@ -284,13 +287,12 @@ def name_of_handle(handle: str, topic: str) -> TimerName:
 
 def cursor_of(text: str) -> tuple[int, int] | None:
     """Parse the end of a page as encoded by `page_shape`. Raise `ClientMistake` for an invalid position."""
-    due_ms, _, offset = text.partition(":")
     if not text:
         return None
-    try:
-        return moments.whole_ms(due_ms), moments.whole_ms(offset)
-    except ValueError:
-        raise ClientMistake(f"after is {text[:80]!r}: use the one from the page before.") from None
+    found = _CURSOR.fullmatch(text)
+    if found is None or (offset := int(found[2])) > LAST_OFFSET:
+        raise ClientMistake(f"after is {text[:80]!r}: use the one from the page before.")
+    return int(found[1]), offset
 
 
 async def timers_in(said: dict[str, Any]) -> list[NewTimer]:

@@ -11,6 +11,7 @@ import pytest
 from commitlog import limits
 from consumequeue.filter import EVERYTHING
 from services.broker.spine.values import DamagedPart
+from services.ops.timers import timers
 
 START_MS = 1_763_700_000_000
 MINUTE_MS = 60_000
@@ -61,6 +62,21 @@ def test_pages_follow_the_due_time_through_ties(at_desk: Any) -> None:
             seen += [timer["message_id"] for timer in page["timers"]]
             after = page["after"]
         assert seen == wanted
+
+    at_desk(scenario)
+
+
+def test_pages_that_take_long_are_continued(at_desk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timers, "SECONDS_MAX", 0)
+
+    async def scenario(desk: Any) -> None:
+        wanted = [(await desk.set("t", span))["message_id"] for span in ("1m", "2h", "3h", "200h")]
+        seen, after, pages = list[str](), "", 0
+        while after is not None:
+            page = await desk.get("", limit=10, **({"after": after} if after else {}))
+            seen += [timer["message_id"] for timer in page["timers"]]
+            after, pages = page["after"], pages + 1
+        assert (seen, pages > 2) == (wanted, True)
 
     at_desk(scenario)
 
