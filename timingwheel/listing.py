@@ -69,6 +69,8 @@ class Listing:
 
     Rows of a damaged file are counted one by one, because some may be missing.
     """
+    starts_ms: tuple[int, ...] = ()
+    """Start times of the levels above level 0. When one advances, its timers have moved to lower levels."""
 
     def scan(self, from_ms: int, until_ms: int, after: SortKey | None) -> Iterator[tuple[Rows, str | None]]:
         """Yield live timers due in the time window that sort after `after`, with their file path.
@@ -84,17 +86,17 @@ class Listing:
         until_ms: int,
         after: SortKey | None,
         select: Select | None = None,
-        first_rows: int = _FIRST_ROWS,
+        first_rows: int | None = None,
     ) -> Iterator[Run]:
         """Yield runs of the selected live timers that are due in the time window and sort after `after`.
 
         Each run reads the files of one slot, or of several slots that overlap. A run may be empty. The first
-        run of a slot has up to `first_rows` rows. Raise OSError if a read fails.
+        run of a slot has up to `first_rows` rows (default: `_FIRST_ROWS`). Raise OSError if a read fails.
         """
         after = max(after or (0, 0), self.watermark)
         first_ms = max(from_ms, after[0] + (after[1] == LAST_OFFSET))  # After the end of a slot.
         for slots in _overlapping(self._slots(first_ms, until_ms)):
-            sort_key, is_last, rows_max = after, False, min(first_rows, self.rows_max)
+            sort_key, is_last, rows_max = after, False, min(first_rows or _FIRST_ROWS, self.rows_max)
             while not is_last:
                 found = self._found(slots, from_ms, until_ms, sort_key, select)
                 rows, is_last = first_in_due_order(found, rows_max)

@@ -289,13 +289,22 @@ class Partitions:
         return self.listing().scan(from_ms, until_ms, after)
 
     def listing(self) -> Listing:
-        """Return a view of the stored timers, which is valid until the next checkpoint begins or ends."""
+        """Return a view of the stored timers. `is_valid` states how long the view is valid."""
         gaps, layers = (*self.damage, *self.damage.mended), self._layers()
-        return Listing(self._disk, self._files, layers, self.watermark, self.damage, self._rows_max, gaps)
+        state = (self._disk, self._files, layers, self.watermark, self.damage, self._rows_max)
+        return Listing(*state, gaps, self._upper_starts_ms())
 
     def is_valid(self, listing: Listing) -> bool:
-        """Return whether no checkpoint has begun or ended since a view was returned."""
-        return listing.files is self._files and listing.layers == self._layers()
+        """Return whether no timer has been moved to another slot or layer since a view was returned.
+
+        A checkpoint moves timers when it begins and ends, and an upper boundary when it advances.
+        """
+        is_at_boundaries = listing.starts_ms == self._upper_starts_ms()
+        return is_at_boundaries and listing.files is self._files and listing.layers == self._layers()
+
+    def _upper_starts_ms(self) -> tuple[int, ...]:
+        """Return the boundaries above B0, which moves no timer to another slot."""
+        return tuple(self._boundaries.starts_ms[1:])
 
     def count(self, from_ms: int, until_ms: int) -> int:
         """Return the number of live timers due in the time window. Raise OSError if a read fails."""

@@ -391,9 +391,8 @@ class LiveBroker:
         return self.query(self._broker.timers.find_verdict, timer, self.clock.now_ms())
 
     def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
-        """Return a page of pending timers, sorted by due time."""
-        sort_key = None if after is None else (after[0] + self.clock.offset_ms, after[1])
-        return self.query(self._broker.timer_views.read_page, wanted, sort_key, count_max)
+        """Return a page of pending timers, sorted by due time. `after` is in broker time."""
+        return self.query(self._broker.timer_views.read_page, wanted, after, count_max)
 
     # Time.
 

@@ -183,7 +183,7 @@ class TimerViews:
         return replace(listing, rows_max=min(listing.rows_max, rows_max))
 
     def is_valid(self, listing: Listing) -> bool:
-        """Return whether no checkpoint has begun or ended since the view was returned."""
+        """Return whether no timer has been moved to another slot or layer since a view was returned."""
         return self._timers.partitions.is_valid(listing)
 
     def candidates(
@@ -323,8 +323,9 @@ class TimerViews:
 class TimerSearch:
     """A search for waiting timers that match a filter. The work in each step is limited.
 
-    The search keeps the rows of the current run between the steps. If a checkpoint has begun or ended, the
-    rows are reread, starting at the sort key that the search has reached.
+    The search keeps the rows of the current run between the steps. If a checkpoint has begun or ended, or a
+    boundary of the wheel has advanced, the rows are read again, starting at the sort key that the search has
+    reached.
     """
 
     def __init__(
@@ -339,11 +340,12 @@ class TimerSearch:
         self._listing: Listing | None = None
         self._candidates: Iterator[Candidate | SortKey] = iter(())
 
-    def step(self) -> TimerPage:
+    def step(self, count_max: int | None = None) -> TimerPage:
         """Return the timers found in the next step, and the sort key that the search has reached.
 
-        The sort key is None after the last step. The work in a step is limited to `TIMERS_QUERY_WORK_MAX` (in
-        units of `limits.WORK_NS`) plus one record, and to the rows in one run.
+        The sort key is None after the last step. A step ends when `count_max` timers have been found. The
+        work of a step is limited to `TIMERS_QUERY_WORK_MAX` (in units of `limits.WORK_NS`) plus one record,
+        and to the rows of one run.
         """
         if self._listing is None or not self._views.is_valid(self._listing):
             self._listing = self._views.listing()
@@ -359,7 +361,7 @@ class TimerSearch:
             work += _LOOK_WORK + body_bytes // limits.WORK_BYTES
             if is_match(timer, self._wanted):
                 found.append(replace(timer, message=None))
-            if work >= limits.TIMERS_QUERY_WORK_MAX:
+            if work >= limits.TIMERS_QUERY_WORK_MAX or len(found) == count_max:
                 return TimerPage(found, self._end)
         return TimerPage(found, None)
 

@@ -78,7 +78,7 @@ async def _due_times(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tup
     """Yield arrays of due times (int64, ms), with the sort key up to which all timers were returned."""
     if wanted.reads_records:
         async for page in query_pages(live, wanted):
-            yield np.fromiter((timer.due_ms for timer in page.timers), np.int64), page.after
+            yield np.fromiter((timer.due_ms for timer in page.timers), np.int64), _real(live, page.after)
         return
     views = live.core.timer_views
     count = live.query(views.open_count, wanted)
@@ -88,10 +88,15 @@ async def _due_times(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tup
                 "The store was reopened after a failure while timers were counted: try again."
             )
         due_ms, end = live.query(count.step)
-        yield due_ms - live.clock.offset_ms, None if end is None else (end[0] - live.clock.offset_ms, end[1])
+        yield due_ms - live.clock.offset_ms, _real(live, end)
         await asyncio.sleep(0)
         if end is None:
             return
+
+
+def _real(live: LiveBroker, end: SortKey | None) -> SortKey | None:
+    """Convert a sort key from broker time to real time."""
+    return None if end is None else (end[0] - live.clock.offset_ms, end[1])
 
 
 async def query_page(
@@ -103,28 +108,31 @@ async def query_page(
 ) -> TimerPage:
     """Return up to `count_max` matching timers after the sort key `after`, sorted by due time.
 
-    A search that takes longer than about `seconds_max` returns the timers found so far. The page's sort key
-    `after` is None only if no timers are left.
+    A search that takes longer than about `seconds_max` returns the timers found so far. The sort key
+    `after` of the page is None only if no timers are left. It is in broker time, so an advance of a virtual
+    clock does not move it. The sort key of a timer may differ from its due time.
     """
     found: list[PendingTimer] = []
-    ends = monotonic() + seconds_max
+    ends, place = monotonic() + seconds_max, after
     search = _search if is_simple(wanted) else query_pages
-    async for page in search(live, wanted, after):
+    async for page in search(live, wanted, after, count_max=count_max):
+        if page.timers and len(found) == count_max:
+            return TimerPage(found, place)
         found += page.timers
-        if len(found) > count_max:
-            last = found[count_max - 1]
-            return TimerPage(found[:count_max], (last.due_ms, last.timer_offset))
-        if page.after is not None and monotonic() >= ends:
-            return TimerPage(found, page.after)
+        place = page.after
+        if place is not None and monotonic() >= ends:
+            return TimerPage(found, place)
     return TimerPage(found, None)
 
 
 async def query_pages(
-    live: LiveBroker, wanted: TimerFilter, after: SortKey | None = None
+    live: LiveBroker, wanted: TimerFilter, after: SortKey | None = None, *, count_max: int | None = None
 ) -> AsyncIterator[TimerPage]:
-    """Yield pages of matching timers, sorted by due time."""
-    rest = wanted if after is None else replace(wanted, from_ms=max(wanted.from_ms, after[0]))
-    async for page in _search(live, rest, after, await _look_up(live, rest)):
+    """Yield pages of matching timers, sorted by due time. If `count_max` is given, a page ends there."""
+    real = _real(live, after)
+    rest = wanted if real is None else replace(wanted, from_ms=max(wanted.from_ms, real[0]))
+    looked_up = await _look_up(live, rest)
+    async for page in _search(live, wanted, after, looked_up, count_max=count_max):
         yield page
 
 
@@ -151,15 +159,20 @@ async def _search(
     wanted: TimerFilter,
     after: SortKey | None,
     looked_up: LookupResults | None = None,
+    *,
+    count_max: int | None = None,
 ) -> AsyncIterator[TimerPage]:
-    """Yield the matching timers in due order, one page per search step."""
-    views = None
+    """Yield the matching timers in due order, a page for each step of the search.
+
+    If `count_max` is given, a page ends after this number of timers, and later pages have one timer at most.
+    """
+    views, count_left = None, count_max
     while True:
         if views is not live.core.timer_views:  # The first step, or the store was reopened after a failure.
             views = live.core.timer_views
-            place = None if after is None else (after[0] + live.clock.offset_ms, after[1])
-            search = live.query(views.open_search, wanted, place, looked_up)
-        page = live.query(search.step)
+            search = live.query(views.open_search, wanted, after, looked_up)
+        page = live.query(search.step, count_left)
+        count_left = None if count_left is None else max(1, count_left - len(page.timers))
         yield page
         await asyncio.sleep(0)
         after = page.after

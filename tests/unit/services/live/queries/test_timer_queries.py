@@ -16,6 +16,7 @@ from commitlog.message import Message
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import PendingTimer, TimerFilter
 from services.broker.timers.timer_views import TimerViews
+from services.live.clock import open_clock_offset
 from services.live.live_broker import LiveBroker
 from services.live.queries import timer_queries
 from tests.memory_disk import MemoryDisk
@@ -311,3 +312,91 @@ def test_a_crowd_of_one_millisecond_is_looked_at_some_at_a_time(monkeypatch: pyt
         assert 0 < max(looked) <= 7
 
     play(scenario)
+
+
+async def page_ids(
+    live: LiveBroker, wanted: TimerFilter, count_max: int, between: Callable[[], Awaitable[None]]
+) -> list[str]:
+    """Return the ids of all pages, with a call between each two."""
+    ids, after = list[str](), None
+    for _ in range(2 * len(DUES_MS)):
+        page = await timer_queries.query_page(live, wanted, after, count_max)
+        ids += [one.message_id for one in page.timers]
+        after = page.after
+        if after is None:
+            return ids
+        await between()
+    raise AssertionError("the pages do not end")
+
+
+def play_with_clock(
+    scenario: Callable[[LiveBroker, list[int]], Awaitable[None]], *, is_virtual: bool = False
+) -> None:
+    """Run a scenario on an empty broker, with a clock that it can set."""
+
+    async def run() -> None:
+        with ThreadPoolExecutor(1) as writer:
+            disk, settings, clock_ms = MemoryDisk(), BrokerSettings(segment_bytes=1 << 23), [NOW_MS]
+            kept = open_clock_offset(disk, "virtual") if is_virtual else None
+            call_later = asyncio.get_running_loop().call_later
+            live = LiveBroker(disk, settings, lambda: clock_ms[0], call_later, writer, kept)
+            await scenario(live, clock_ms)
+            await live.close()
+
+    asyncio.run(run())
+
+
+def due_in(number: int, delay_ms: int) -> Message:
+    named: Any = {"message_id": str(number), "delivery_ms": NOW_MS + delay_ms, "born_ms": NOW_MS}
+    return Message(topic="t", body=b"x", **named)
+
+
+@pytest.mark.parametrize("delay_ms", [3_000_000, 90_000_000])
+def test_a_boundary_that_advances_between_two_steps_hides_no_timer(delay_ms: int) -> None:
+    async def scenario(live: LiveBroker, clock_ms: list[int]) -> None:
+        await live.send_many([due_in(number, delay_ms + number) for number in range(1_100)])
+        wanted = TimerFilter(topic_prefix="t")
+        counting, counted = live.query(live.core.timer_views.open_count, wanted), 0
+        live.query(counting.step)  # It counts the held timers.
+        ids = list[str]()
+        async for page in timer_queries.query_pages(live, wanted):
+            if not ids:
+                clock_ms[0] += delay_ms - 100_000
+                live.tick()
+            ids += [one.message_id for one in page.timers]
+        while True:
+            due_ms, end = live.query(counting.step)
+            counted += len(due_ms)
+            if end is None:
+                break
+        assert (ids, counted) == ([str(number) for number in range(1_100)], 1_100)
+
+    play_with_clock(scenario)
+
+
+def test_pages_end_although_timers_are_sorted_behind_their_due_times() -> None:
+    async def scenario(live: LiveBroker, clock_ms: list[int]) -> None:
+        await live.send(due_in(99, 3_600_000))
+        clock_ms[0] = NOW_MS + 3_600_001
+        while live.core.timers.pending_count:
+            live.tick()
+            await asyncio.sleep(0.001)
+        clock_ms[0] = NOW_MS
+        live.tick()
+        await live.send_many([due_in(number, 60_000 + number) for number in range(10)])
+        assert len(live.core.timers.near.deviating) == 10
+        for wanted in (TimerFilter(), TimerFilter(topic_prefix="t")):
+            ids = await page_ids(live, wanted, 3, live.wait_until_all_durable)
+            assert ids == [str(number) for number in range(10)]
+
+    play_with_clock(scenario)
+
+
+@pytest.mark.parametrize("wanted", [TimerFilter(), TimerFilter(topic_prefix="t"), TimerFilter(key="7")])
+def test_a_virtual_clock_that_advances_between_two_pages_hides_no_timer(wanted: TimerFilter) -> None:
+    async def scenario(live: LiveBroker, _: list[int]) -> None:
+        await live.send_many([due_in(number, 86_400_000 + 60_000 * number) for number in range(10)])
+        ids = await page_ids(live, wanted, 3, lambda: live.advance(300_000))
+        assert ids == (["7"] if wanted.key else [str(number) for number in range(10)])
+
+    play_with_clock(scenario, is_virtual=True)
