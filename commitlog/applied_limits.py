@@ -3,8 +3,8 @@
 The limits depend on the version in the log, so that all nodes reading it drop the same rows.
 
 Each table of the broker state has a maximum size. If a table is too big, applying the next record drops a
-row. Programs with different limits would build different tables from the same log, for example during a
-rolling upgrade. The limits are therefore rows of `BY_VERSION`:
+row. During a rolling upgrade, for example, programs with different limits would build different tables from
+the same log. The limits are therefore rows of `BY_VERSION`:
 
     the fold of the shared log       the finalized version (`sharedlog.versions`)
     the leader's epoch record        contains the version    (`services.broker.spine.epoch`)
@@ -62,6 +62,6 @@ BY_VERSION: Final[Mapping[int, AppliedLimits]] = {
 
 
 def row_of(version: int) -> int:
-    """Return the highest version in `BY_VERSION` not above `version`."""
+    """Return the highest version in `BY_VERSION` not exceeding `version`."""
     assert version >= OLDEST, f"version {version} is of no log"
     return max(one for one in BY_VERSION if one <= version)

@@ -1,11 +1,11 @@
-"""Checks that Python assertions are enabled. Every process that runs the core requires them.
+"""Checks that Python assertions are enabled. Every process that runs the core requires assertions.
 
 A failed assertion stops the process before it writes an invalid state to disk. `python -O`, `-OO`, and
 PYTHONOPTIMIZE remove all assertions. The entry points of the core (the command line and `Broker.recover`)
 therefore call `require_assertions` first. Assertions never change state (tests/unit/test_assertions.py).
 
-The `tidewheel/` package runs in client processes and does not call `require_assertions`, because it does not
-depend on assertions.
+The `tidewheel/` package runs in client processes and does not rely on assertions, so it does not call
+`require_assertions`.
 """
 
 from __future__ import annotations

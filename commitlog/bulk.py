@@ -1,6 +1,6 @@
 """Encodes, verifies, and stamps batches of log records with NumPy.
 
-Only the offsets, the store time, and the CRC of an encoded or copied record change:
+Only the offsets, the store time, and the CRC differ in an encoded or copied record:
 
     offset     width  field
     20         8      queue_offset
@@ -8,9 +8,9 @@ Only the offsets, the store time, and the CRC of an encoded or copied record cha
     56 or 68   8      store_ms           after an IPv4 or IPv6 born host (bit 0x10 of sys_flag at 36)
     end - 11   10     CRC digits         least significant first (see `commitlog.record`)
 
-Cost: about 1 us per record, nearly all of it spent on two CRCs. Encoding adds 1 us per record, a third of
-what encoding records one by one takes. Weak spot: a Python loop computes the CRCs, because NumPy has no CRC
-function.
+Cost: about 1 us per record, nearly all of it spent on computing two CRCs. Encoding adds 1 us per record, a
+third of the time needed to encode records one by one. Weak spot: a Python loop computes the CRCs, because
+NumPy has no CRC function.
 
 Array arguments have shape (n,), with one entry per record. `starts` and `ends` are byte positions in
 `records`.
@@ -47,7 +47,7 @@ NO_CRC: Final = CRC_NAME + b"0" * _DIGIT_COUNT + b"\x02"
 
 
 def are_sound(records: bytearray, starts: Integers, ends: Integers) -> Flags:
-    """Return a Boolean array of shape (n,) that tells whether each record's CRC is correct."""
+    """Return a Boolean array of shape (n,) that indicates whether each record's CRC is correct."""
     content = np.frombuffer(records, np.uint8)
     named = (content[_columns(ends - CRC_BYTES, len(CRC_NAME))] == _NAME).all(axis=1)
     named &= content[ends - 1] == _CLOSE
@@ -109,5 +109,5 @@ def _write_longs(content: Bytes, places: Integers, values: Integers) -> None:
 
 
 def _columns(places: Integers, width: int) -> Integers:
-    """Return the positions of `width` bytes starting at each place, as an array of shape (n, width)."""
+    """Return the positions of `width` bytes from each of `places`, as an array of shape (n, width)."""
     return np.asarray(places[:, np.newaxis] + np.arange(width))

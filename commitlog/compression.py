@@ -9,13 +9,13 @@ The RocketMQ 5 protocol supports plain and gzip bodies. RocketMQ stores may also
     0x200          Zstandard
 
 Gzip bodies are delivered unchanged. Other bodies stay compressed on disk and are decompressed on delivery.
-Most compressed bodies in a Tidewheel log are gzip. The C++ client, however, sends zlib bodies that are
-declared as gzip, and clients in other languages cannot read them. `tidewheel[import]` installs the LZ4 and
-Zstandard libraries. A body is delivered as stored if it cannot be decompressed or if its decompressed size
-would exceed `limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX`. For tools, the limit is `BODY_UNPACKED_BYTES_MAX`.
-The body CRC ensures that the stored body is the one that was sent. Clients check the 4 MiB limit before
-compressing a body. A larger body comes from an attempt to block the event loop (150 ms for 60 MiB) or from a
-broker with other settings.
+Most compressed bodies in a Tidewheel log are gzip. The C++ client, however, sends zlib bodies declared as
+gzip, which clients in other languages cannot read. `tidewheel[import]` installs the LZ4 and Zstandard
+libraries. A body is delivered as stored if it cannot be decompressed or if its decompressed size would exceed
+`limits.BODY_UNPACKED_FOR_CLIENT_BYTES_MAX`. For tools, the limit is `BODY_UNPACKED_BYTES_MAX`. The body CRC
+ensures that the stored body matches the one that was sent. Clients check the 4 MiB limit before compressing a
+body. A larger body comes from a broker with other settings or is meant to block the event loop (150 ms for 60
+MiB).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _LIBRARIES: Final = {_LZ4: "lz4.frame", _ZSTD: "zstandard"}
 
 
 def to_client_format(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
-    """Return a body that clients can read and whether it uses gzip.
+    """Return a body readable by clients, and whether it uses gzip.
 
     Raise `LibraryMissing` if the compression library is not installed.
     """
@@ -54,7 +54,7 @@ def to_client_format(body: bytes, sys_flag: int) -> tuple[bytes, bool]:
 
 
 def unpacked_bytes(stored: bytes, given: bytes) -> int:
-    """Return the maximum number of bytes decompressed to deliver a body.
+    """Return an upper bound on the bytes decompressed to deliver a body.
 
     Even a body delivered as stored may have been decompressed up to the limit.
     """

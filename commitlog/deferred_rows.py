@@ -9,8 +9,8 @@ A row that is about to change is copied first.
 Rules:
 - Rows are copied as they were at the time of the capture. Keys added after the capture are not included.
 - A copied row never changes. A worker thread converts rows to JSON (`commitlog.snapshot`).
-- A table can have only one incomplete capture. A second capture first copies the remaining rows of the first
-  one.
+- A table can have only one incomplete capture. Starting a second capture first copies the remaining rows of
+  the first one.
 
 Cost: 0.9 us per row for queues with one entry in memory, and up to 2.2 ms per batch of 1,000 rows. Until all
 rows have been copied, each change to the table costs two dictionary lookups. Weak spot: the references are
@@ -31,10 +31,10 @@ Value = TypeVar("Value")
 
 
 class DeferredRows(Generic[Key, Value]):
-    """The rows of a table as of the creation of this object.
+    """The rows of a table at the time this object was created.
 
-    `row` builds a row from a key and the result of `taken`. `taken` runs in the table's thread, and `row` may
-    run in any thread. If `taken` returns None, the row is omitted.
+    `row` builds a row from a key and the result of `taken`. `taken` runs on the table's thread, and `row` may
+    run on any thread. If `taken` returns None, the row is omitted.
     """
 
     def __init__(
@@ -57,23 +57,23 @@ class DeferredRows(Generic[Key, Value]):
         return (self._row(key, taken) for key, taken in self.items())
 
     def items(self) -> Iterator[tuple[Key, Any]]:
-        """Return all keys with the copies of their values.
+        """Return all keys with copies of their values.
 
-        Until all rows are copied, call this method only in the table's thread.
+        Until all rows are copied, call this method only on the table's thread.
         """
         self.take_all()
         rows = ((key, self._taken[key]) for key in self._values)
         return ((key, taken) for key, taken in rows if taken is not None)
 
     def before_change(self, key: Key) -> None:
-        """Copy the row of a key before its value changes, unless it has already been copied."""
+        """Copy the row for a key before its value changes, unless it has already been copied."""
         if self.is_open and key in self._values and key not in self._taken:
             self._taken[key] = self._take(self._values[key])
 
     def take(self, count: int) -> int:
         """Copy up to `count` rows. Return the number of keys visited.
 
-        This is less than `count` only at the end of the table.
+        Fewer than `count` are visited only at the end of the table.
         """
         looked_at = 0
         for key in islice(self._left, count):

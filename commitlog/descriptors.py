@@ -3,9 +3,10 @@
     take(path) --> opened, or found open --> in use --> returned --> idle, closed in LRU order
 
 Rules:
-- A descriptor in use is never closed, because the operating system may reuse its number for another file.
-- The cache drops deleted and renamed files. Threads may keep using its descriptor, but `take` no longer
-  returns it.
+- A descriptor in use is never closed, because the operating system may then reuse its number for another
+  file.
+- The cache drops deleted and renamed files. Threads may keep using the file's descriptor, but `take` no
+  longer returns it.
 - Files with unsynced bytes are closed last, after a sync. Without the sync, the kernel would discard a write
   error when the file's last descriptor is closed, and a later sync would succeed. If the sync fails, the file
   is closed anyway, and the next sync of the file fails (`take_failure`). The error is not raised immediately,
@@ -34,8 +35,8 @@ OUT_OF_DESCRIPTORS = frozenset((errno.EMFILE, errno.ENFILE))
 class OpenFile:
     """An open file with its state and number of users.
 
-    `own` holds additional descriptors of the file, but rarely more than one. Each is used by only one thread
-    at a time.
+    `own` holds additional descriptors for the file, rarely more than one. Each descriptor is used by one
+    thread at a time.
     """
 
     __slots__ = ("descriptor", "failed_syncs", "is_forgotten", "is_unsynced", "own", "path", "users")
@@ -107,7 +108,7 @@ class Descriptors:
                 self._idle_of(one)[one.path] = one
 
     def take_failure(self, one: OpenFile | None, path: str) -> OSError | None:
-        """Return the error of a failed sync before the file was closed, or None.
+        """Return the error from a failed sync before the file was closed, or None.
 
         Each error is returned only once. The caller must take the file first (`one` is None if the file does
         not exist). Otherwise another thread could close the file after a failed sync. Concurrent syncs detect
@@ -127,7 +128,7 @@ class Descriptors:
                 self._forget(path)
 
     def forget_within(self, inside: str) -> None:
-        """Remove from the cache all files whose paths begin with a prefix."""
+        """Remove all files whose paths begin with a prefix from the cache."""
         with self._lock:
             for path in [one for one in self._open if one.startswith(inside)]:
                 self._forget(path)

@@ -4,17 +4,18 @@ Production uses `RealDisk`, and simulations use `MemoryDisk`.
 
 Paths are relative to the store and use `/` as the separator. Written data and the directory entry of a new
 file are durable only after a `sync` of the file. `allocate`, `truncate`, `rename`, and `delete` are durable
-when they return. If the process ends or the power fails during an operation, it may have been performed
-fully, partly, or not at all. Reads return all written bytes, durable or not. Only `write`, `allocate`, and
-`truncate` create files. Any method may raise OSError after partial completion.
+when they return. If the process ends or the power fails during an operation, the operation may have been
+performed fully, partly, or not at all. Reads return all written bytes, durable or not. Only `write`,
+`allocate`, and `truncate` create files. Any method may raise OSError after partial completion.
 
-After `SyncFailed`, do not trust bytes written since the last sync of the file. They can still be read, and
-another sync may succeed, but they may not be on disk: Linux marks pages as clean after a failed write. The
-bytes become durable only if they are written again and synced. They must come from a source other than the
-page cache, or be verified with a CRC. `SyncFailed` is also raised for folders. Until the folder is synced,
-files created, renamed, or deleted in it may be lost or reappear after a power failure. Directory entries are
-written to the file system journal, which stops after a failure. `SyncFailed` includes the path of the file or
-folder. A file may be synced implicitly before it is closed. If that fails, the next `sync` of the file fails.
+After `SyncFailed`, do not trust bytes written to the file since its last successful sync. They can still be
+read, and another sync may succeed, but they may not be on disk: Linux marks pages as clean after a failed
+write. The bytes become durable only if they are written again and synced. They must come from a source other
+than the page cache or be verified against a CRC. `SyncFailed` is also raised for folders. Until the folder is
+synced, files created, renamed, or deleted in it may be lost or reappear after a power failure. Directory
+entries are written to the file system journal, which stops after a failure. `SyncFailed` includes the path of
+the file or folder. A file may be synced implicitly before it is closed. If this sync fails, the file's next
+`sync` fails too.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Disk(Protocol):
         """Write all of `data` at `position`. Create the file and its folders if necessary."""
 
     def write_synced(self, path: str, position: int, data: bytes) -> None:
-        """Durably write all of `data` and the directory entry. Raise `SyncFailed` on failure."""
+        """Durably write all of `data` and the file's directory entry. Raise `SyncFailed` on failure."""
 
     def sync(self, path: str) -> None:
         """Make the data and directory entry of a file durable. Raise `SyncFailed` on failure."""
@@ -85,7 +86,7 @@ class Disk(Protocol):
         """Return the user's free and total disk space in bytes."""
 
     def rename(self, path: str, new_path: str) -> None:
-        """Durably and atomically rename a synced file. Replace any existing file of that name."""
+        """Durably and atomically rename a synced file. Replace any existing file with the new name."""
 
     def delete(self, path: str) -> None:
         """Delete a file or a folder with its contents, if it exists."""

@@ -1,9 +1,9 @@
 """Cluster epochs (`services.broker.spine.epoch`) of the records in a log.
 
-The log of a broker outside a cluster has no epochs.
+The log of a broker that is not in a cluster has no epochs.
 
 Each epoch begins with an epoch record. Records before the first epoch record belong to epoch 0 if the start
-of the log still exists or if that record begins epoch 1. They were stored by a broker outside a cluster.
+of the log still exists or if the record begins epoch 1. They were stored by a broker outside a cluster.
 Otherwise retention has deleted an older epoch record, and their epoch is unknown. If the log has no epoch
 record, all its records belong to the epoch at its end.
 """
@@ -31,7 +31,7 @@ class EpochRange(NamedTuple):
 
 
 def begun_by(one: Record) -> EpochRange:
-    """Return the epoch that begins with an epoch record."""
+    """Return the epoch begun by an epoch record."""
     (fact,) = facts_of(one)
     assert isinstance(fact, EpochBegun), "a record that begins no epoch"
     return EpochRange(one.physical_offset, fact.number, one.store_ms, fact.node)

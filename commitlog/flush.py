@@ -1,6 +1,6 @@
 """Group commit.
 
-Each flush writes all records appended since the previous flush.
+A flush writes all records appended since the previous flush.
 
 An append does not wait for a flush. Records appended while flushes are in progress are added to the next
 flush, so the number of records per sync grows with the load. At low load, each record is synced immediately.
@@ -23,7 +23,7 @@ from commitlog.sink import LogSink, Part
 class Publisher:
     """Publishes the durable offset.
 
-    The durable offset never decreases, even if flushes complete out of order.
+    The published offset never decreases, even if flushes complete out of order.
     """
 
     def __init__(self, disk: Disk) -> None:
@@ -34,7 +34,7 @@ class Publisher:
         """Flushes that are not published yet, in log order."""
 
     def ended(self) -> None:
-        """Publish the end of the last flush before the first incomplete one.
+        """Publish the end of the last flush that precedes all incomplete ones.
 
         The caller must serialize all calls.
         """
@@ -50,8 +50,8 @@ class Publisher:
         """Publish a durable offset to processes that read the live log.
 
         A failed write is ignored, because the next flush publishes a new offset. Only a successful write
-        switches to the other line of the file, so a failed write never destroys the newer line. A reader of
-        an offset also sees the epoch of that offset or a later epoch that has begun.
+        switches to the other line of the file, so a failed write never destroys the newer line. A process
+        that reads an offset also sees the epoch of that offset or a later epoch that has begun.
         """
         with suppress(OSError):
             self._publish_epoch(epoch)
@@ -76,7 +76,7 @@ class Publisher:
 
 @dataclass(slots=True, eq=False)
 class Flush:
-    """The parts of a flush, and the end of the log after it."""
+    """The parts of a flush, and the end of the log after the flush."""
 
     sink: LogSink
     first_offset: int
@@ -93,14 +93,14 @@ class Flush:
 
     @property
     def sync(self) -> bool:
-        """Whether the parts are synced when they are written."""
+        """Whether writing the parts also syncs them."""
         return self.publisher is not None
 
     def write(self, alone: AbstractContextManager[object] | None = None) -> None:
         """Pass the parts to the sink.
 
-        After OSError, the state of the parts on disk is unknown. If several threads write flushes, `alone`
-        must be a lock that protects the update of the durable offset.
+        After OSError, the state of the parts on the disk is unknown. If several threads write flushes,
+        `alone` must be a lock that protects the update of the durable offset.
         """
         parts_bytes = sum(map(len, self.parts))
         assert self.first_offset + parts_bytes == self.end_offset, "the parts of a flush have a gap"
@@ -113,7 +113,7 @@ class Flush:
 
 @dataclass(slots=True, frozen=True)
 class Sync:
-    """A sync of files. It makes the log durable up to `end_offset`, where the epoch is `epoch`."""
+    """A sync of files. It makes the log durable up to `end_offset`, where the current epoch is `epoch`."""
 
     paths: list[str]
     end_offset: int

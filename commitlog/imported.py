@@ -7,10 +7,10 @@ whole record. The file `imported` holds the end offset of the copied log:
                      matches the body CRC, and its offset is correct, as in RocketMQ's own checks
     from it on       all records were written by Tidewheel; a record without a correct CRC is damaged
 
-A flipped bit in the topic or properties of a copied record without a CRC property is thus not detected.
-RocketMQ does not detect it either. All other checks apply to copied records too, and a CRC property is
-verified if present. The file has the same format as `durable` (see `commitlog.layout`) and is written once
-and synced. If the file is missing, Tidewheel wrote all records in the store.
+A flipped bit in the topic or properties of a copied record is thus not detected if the record has no CRC
+property. RocketMQ does not detect it either. All other checks also apply to copied records, and a CRC
+property is verified if present. The file has the same format as `durable` (see `commitlog.layout`) and is
+written once and synced. If the file is missing, all records in the store were written by Tidewheel.
 """
 
 from __future__ import annotations

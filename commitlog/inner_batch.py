@@ -2,8 +2,8 @@
 
 They occur in topics of type BatchCQ.
 
-An inner batch occupies INNER_NUM consecutive queue offsets, starting with the record's own. INNER_NUM is a
-property. The queue entry at each of these offsets refers to the whole record, and `pick` extracts one
+An inner batch occupies INNER_NUM consecutive queue offsets, starting with the record's own offset. INNER_NUM
+is a property. The queue entry at each of these offsets refers to the whole record, and `pick` extracts one
 message. The decompressed body holds the following fields for each message, without gaps:
 
     offset width  field

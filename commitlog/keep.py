@@ -1,10 +1,10 @@
-"""Keep files, which preserve records of deleted segments.
+"""Keep files, which preserve records from deleted segments.
 
 A keep file holds exact copies of the records for open and expired half messages and for held timers. Before
 retention deletes segments, it copies the records still needed, without gaps, to the file `keep/<20 digits:
 the offset up to which the log was deleted>`. Thus, half messages open for weeks and timers held for weeks do
 not block retention. A keep file is deleted when none of its records are still needed. Cost: four integers in
-memory per kept record. They are computed in the worker thread of the retention run.
+memory per kept record. They are computed on the retention run's worker thread.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ class KeepFiles:
         return self._disk.read(*place)
 
     def file_of(self, physical_offset: int) -> str:
-        """Return the path of the keep file that holds this record."""
+        """Return the path of the keep file that contains this record."""
         return self._places[physical_offset][0]
 
     def forget(self, is_needed: Callable[[int], bool]) -> list[str]:
-        """Stop tracking keep files that hold no needed records, and return their paths.
+        """Stop tracking keep files that contain no needed records, and return their paths.
 
-        The caller must delete the files. Once found to be unneeded, a record is never checked again. Each
-        call checks a limited number of records per file.
+        The caller must delete the files. Once a record is found to be unneeded, it is never checked again.
+        Each call checks a limited number of records per file.
         """
         for offsets in self._undecided.values():
             unneeded = takewhile(lambda offset: not is_needed(offset), reversed(offsets))
@@ -135,7 +135,7 @@ def records(stored: bytes, imported_until: int) -> Iterator[tuple[int, int, int]
 
 
 def is_sound(stored: bytes, imported_until: int) -> bool:
-    """Return whether the bytes are exactly one intact record."""
+    """Return whether the bytes consist of exactly one intact record."""
     if len(stored) < record.RECORD_BYTES_MIN:
         return False
     (physical_offset,) = _OFFSET.unpack_from(stored, _OFFSET_AT)

@@ -16,9 +16,10 @@
                   (TW_SYS_JOURNAL), for the items of their tasks (TW_SYS_TASK), and of RocketMQ
 
 A message of any kind also ends a timer if it contains a cancellation: the property TW_CANCELS with the
-timer's offset, a space, and the due time. A delivered message may carry the TW_CANCELS of its timer record,
-which has already been applied. RocketMQ neither queues nor indexes records of type 12, so its readers skip
-them. The modules that write system records describe their bodies. docs/ARCHITECTURE.md lists all kinds.
+timer's offset and due time, separated by a space. A delivered message may still contain the TW_CANCELS from
+its timer record, which has already been applied. RocketMQ neither queues nor indexes records of type 12, so
+its readers skip them. The modules that write system records describe their bodies. docs/ARCHITECTURE.md lists
+all kinds.
 """
 
 from __future__ import annotations
@@ -100,7 +101,7 @@ _SAID: Final = (
 
 
 class End(IntEnum):
-    """Outcomes of timers. UNREADABLE means that all copies of the timer record are lost."""
+    """Outcomes of timers. UNREADABLE means that all copies of the timer record have been lost."""
 
     DELIVERED = 1
     CANCELLED = 2
@@ -111,7 +112,7 @@ class End(IntEnum):
 
 
 class TimerEnded(NamedTuple):
-    """The end of a timer, with its outcome, due time, and topic.
+    """The end of a timer, including its outcome, due time, and topic.
 
     `topic` is empty if unknown.
     """
@@ -123,7 +124,7 @@ class TimerEnded(NamedTuple):
 
 
 def kind_of(record: Record) -> str:
-    """Return the kind of a record, one of `KINDS`."""
+    """Return the kind of a record (one of `KINDS`)."""
     kind = kind_of_topic(record.topic)
     if kind != "normal":
         return kind
@@ -165,7 +166,7 @@ def endings(record: Record) -> Iterator[TimerEnded]:
 
 
 def without_endings(stored: bytes) -> dict[str, str]:
-    """Return a timer record's properties for a copy that does not end another timer."""
+    """Return a timer record's properties for a copy that must not end another timer."""
     return {name: value for name, value in properties.decode(stored).items() if name not in _SAID}
 
 

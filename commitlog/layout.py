@@ -34,23 +34,23 @@
 A process that reads a live log stops at the published durable offset, which is never beyond the end of the
 log on disk. The file `durable` has three lines of 32 bytes in the format `<20 digits> <CRC-32 of the digits,
 8 hex digits>`. The published offset is the largest number in an intact line. The first two lines are written
-alternately, without a sync. A reader may see one of them half-written, but in that case the other is intact.
-A power failure may destroy both. The third line is written only when the file is created. Each startup
-creates the file under a new name, syncs it, and renames it, so at least one line is always intact. A
-`durable` file without an intact line is damaged. It does not mean that no offset was published. The file is
-created before the first segment.
+alternately, without a sync. A reader may find one of them half-written, but the other is then intact. A power
+failure may destroy both. The third line is written only when the file is created. Each startup creates the
+file under a new name, syncs it, and renames it, so at least one line is always intact. A `durable` file
+without an intact line is damaged. It does not mean that no offset was published. The file is created before
+the first segment.
 
-Once an epoch has begun (`services.broker.spine.epoch`), `durable` has three additional lines that hold the
-epoch of the published offset. They have the same format and follow the same rules. Without these lines, the
-epoch is 0. An epoch is written before its first offset.
+Once an epoch has begun (`services.broker.spine.epoch`), `durable` contains three additional lines with the
+epoch of the published offset. These lines have the same format and follow the same rules. Without these
+lines, the epoch is 0. An epoch is written before its first offset.
 
 On a follower, two more lines hold the accepted offset: the end of the records that the cluster has accepted
-and the follower has copied. They are also written alternately and are used only by readers. Readers stop at
-the accepted or the durable offset, whichever is higher. Records between the two are not synced. Recovery does
-not trust them, and removes the accepted offset from the file.
+and the follower has copied. They are also written alternately, and only readers use them. Readers stop at the
+accepted or the durable offset, whichever is higher. Records between the two are not synced. Recovery does not
+trust them, and removes the accepted offset from the file.
 
 The file `clock` has two lines in the format of `durable`. Each line is synced before the other is written.
-The number is the difference between the broker's time and real time in milliseconds. It never decreases.
+The number is the difference in milliseconds between the broker's time and real time. It never decreases.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def publish_durable(disk: Disk, offset: int, turn: int) -> None:
 
 
 def publish_epoch(disk: Disk, epoch: int, turn: int) -> None:
-    """Publish the epoch of the following offsets to readers in the same way as `publish_durable`."""
+    """Publish the epoch of subsequent offsets to readers in the same way as `publish_durable`."""
     disk.write(DURABLE, _EPOCHS_AT + turn % 2 * _LINE_BYTES, _durable_line(b"%020d" % epoch))
 
 
@@ -172,7 +172,7 @@ def publish_accepted(disk: Disk, offset: int, turn: int) -> None:
 
 
 def parse_readable(stored: bytes) -> int | None:
-    """Return the end of the readable log as stated in `durable`, or None if no line is intact."""
+    """Return the end of the readable log stated in `durable`, or None if no line is intact."""
     if all(line != _durable_line(line) for line in _lines(stored)):
         return None
     return max(parse_durable(stored), _largest(stored, _ACCEPTED_AT))

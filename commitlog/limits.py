@@ -4,8 +4,8 @@ _MAX, _MIN    a limit; the name includes the unit (BODY_BYTES_MAX), or else the 
 _DEFAULT      the default value of a setting or attribute
 _MS, _BYTES   a duration in milliseconds, or a size in bytes
 
-Limits of a single module are defined in that module. The message limits come from the package `tidewheel`,
-because clients check them too.
+Limits of a single module are defined in that module. The message limits come from the `tidewheel` package,
+because clients also check them.
 """
 
 from __future__ import annotations

@@ -4,10 +4,11 @@ It consists of a POSIX record lock on byte 0 of the file `lock` and a folder loc
 
 Apache RocketMQ locks the same byte, so RocketMQ and Tidewheel never have the same store open at once. A POSIX
 record lock applies to an inode. If the file is deleted, a second broker can lock a new one while the first is
-still writing. A process also loses its record lock when it closes any descriptor of the file. The folder lock
-(`flock`) has neither weakness: a nonempty folder cannot be deleted, and the lock belongs to one open file
-description. A broker acquires both locks before it reads any other file of the store. The kernel releases
-both when the process ends. On file systems without folder locks, such as NFS, only the record lock is used.
+still writing. A process also loses its record lock when it closes any descriptor for the file. The folder
+lock (`flock`) has neither weakness: a nonempty folder cannot be deleted, and the lock belongs to one open
+file description. A broker acquires both locks before it reads any other file of the store. The kernel
+releases both when the process ends. On file systems without folder locks, such as NFS, only the record lock
+is used.
 
 Every process that writes to a store must hold the lock. The lock also reserves a node's store
 (`layout.CLUSTER`) for that node. Records from any other process would not be in the shared log and would be

@@ -1,10 +1,10 @@
 """The CommitLog: a sequence of records stored in segments.
 
 A record never spans two segments. If a segment has no room for both the record and an 8-byte blank, a blank
-closes it, and the record is placed at the start of the next one. The bytes after the blank remain zero. A
-record larger than a segment gets a segment of the record's length. An append only adds the record to the next
-flush (see `commitlog.flush`). Readers can see a record once its flush has succeeded. A log has only one
-writer.
+closes the segment, and the record is placed at the start of the next one. The bytes after the blank remain
+zero. A record larger than a segment is given a segment of its own length. An append only adds the record to
+the next flush (see `commitlog.flush`). Readers can see a record once its flush has succeeded. A log has only
+one writer.
 
     first_offset      below this offset, segments may have been deleted, and only kept records can be read
                       (`commitlog.keep`)
@@ -13,9 +13,9 @@ writer.
                       <= end
     end_offset        the offset of the next record; records that are not durable are in memory or in a flush
 
-After a failed sync, do not trust a later successful sync of the same bytes. The log is therefore reopened up
-to the end of the acknowledged records (`acknowledged_offset`), and recovery rewrites the records after the
-published offset.
+After a failed sync, do not trust a later sync of the same bytes, even if it succeeds. The log is therefore
+reopened up to the end of the acknowledged records (`acknowledged_offset`), and recovery rewrites the records
+after the published offset.
 
 Cost: one list entry per appended record. Binary search finds the segment of a record. Weak spot: flushes may
 complete in any order, but the log is durable only up to the first incomplete one. A slow flush therefore
@@ -50,8 +50,8 @@ _LENGTH_BYTES: Final = _LENGTH.size
 class CommitLog:
     """The log of a store. The next record begins at `end_offset`.
 
-    If `sync` is false, a flush is considered durable when the operating system has accepted its bytes. A
-    power failure may then destroy all bytes after `synced_offset`. Syncs from `take_sync` advance
+    If `sync` is false, a flush is considered durable once the operating system has accepted its bytes. A
+    power failure may then destroy all bytes after `synced_offset`. Syncs returned by `take_sync` advance
     `synced_offset`.
     """
 
@@ -82,7 +82,7 @@ class CommitLog:
         self._tail_offset, self._tail_end = self._tail()
 
     def resume(self, end_offset: int) -> None:
-        """Continue a durable log that recovery has truncated at `end_offset`.
+        """Continue a durable log that recovery truncated at `end_offset`.
 
         All segment files must have their full length.
         """
@@ -116,8 +116,8 @@ class CommitLog:
     def gather(self, encoded: bytes) -> bool:
         """Add one record, encoded for `end_offset`, to the next flush.
 
-        If it does not fit in the segment, start the next segment and return False. In that case, `end_offset`
-        has changed, and the record must be encoded again.
+        If the record does not fit in the segment, start the next segment and return False. In that case,
+        `end_offset` has changed, and the record must be encoded again.
         """
         end_offset = self.end_offset + len(encoded)
         if self.end_offset == self._tail_offset:
@@ -133,7 +133,7 @@ class CommitLog:
     def room_for(self, record_bytes: Sequence[int]) -> int:
         """Return how many of these records fit in the current segment.
 
-        If the first record does not fit, start a new segment and use it instead.
+        If even the first record does not fit, start a new segment and use that one instead.
         """
         if record_bytes[0] + record.BLANK_BYTES > self._left_bytes():
             self._close_segment()
@@ -161,7 +161,7 @@ class CommitLog:
         return self.durable_offset == self.end_offset
 
     def take_flush(self) -> Flush | None:
-        """Return a flush of all collected parts, or None.
+        """Return a flush containing all collected parts, or None.
 
         Return None if there are no parts or too many flushes are in progress. A flush that creates a segment
         must be written before the next flush is taken. This ensures that no segment exists without its
@@ -269,7 +269,7 @@ class CommitLog:
         raise AssertionError(f"nothing was appended at log offset {physical_offset}")
 
     def read_near(self, places: Sequence[tuple[int, int, int]]) -> Iterator[Record | None]:
-        """Yield the durable records at ascending (log offset, size, value) places, using a single read.
+        """Yield the durable records at sorted (log offset, size, value) locations, using a single read.
 
         Yield None for a record that is damaged or incomplete. Call `read` to find out why.
         """

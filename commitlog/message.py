@@ -1,4 +1,4 @@
-"""Protocol-independent messages, as producers send and consumers receive them.
+"""Protocol-independent messages, as sent by producers and received by consumers.
 
 Clients use a `Message`, which is stored on disk as a `commitlog.record.Record`. `commitlog.properties`
 converts between the two.
@@ -18,7 +18,7 @@ class MessageType(Enum):
 
     MIXED accepts all types except PRIORITY and LITE. In a PRIORITY topic, each queue has a priority, and
     higher priorities are delivered first. Other topics read their queues in rotation, so a priority would
-    have no effect. A LITE topic contains many lite topics. Each message belongs to one of them and is
+    have no effect. A LITE topic contains many lite topics. Each message belongs to one lite topic and is
     delivered to its subscribers.
     """
 
@@ -33,12 +33,12 @@ class MessageType(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class Message:
-    """A message as a producer sends it or a consumer receives it.
+    """A message as sent by a producer or received by a consumer.
 
     `delivery_ms` is the delivery time in milliseconds since the Unix epoch, or None for immediate delivery.
     `gzip` indicates whether the body is sent as gzip. `check_immunity_ms` is the time before the first
-    check-back of a half message, or None for the topic's default. `priority` is None if not set, and 0 is the
-    lowest.
+    check-back for a half message, or None for the topic's default. `priority` is None if not set, and 0 is
+    the lowest.
     """
 
     topic: str
@@ -62,7 +62,7 @@ class Message:
     def message_type(self) -> MessageType:
         """Type of the message.
 
-        The first attribute present determines it: transaction, delay, FIFO, priority, lite.
+        The first attribute that is set determines the type: transaction, delay, FIFO, priority, lite.
         """
         if self.transactional:
             return MessageType.TRANSACTION

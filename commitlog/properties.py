@@ -2,7 +2,7 @@
 
 As in RocketMQ's `MessageDecoder`, a writer ends every pair with 0x02. A reader accepts a missing final 0x02,
 drops pairs without a value, and uses the last of several pairs with the same name. There is no escaping.
-Names and values with 0x01 or 0x02 are rejected before encoding.
+Names and values that contain 0x01 or 0x02 are rejected before encoding.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def encode(properties: dict[str, str]) -> bytes:
 
 
 def decode(stored: bytes) -> dict[str, str]:
-    """Return the decoded pairs, without malformed ones."""
+    """Return the decoded pairs, omitting malformed ones."""
     found: dict[str, str] = {}
     for pair in stored.decode(errors="replace").split("\x02"):
         name, _, value = pair.partition("\x01")
@@ -67,7 +67,7 @@ def decode(stored: bytes) -> dict[str, str]:
 
 
 def pairs(stored: bytes) -> dict[bytes, bytes]:
-    """Return the pairs as UTF-8 bytes, without malformed ones."""
+    """Return the pairs as UTF-8 bytes, omitting malformed ones."""
     if not stored.isascii():
         stored = stored.decode(errors="replace").encode()
     found: dict[bytes, bytes] = {}
@@ -127,7 +127,7 @@ def _keys_pairs(keys: tuple[str, ...]) -> str:
 
 
 def keys_in(joined: str, lengths: str) -> tuple[str, ...]:
-    """Return the keys in the properties KEYS and KEY_LENGTHS.
+    """Return the keys stored in the properties KEYS and KEY_LENGTHS.
 
     If the lengths do not match, split KEYS at the spaces.
     """
@@ -152,8 +152,8 @@ def keys_of(stored: Mapping[str, str]) -> tuple[str, ...]:
 def to_message(record: Record) -> Message:
     """Return the message in a record, with its real topic.
 
-    This is the inverse of `encode_message`. Properties set by the broker are omitted, but the due time
-    becomes `delivery_ms`. The body is plain or gzip. Raise `LibraryMissing` if an imported body needs a
+    This is the inverse of `encode_message`. Properties set by the broker are omitted, but the due time is
+    returned as `delivery_ms`. The body is plain or gzip. Raise `LibraryMissing` if an imported body needs a
     library that is not installed.
     """
     stored = of_record(record)

@@ -1,8 +1,8 @@
-"""Reads the log of a store that another process may be writing.
+"""Reads the log of a store that another process may be writing to.
 
-Readers do not lock or write any file, so they can read the store of a running broker. They stop at the
+Readers neither lock nor write any files, so they can read the store of a running broker. They stop at the
 published durable offset, which is never beyond the end of the log on disk. Without a published offset, as in
-an Apache RocketMQ store, the log ends after the last intact record of the last non-empty segment.
+an Apache RocketMQ store, the log ends after the last intact record in the last nonempty segment.
 
 A cluster node publishes the end of the records that it has copied and the cluster has accepted. Later records
 in its files may not be accepted. No records are read until the node has published an offset.
@@ -106,8 +106,8 @@ def open_log(store: Path, durable_offset: int | None = None) -> StoreLog:
 def read_durable(store: Path) -> int | None:
     """Return the end of the readable log, or None if none is published.
 
-    Return 0 for a node that has published nothing, because its files may contain records that are not in the
-    shared log.
+    Return 0 for a node that has not published an offset, because its files may contain records that are not
+    in the shared log.
     """
     path = store / layout.DURABLE
     told = layout.parse_readable(path.read_bytes()) if path.exists() else None
@@ -129,7 +129,7 @@ def _no_text(store: Path) -> str:
 
 
 def holes(log: StoreLog, first_offset: int = 0, end_offset: int | None = None) -> list[Damage]:
-    """Return the offset ranges before the last segment that are in no segment."""
+    """Return the offset ranges before the last segment that no segment covers."""
     last_offset = log.end_offset if end_offset is None else end_offset
     edges = [log.first_offset, *(segment.end_offset for segment in log.segments)]
     starts = [*(segment.first_offset for segment in log.segments), log.end_offset]

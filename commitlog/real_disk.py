@@ -1,4 +1,4 @@
-"""A thread-safe `Disk` on operating system files.
+"""A thread-safe `Disk` that uses operating system files.
 
 If a file is deleted while another thread is reading it, the read returns no bytes. Reads never recreate a
 deleted file, because the next startup would then find an empty segment. Reads never return bytes from another
@@ -11,11 +11,11 @@ the file path. `commitlog.disk` documents the guarantees of each method.
     allocate      posix_fallocate and fsync; then the name
     rename        replace; then both folders
 
-"The name" is an fsync of the file's folder, once per file that the process has created or found.
+"The name" means an fsync of the file's folder, done once for each file that the process has created or found.
 
 Cost: `write_synced` requires one system call and one disk sync. Weak spot: durability requires a kernel that
-reports a failed write on every open file description, as Linux does since 4.13. Other systems may report it
-only once.
+reports a failed write on every open file description, as Linux has done since 4.13. Other systems may report
+it only once.
 """
 
 from __future__ import annotations
@@ -164,10 +164,10 @@ class RealDisk:
         """Sync a file that other threads may be syncing concurrently.
 
         If one of several concurrent syncs fails, all of them fail. Linux reports a failed page write once per
-        open file description. If two syncs shared one, one of them would succeed even though its pages might
-        be lost. Each sync therefore uses its own open file description. A sync also fails if another one has
-        failed since `failures_before` was read. One open file description is kept for the next sync, unless
-        it would report an old failure again.
+        open file description. If two syncs shared an open file description, one would succeed although its
+        pages might be lost. Each sync therefore uses its own open file description. A sync also fails if
+        another one has failed since `failures_before` was read. One open file description is kept for the
+        next sync, unless it would report an old failure again.
         """
         assert file.users > 0, "its descriptors may be closed at any moment"
         try:
@@ -297,7 +297,7 @@ class RealDisk:
             self._sync_folder(folder.parent)
 
     def _sync_folder(self, folder: Path) -> None:
-        """Sync a folder. Raise `SyncFailed` with its path on failure.
+        """Sync a folder. On failure, raise `SyncFailed` with the folder path.
 
         The path of the store folder is `.`.
         """
@@ -335,7 +335,7 @@ def _sync_open(file: OpenFile, path: str, *, is_whole: bool = False) -> None:
 def _sync(descriptor: int, path: str, *, is_whole: bool = False) -> None:
     """Sync a file. Raise `SyncFailed` on failure.
 
-    If `is_whole` is true, also sync all of its metadata.
+    If `is_whole` is true, also sync all of the file's metadata.
     """
     try:
         os.fsync(descriptor) if is_whole or not hasattr(os, "fdatasync") else os.fdatasync(descriptor)
@@ -360,7 +360,7 @@ def _write_synced(descriptor: int, position: int, data: bytes, path: str) -> Non
 
 
 def _at(path: str, error: OSError) -> OSError:
-    """Add the file path to an error and return it."""
+    """Add the file path to an error and return the error."""
     if error.filename is None:
         error.filename = path
     return error

@@ -25,13 +25,13 @@ in RocketMQ.)
 
 Bits of sys_flag: 0x1 marks a compressed body, and 0x700 is the compression type (see
 `commitlog.compression`). 0x80 marks a record with several messages (`commitlog.inner_batch`). 0xC is the
-transaction type: 0 none, 4 half message of an old store, 8 commit, 12 rollback. RocketMQ neither queues nor
-indexes records of type 12. 0x10 marks an IPv6 born host, and 0x20 an IPv6 store host.
+transaction type: 0 none, 4 half message (old stores only), 8 commit, 12 rollback. RocketMQ neither queues nor
+indexes records of type 12. 0x10 marks an IPv6 born host, and 0x20 marks an IPv6 store host.
 
-The last property of each Tidewheel record is RocketMQ's optional `__CRC32#`. Its value is the CRC-32 &
-0x7FFFFFFF of all bytes before it, as ten decimal digits, least significant digit first. It detects any
-single-bit error in the record. Weak spot: a CRC-32 protects only against accidental damage. Any process with
-write access to the segment files can forge records.
+The last property of each Tidewheel record is RocketMQ's optional `__CRC32#`. Its value is the CRC-32 of all
+preceding bytes, masked with 0x7FFFFFFF, as ten decimal digits in reverse order. It detects any single-bit
+error in the record. Weak spot: a CRC-32 protects only against accidental damage. Any process with write
+access to the segment files can forge records.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ HEAD_V4: Final = np.dtype(
 
 @dataclass(slots=True)
 class Record:
-    """A record of the CommitLog.
+    """A record in the CommitLog.
 
-    `properties` is in encoded form (see `commitlog.properties`), without the CRC property.
+    `properties` are encoded (see `commitlog.properties`) and do not include the CRC property.
     """
 
     topic: str
@@ -118,8 +118,8 @@ def encode(record: Record, *, with_crc: bool = True) -> bytes:
     """Encode a record.
 
     The host addresses determine the IPv6 bits of `sys_flag`. If `with_crc` is false, the bytes match those
-    written by Apache RocketMQ with default settings. Raise `PropertiesTooLarge` if the length field cannot
-    hold the properties.
+    that Apache RocketMQ writes with default settings. Raise `PropertiesTooLarge` if the properties are too
+    long for their length field.
     """
     properties = record.properties
     if with_crc and properties and not properties.endswith(b"\x02"):
@@ -151,8 +151,8 @@ def encode_fields(
 ) -> bytes:
     """Encode a record from its fields.
 
-    `properties` must be empty or end with 0x02. Raise `PropertiesTooLarge` if the length field cannot hold
-    them.
+    `properties` must be empty or end with 0x02. Raise `PropertiesTooLarge` if they are too long for their
+    length field.
     """
     # Without the 0x02, a reader would treat the CRC property as part of the preceding property.
     assert not with_crc or not properties or properties[-1] == 0x02, "the last property is not closed"
@@ -197,7 +197,7 @@ def encode_fields(
 
 
 def crc_property(record_bytes: bytes | memoryview) -> bytes:
-    """Return the final `__CRC32#` property for the preceding bytes of a record."""
+    """Return the final `__CRC32#` property for a record with these preceding bytes."""
     return crc_text(zlib.crc32(record_bytes) & CRC_MASK)
 
 
@@ -253,7 +253,7 @@ def blank(left_bytes: int) -> bytes:
 
 
 def topic_field(name: str) -> tuple[bytes, bool]:
-    """Return the topic field (length and topic), and whether it requires version 2."""
+    """Return the topic field (length and topic), and whether the topic requires version 2."""
     topic = name.encode()
     if len(name) > TOPIC_V1_CHARACTERS_MAX:
         return struct.pack(">H", len(topic)) + topic, True
@@ -266,7 +266,7 @@ _ADDRESSES_MAX: Final = 10_000
 
 
 def pack_address(host: Host) -> tuple[bytes, bool]:
-    """Return the packed address of a host, and whether it is IPv6.
+    """Return a host's packed address, and whether it uses IPv6.
 
     Results are cached.
     """
@@ -327,7 +327,7 @@ def _decode(buffer: bytes | memoryview, start: int) -> Record:
 
 @lru_cache
 def _fixed(hosts_v6: int) -> struct.Struct:
-    """Return the layout of the fields before the body for these IPv6 bits of `sys_flag`."""
+    """Return the layout of the fields before the body for the given IPv6 bits of `sys_flag`."""
     born, store = (16 if hosts_v6 & bit else 4 for bit in (BORN_HOST_V6, STORE_HOST_V6))
     return struct.Struct(f">IIIiiqqiq{born}sIq{store}sIiqi")
 

@@ -4,12 +4,12 @@ Recovery checks the magic number, physical offset, and CRC of every record from 
 imported records, the rules in `commitlog.imported` apply. Invalid bytes are handled according to their log
 offset:
 
-* Below the published durable offset, they are damaged data. The scan resumes at the next magic number of a
-  record with the expected offset and a correct CRC. The damaged range is reported, and all records after it
-  are kept.
-* At or above the published durable offset, they are a torn tail, and the log ends before them.
-* If the file `durable` is damaged and has no readable offset, a later intact record proves that they are
-  damaged. Otherwise they are a torn tail.
+* Invalid bytes below the published durable offset are damaged data. The scan resumes at the next magic number
+  that begins a record with the expected offset and a correct CRC. The damaged range is reported, and all
+  records after it are kept.
+* Invalid bytes at or above the published durable offset are a torn tail, and the log ends before them.
+* If the file `durable` is damaged and has no readable offset, invalid bytes are damaged data if a later
+  record is intact. Otherwise they are a torn tail.
 
 Recovery removes the torn tail durably before the first append, so that no stale record can reappear:
 
@@ -19,26 +19,26 @@ Recovery removes the torn tail durably before the first append, so that no stale
     4. the end offset of the log is published
 
 If the process ends or the disk fails at any of these steps, the next recovery finds the same end of the log,
-because only bytes after the end are deleted. Bytes missing from a short segment file are treated as zeros and
-reallocated. Step 2 is needed because pages dropped by a failed sync can still be read, but never reach the
-disk (see `commitlog.disk`). Recovery rewrites them even if an earlier process wrote them.
+because only bytes after the end are deleted. Bytes missing from a short segment file are read as zeros and
+allocated again. Step 2 is needed because pages dropped after a failed sync can still be read but never reach
+the disk (see `commitlog.disk`). Recovery rewrites them even if an earlier process wrote them.
 
-The tail of a cluster node (`services.cluster.replica`) may hold the only copies of records. A node therefore
-calls `keep_tail` instead of `cut`. The tail is later compared with the records appended at the same log
-offsets (`services.cluster.tail`).
+The tail of a cluster node's log (`services.cluster.replica`) may hold the only copies of some records. A node
+therefore calls `keep_tail` instead of `cut`. The tail is later compared with the records appended at the same
+log offsets (`services.cluster.tail`).
 
-A scan can begin at any record, for example at the offset of a snapshot. `check` only searches for damage: it
+A scan can begin at any record, such as the one at a snapshot's offset. `check` only searches for damage: it
 verifies the length and CRC of intact records without decoding them.
 
-Cost: one read of the log from the start of the scan. A 1 KB record takes 26 us, or 2 us with `check`. The
-bytes after the published offset are rewritten once. After `kill -9`, they belong to flushes that were in
-progress.
+Cost: the log is read once from the start of the scan. A 1 KB record takes 26 us, or 2 us with `check`. The
+bytes after the published offset are rewritten once. After `kill -9`, these bytes belong to flushes that were
+in progress.
 
-Weak spot: at or above the published offset, recovery cannot tell damage from a torn tail, and removes all
-later bytes. The offset is published before records are acknowledged, but `durable` is not synced, so a power
-failure may lose it. After a power failure with a damaged `durable`, records of unacknowledged flushes may be
-missing. If such flushes replaced a timer twice and the first replacement is missing, both the original timer
-and the second replacement stay pending.
+Weak spot: at or above the published offset, recovery cannot distinguish damage from a torn tail and removes
+all later bytes. The offset is published before records are acknowledged, but `durable` is not synced, so the
+offset may be lost in a power failure. If a power failure also damages `durable`, records in unacknowledged
+flushes may be missing. If these flushes contain two successive replacements of a timer and the first one is
+lost, the original timer and the second replacement both stay pending.
 """
 
 from __future__ import annotations
@@ -97,9 +97,9 @@ class LogScan:
     ) -> None:
         """Prepare a scan. Raise `StoreError` if a segment is missing, or OSError if the disk fails.
 
-        The log below `start_at` is durable and is not read. Records from `stop_at` on were not acknowledged
-        and are dropped. Invalid bytes below it are damage. If `may_lack_segments` is true, a missing segment
-        between two others is damage instead of an error.
+        The log below `start_at` is durable and is not read. Records at or above `stop_at` were not
+        acknowledged and are dropped. Invalid bytes below `stop_at` are damage. If `may_lack_segments` is
+        true, a missing segment between two others is treated as damage rather than an error.
         """
         self._disk = disk
         self._start_at = start_at
@@ -184,7 +184,7 @@ class LogScan:
         layout.republish_durable(self._disk, self.end_offset, epoch)
 
     def _write_again(self, first_offset: int) -> None:
-        """Rewrite and sync bytes of a segment that may exist only in the page cache."""
+        """Rewrite and sync segment bytes that may exist only in the page cache."""
         path, end = layout.segment_path(first_offset), min(self.end_offset, self._end_of(first_offset))
         start = max(self._proven_offset, first_offset)
         for offset in range(start, end, _CHUNK_BYTES):
@@ -272,13 +272,13 @@ class LogScan:
         return resumed
 
     def _is_proven_from(self, first_offset: int) -> bool:
-        """Return whether this or a later segment contains an intact record."""
+        """Return whether this segment or a later one contains an intact record."""
         later = [one for one in self.segments.first_offsets if one >= first_offset] if self._by_proof else []
         views = ((one, self._disk.view(layout.segment_path(one))) for one in later)
         return any(_next_record(view, 0, one, self._imported_until) >= 0 for one, view in views)
 
     def _note_damage(self, end_offset: int) -> None:
-        """Record the bytes from the current end to `end_offset` as damaged."""
+        """Record the bytes between the current end and `end_offset` as damaged."""
         assert self.end_offset < end_offset, "damage has no bytes"
         assert not self.damaged or self.damaged[-1].end_offset <= self.end_offset, "damage is told twice"
         self.damaged.append(Damage(self.end_offset, end_offset))
@@ -287,8 +287,8 @@ class LogScan:
     def _check_contiguous(self, start_at: int) -> None:
         """Raise `StoreError` if a segment is missing.
 
-        A segment is missing if the next file begins after the end of a full segment, unless the file before
-        it or its final blank reaches that far. The segments of a log may have different sizes (see
+        A segment is missing if the next file begins after the end of a full segment and neither the preceding
+        file nor its final blank reaches that far. The segments in a log may have different sizes (see
         `commitlog.segments`).
         """
         firsts = self.segments.first_offsets
@@ -312,7 +312,7 @@ class LogScan:
 
 
 def holds_other(view: View, position: int, offset: int, imported_until: int) -> bool:
-    """Return whether an intact record for log offset `offset` or a blank begins at a position."""
+    """Return whether a position holds a blank or an intact record for log offset `offset`."""
     if _record_at(view, position, offset, imported_until) is not None:
         return True
     if position + record.BLANK_BYTES > len(view):
@@ -324,8 +324,8 @@ def holds_other(view: View, position: int, offset: int, imported_until: int) -> 
 def trusted_until(disk: Disk, acknowledged_offset: int) -> int:
     """Return the offset up to which a new core can trust the log of the core it replaces.
 
-    This is at least the old core's acknowledged offset. A flush in progress when the old core was discarded
-    may have published a higher offset. Raise OSError if the disk fails.
+    This is at least the old core's acknowledged offset. A flush that was in progress when the old core was
+    discarded may have published a higher offset. Raise OSError if the disk fails.
     """
     return max(acknowledged_offset, layout.read_durable(disk))
 
@@ -356,7 +356,7 @@ def _record_at(view: View, position: int, offset: int, imported_until: int) -> F
 
 
 def _sound_from(view: View, position: int, first_offset: int) -> int:
-    """Return the end of the contiguous intact records that start at a position, within one read.
+    """Return the end of the contiguous intact records starting at a position, within one read.
 
     If there are none, return the position. Unlike `_record_at`, this function does not decode records.
     """

@@ -8,16 +8,17 @@ A segment is deleted only if two snapshots cover it. The last segment is never d
     disk used >= 75 %           the oldest covered segment, of any age      yes, up to group_pin_ms
     disk used >= 85 %           the oldest covered segment, of any age      no
 
-Without an age or size limit, no segment is deleted, even on a full disk. At 90 % disk usage, new messages are
-also rejected (`services.broker.housekeeping`). Records that are still needed are copied to a keep file before
-their segment is deleted (`commitlog.keep`).
+Without an age or size limit, no segment is deleted, even on a full disk. At 90 % disk usage, the broker also
+rejects new messages (`services.broker.housekeeping`). Records that are still needed are copied to a keep file
+before their segment is deleted (`commitlog.keep`).
 
     `KeepFileWrite.run`         writes the records that are still needed to a keep file
     a record of the cut   is made durable, so that recovery does not expect the deleted part of the log
     `Deletion.run`        deletes the segments, oldest first
 
-Cost: `cut_offset` examines the segments to delete and one more. Each retention run writes one keep file. Weak
-spot: the age of a segment is that of its newest record. The log may exceed the limits by one segment.
+Cost: `cut_offset` examines the segments to delete and the one after them. Each retention run writes one keep
+file. Weak spot: the age of a segment is determined by its newest record. The log may exceed the limits by one
+segment.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ _HEAD: Final = struct.Struct(">I")
 class RetentionPolicy:
     """Maximum age and size of the log.
 
-    None means no limit. `group_pin_ms` is the maximum time for which a lagging group can prevent deletion.
+    None means no limit. `group_pin_ms` is the maximum time that a lagging group can delay deletion.
     """
 
     age_ms: int | None = None
@@ -113,13 +114,13 @@ def _is_pinned(end_offset: int, pinned_offset: int | None, disk_used: float) -> 
 
 @dataclass(slots=True, frozen=True)
 class KeepFileWrite:
-    """The first step of a retention run: copy needed records from segments below `cut_offset`.
+    """First step of a retention run, which copies needed records from segments below `cut_offset`.
 
     It may run only once the log is durable up to `durable_at`, because records that end half messages must be
     durable. A retention record is appended next. Once that record is durable, the second step (`Deletion`)
     runs.
 
-    The process may end between any two of these steps. A new keep file includes the records of an existing
+    The process may end between any two of these steps. A new keep file includes the records from an existing
     one with the same name and atomically replaces it. Records copied by another attempt are thus not lost,
     even if their segments are gone.
     """
@@ -169,10 +170,10 @@ class KeepFileWrite:
 
 @dataclass(slots=True, frozen=True)
 class Deletion:
-    """The second step of a retention run: delete the segments below `cut_offset`.
+    """The second step of a retention run, which deletes the segments below `cut_offset`.
 
     With asynchronous flushes, the retention record may not be on disk yet, so `unsynced_paths` are synced
-    first. `derived_paths` holds other files that are useless without the segments. If one of these cannot be
+    first. `derived_paths` holds other files that are useless without the segments. If any of these cannot be
     deleted, a later retention run tries again.
     """
 
@@ -202,7 +203,7 @@ Retirement = KeepFileWrite | Deletion
 
 
 def delete_some(disk: Disk, paths: Iterable[str]) -> list[str]:
-    """Delete as many files as possible. Return the paths of those durably deleted."""
+    """Delete as many files as possible. Return the paths that were durably deleted."""
     gone = list[str]()
     for path in paths:
         with suppress(OSError):

@@ -7,8 +7,8 @@
     < 4 GiB        8 MiB      16 MiB
     < 32 MiB     refused (`NoRoom`), because the store would refuse every message
 
-There must also be free space for a reserve file the size of a segment. The segment size is chosen when the
-store is created. `--segment-bytes` overrides it.
+There must also be enough free space for a reserve file of one segment's size. The segment size is chosen when
+the store is created. `--segment-bytes` overrides it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MIB: Final = 1 << 20
 
 
 def segment_bytes_for(free_bytes: int) -> int:
-    """Return the segment size in bytes for a new store with this free space."""
+    """Return the segment size in bytes for a new store with this much free space."""
     chosen = SEGMENT_BYTES_DEFAULT
     while chosen > SEGMENT_BYTES_MIN and chosen * PART_OF_FREE > free_bytes:
         chosen //= 2
@@ -37,7 +37,7 @@ def segment_bytes_for(free_bytes: int) -> int:
 def choose_segment_bytes(disk: Disk, wanted: int | None) -> int:
     """Return the segment size in bytes for a new store.
 
-    This is `wanted` if given, or otherwise a size that suits the volume. Raise `NoRoom` if the volume does
+    This is `wanted` if given, and otherwise a size suitable for the volume. Raise `NoRoom` if the volume does
     not have enough free space.
     """
     free_bytes, _ = disk.usage()

@@ -1,10 +1,10 @@
 """The segments of a log.
 
-Which segment contains a log offset is determined by the file names, never by division.
+The file names determine which segment contains a log offset, without any division.
 
-A segment begins at the log offset in its file name and ends at the start of the next one. The file `format`,
-written when the store is created, holds the size of the last segment. The segments of a store may have
-different sizes.
+A segment begins at the log offset in its file name and ends where the next one begins. The file `format`,
+which is written when the store is created, contains the size of the last segment. The segments of a store may
+have different sizes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from commitlog.errors import StoreDamaged
 
 
 class Segments:
-    """A log's segments, keyed by first offset. The size of the last one is `segment_bytes`."""
+    """A log's segments, keyed by first offset. The size of the last segment is `segment_bytes`."""
 
     def __init__(self, first_offsets: Iterable[int], segment_bytes: int) -> None:
         self.segment_bytes = segment_bytes
@@ -45,7 +45,7 @@ class Segments:
 
     @property
     def end_offset(self) -> int:
-        """Log offset where the last segment ends, or 0 without segments."""
+        """Log offset where the last segment ends, or 0 if there are no segments."""
         return self._firsts[-1] + self.segment_bytes if self._firsts else 0
 
     def first_of(self, offset: int) -> int:
@@ -80,12 +80,12 @@ class Segments:
         self._firsts = self._firsts[place:]  # Other threads may be reading the old list.
 
     def touched(self, first_offset: int, end_offset: int) -> list[int]:
-        """Return the first offsets of the segments that overlap a log range."""
+        """Return the first offsets of the segments that overlap a range of the log."""
         place = max(0, bisect_right(self._firsts, first_offset) - 1)
         return [one for one in self._firsts[place:] if one < end_offset]
 
     def between(self, first_offset: int, end_offset: int) -> list[int]:
-        """Return the first offsets of the segments entirely within a log range."""
+        """Return the first offsets of the segments entirely within a range of the log."""
         ends = [*self._firsts[1:], self.end_offset]
         both = zip(self._firsts, ends, strict=False)
         return [first for first, end in both if first_offset <= first and end <= end_offset]

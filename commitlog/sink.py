@@ -7,22 +7,22 @@ For example, the segment files on the local disk form a sink.
     part     bytes                  one whole record, or several without gaps
              bytes, then `Zeros`    the blank that closes a segment, and the unused zeros after it
 
-1. Parts are contiguous and include the unused bytes at the end of a segment. A sink with all parts holds a
-   byte-for-byte copy of the log, even if its segment size differs. It can thus compute a chained checksum of
-   the log.
-2. A sink receives only the length of the unused bytes at the end of a segment (undefined in RocketMQ, zeros
-   in Tidewheel). The unused end of a 1 GiB segment thus requires eight bytes.
+1. Parts are contiguous and include the unused bytes at the end of a segment. A sink that has stored all parts
+   holds a byte-for-byte copy of the log, even if its segment size differs. The sink can thus compute a
+   chained checksum of the log.
+2. For the unused bytes at the end of a segment (undefined in RocketMQ, zeros in Tidewheel), a sink receives
+   only their length. The unused end of a 1 GiB segment thus takes up only eight bytes.
 3. A sink accepts up to `appends_max` concurrent appends, which are started in the order of their offsets.
    When an append returns, the parts are as durable as the sink guarantees. If it raises OSError, the state of
    the parts is unknown, and the core must not continue.
 4. `epoch` is the epoch of the leader that started the append (`services.broker.spine.epoch`). A sink with
-   several writers rejects an epoch older than the newest known one. The local disk has only one writer,
-   because the store is locked.
+   several writers rejects an epoch that is older than the newest one it knows. The local disk has only one
+   writer, because the store is locked.
 
-A shared log is another sink. It stores parts once the local sink has.
+A shared log is another sink. It stores parts after the local sink has.
 
-Cost on a local disk: one write and one sync per flush and segment. Weak spot: a flush that begins a segment
-must also allocate it, which delays this flush and those after it.
+Cost on a local disk: one write and one sync for each segment in each flush. Weak spot: a flush that begins a
+segment must also allocate it, which delays this and later flushes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from commitlog.segments import Segments
 
 
 class Zeros:
-    """A run of zero bytes in the log, known only by its length."""
+    """A sequence of zeros in the log, known only by its length."""
 
     __slots__ = ("_length",)
 
@@ -91,7 +91,7 @@ class SegmentFiles:
             write(path, position, share)
 
     def shares(self, first_offset: int, parts: Sequence[Part]) -> list[tuple[int, bytes]]:
-        """Return (log offset, bytes) for each segment to write.
+        """Return (log offset, bytes) for each segment to be written.
 
         Zeros are omitted, because allocated space is zeroed.
         """

@@ -1,9 +1,9 @@
 """Snapshots: the state of all parts of the broker at a log offset.
 
-Recovery can skip the log before a snapshot, and retention can delete it.
+Recovery can skip the log before a snapshot, and retention can delete that part.
 
 A snapshot at offset S is the state after applying all records below S. It is taken when the log is durable up
-to S, and stored in the file `snapshots/<20 digits of S>`:
+to S, and is stored in the file `snapshots/<20 digits of S>`:
 
     offset width  field
     0      8      "TWSNAP01"
@@ -13,13 +13,13 @@ to S, and stored in the file `snapshots/<20 digits of S>`:
 
 A snapshot is written to a new file, synced, and renamed, so the file is either complete or absent. The two
 newest snapshots are kept. If the newest is damaged, the other is used. Cost: the write time depends on the
-size of the state, not on that of the log. Weak spot: snapshots are always written in full, and read into
-memory in full at startup.
+size of the state, not on the size of the log. Weak spot: a snapshot is always written in full, and at startup
+it is read into memory in full.
 
 A large table is captured as dictionaries that never change again (`Rows`, `commitlog.table`). A table whose
 values change in place is captured as rows that the event loop copies in batches (`commitlog.deferred_rows`).
 To capture the state, the event loop copies dictionaries of references, but no rows. A worker thread converts
-the rows to JSON in small groups while writing, so that other threads can run.
+the rows to JSON in small groups as it writes them, so that other threads can run.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class RowsByName:
         return isinstance(other, RowsByName) and dict(self.items()) == dict(other.items())
 
     def items(self) -> Iterator[tuple[str, Any]]:
-        """Return each name and its row."""
+        """Return all names with their rows."""
         return ((name, self._row(value)) for name, value in self._values.items())
 
 

@@ -5,13 +5,13 @@
     64      56     "tidewheel 1 segment_bytes <20 digits> <CRC-32 of the line before it, 8 hex digits>",
                    line feed
 
-The first release uses version 1, and each release can open the stores of the previous one. A store with a
-newer version is rejected (`StoreTooNew`). Programs from before the first release wrote only a version number.
-Releases reject the stores of these programs (`StoreTooOld`), and vice versa.
+The first release uses version 1, and each release can open stores of the previous release. A store with a
+newer version is rejected (`StoreTooNew`). Programs older than the first release wrote only a version number.
+Releases reject the stores written by these programs (`StoreTooOld`), and vice versa.
 
 When the store is created, the file is written under a temporary name, synced, and renamed. If it is damaged,
 the segment size is derived from the segments, and the damage is reported. If it is missing, a folder with a
-commitlog is recognized as a Tidewheel store only if it also contains a file that no other program writes.
+commitlog is recognized as a Tidewheel store only if it also contains a file that no other program creates.
 Apache RocketMQ stores are thus never modified.
 """
 
@@ -43,7 +43,7 @@ FRESH: Final = f"{layout.FORMAT}.new"
 
 @dataclass(slots=True, frozen=True)
 class Format:
-    """Content of the file `format`. `segment_bytes` is 0 if it cannot be read.
+    """Content of the file `format`. `segment_bytes` is 0 if the size is unreadable.
 
     `problem` describes damage to the file, and is empty if the file is intact.
     """
@@ -91,7 +91,7 @@ def open_format(disk: Disk, wanted_bytes: int) -> Format:
     """Return the format of the store on a disk.
 
     If the file `format` is missing, create it with the segment size `wanted_bytes`. If it is damaged, rewrite
-    it, deriving the size from the segments if necessary. Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld`
+    it, and derive the size from the segments if necessary. Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld`
     without changing any file.
     """
     found = read(disk)
@@ -107,9 +107,9 @@ def open_format(disk: Disk, wanted_bytes: int) -> Format:
 
 
 def check_names(names: Collection[str], *, knows_format: bool = True) -> None:
-    """Raise `NotAStore` if a folder contains files of other programs.
+    """Raise `NotAStore` if a folder contains files from other programs.
 
-    They are allowed if `knows_format` is true and there is a file `format` or a commitlog.
+    Such files are allowed if `knows_format` is true and a file `format` or a commitlog exists.
     """
     if knows_format and not {layout.FORMAT, layout.COMMITLOG}.isdisjoint(names):
         return
@@ -145,12 +145,12 @@ def write(disk: Disk, content: bytes) -> None:
 
 
 def derived_segment_bytes(disk: Disk, wanted_bytes: int) -> int:
-    """Return the probable segment size if the `format` file does not specify it.
+    """Return the probable segment size for a store whose `format` file does not specify it.
 
-    If there are several segments, this is the most frequent distance between their offsets. If another
-    distance is not a multiple of it, the segments have different sizes, and the maximum of `wanted_bytes` and
-    all distances is returned. A single segment has its full length if it ends like an allocated file rather
-    than with a record. The reserve file is the size of a segment.
+    If there are several segments, this is the most common distance between their offsets. If another distance
+    is not a multiple of it, the segments have different sizes, and the maximum of `wanted_bytes` and all
+    distances is returned. A single segment is assumed to have its full length if it ends like an allocated
+    file rather than with a record. The reserve file is the size of a segment.
     """
     offsets = layout.segment_offsets(disk)
     if not offsets:

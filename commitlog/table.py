@@ -11,11 +11,11 @@ Rules:
   depends on the interpreter. Python's garbage collector does not traverse a dictionary of bytes. With 200,000
   rows as tuples, a copy blocked the event loop for 12 to 17 ms, and garbage collection blocked it twice for
   another 10 to 25 ms.
-- A row that replaces another takes its position. Parts with few rows left are merged.
+- A row that replaces another takes its position. Parts with few remaining rows are merged.
 
 Cost: with 200,000 rows, a lookup takes 0.6 us for the newest rows and 1.4 us for the oldest. Copying a part
-takes 1.1 ms. Weak spot: a lookup searches one part after another, so its cost grows with the number of parts.
-Missing rows cost the most.
+takes 1.1 ms. Weak spot: a lookup searches the parts one after another, so its cost grows with their number.
+Lookups of missing rows cost most.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Table(Generic[Key]):
         return found
 
     def some_from(self, first: Key, count: int) -> list[Key]:
-        """Return up to `count` keys from `first` on. Keys must have been inserted in ascending order."""
+        """Return up to `count` keys, starting at `first`. Keys must have been inserted in ascending order."""
         found: list[Key] = []
         for part in self._parts:
             if part and next(reversed(part)) >= first:
@@ -80,7 +80,7 @@ class Table(Generic[Key]):
         return found
 
     def get(self, key: Key) -> Row | None:
-        """Return the row of a key, or None if there is none."""
+        """Return the row for a key, or None if there is none."""
         place = self._place_of(key)
         return None if place < 0 else loads(self._parts[place][key])
 
@@ -89,7 +89,7 @@ class Table(Generic[Key]):
         return next(((key, loads(row)) for key, row in self._parts[0].items()), None)
 
     def put(self, key: Key, row: Row) -> None:
-        """Insert or replace the row of a key."""
+        """Insert or replace the row for a key."""
         place = self._place_of(key)
         if place < 0:
             self._count += 1
@@ -99,7 +99,7 @@ class Table(Generic[Key]):
         self._owned(place)[key] = dumps(row)
 
     def pop(self, key: Key) -> Row | None:
-        """Remove and return the row of a key, or None if there is none."""
+        """Remove and return the row for a key, or None if there is none."""
         place = self._place_of(key)
         if place < 0:
             return None
@@ -128,7 +128,7 @@ class Table(Generic[Key]):
         return place
 
     def _owned(self, place: int) -> dict[Key, bytes]:
-        """Return a part to modify. Copy it first if it is shared with a snapshot."""
+        """Return a part to modify. If the part is shared with a snapshot, copy it first."""
         if self._is_shared[place]:
             self._parts[place] = self._parts[place].copy()
             self._is_shared[place] = False

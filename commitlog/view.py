@@ -1,7 +1,7 @@
 """File views, which are like memory maps but raise OSError on I/O errors.
 
-If a page of a memory-mapped file cannot be read or was truncated, SIGBUS kills the process. The files of a
-store are therefore never mapped. A view reads slices on demand through a forward-moving window of
+If a page of a memory-mapped file cannot be read or has been truncated, the process is killed by SIGBUS. The
+files of a store are therefore never mapped. A view reads slices on demand through a forward-moving window of
 `WINDOW_BYTES`. A scan thus reads the file once, with one window in memory.
 """
 
@@ -49,7 +49,7 @@ class View:
         return self._window[at : at + stop - start]
 
     def upto(self, end: int) -> View:
-        """Return a view of the same file that ends no later than `end`."""
+        """Return a view of the same file that ends at or before `end`."""
         return View(self._read, min(self._length, max(0, end)), self._window_bytes)
 
     def by(self, window_bytes: int) -> View:

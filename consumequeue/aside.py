@@ -44,7 +44,7 @@ def delete_aside(disk: Disk) -> None:
 
 
 def is_unusable(disk: Disk, folder: str) -> bool:
-    """Return whether no file can be created in a folder for a reason specific to that folder.
+    """Return whether no file can be created in a folder, for a reason specific to that folder.
 
     Raise `SyncFailed` if a sync fails.
     """

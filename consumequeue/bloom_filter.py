@@ -1,11 +1,11 @@
 """The Bloom filter for a run. Each test reads a single word.
 
-Keys are hashed with the finalizer of MurmurHash3, because offsets as keys are not evenly distributed. The
+Keys are hashed with the MurmurHash3 finalizer, because keys that are offsets are not evenly distributed. The
 upper 40 bits of the hash select a 64-bit word, and the lower 24 bits select four bits in it. Adding a key
-sets these four bits. At 12 bits per key, the false positive rate is about 1 %. A new run has only an upper
-bound on its number of keys. Its filter therefore starts with a multiple of 64 words and is folded later: the
-upper half of the words is combined with the lower half. Word positions stay valid modulo the smaller word
-count. Cost: 12 to 24 bits per key.
+sets these four bits. At 12 bits per key, the false positive rate is about 1 %. For a new run, only an upper
+bound on the key count is known. The filter of a new run therefore starts with a multiple of 64 words and is
+folded later by combining the upper half of the words with the lower half. Word positions stay valid modulo
+the smaller word count. Cost: 12 to 24 bits per key.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SECOND: Final = 0xC4CEB9FE1A85EC53
 
 
 class Probe(NamedTuple):
-    """Word position (before the modulo) and bits of a key.
+    """Word position (before the modulo) and bits for a key.
 
     A probe works with any filter.
     """
@@ -47,7 +47,7 @@ def probe_of(key: int) -> Probe:
 
 
 def probes_of(keys: Words) -> tuple[Words, Words]:
-    """Return the word positions and the bits of many keys as two arrays.
+    """Return the word positions and the bits for many keys as two arrays.
 
     The values match those of `probe_of`.
     """
@@ -79,7 +79,7 @@ class Filter:
         np.bitwise_or.at(self.words, places % _u64(self._count), bits)
 
     def folded(self, key_count: int) -> Filter:
-        """Return the filter, folded to the smallest size for `key_count` keys."""
+        """Return the filter folded to the smallest size suitable for `key_count` keys."""
         words = self.words
         assert key_count * BITS_PER_KEY <= 64 * len(words), "more keys than the filter was made for"
         while len(words) % 2 == 0 and len(words) * 32 >= key_count * BITS_PER_KEY:
@@ -90,7 +90,7 @@ class Filter:
     def may_hold(self, probe: Probe) -> bool:
         """Return whether the key of a probe may have been added.
 
-        If false, it has not been added.
+        False means the key was not added.
         """
         return self._seen[probe.place % self._count] & probe.bits == probe.bits
 

@@ -1,15 +1,15 @@
 """Adds entries for log records to the queue indexes.
 
-Operation and rebuilding follow the same rules. A record with the transaction type "none" or "commit" gets an
-entry, as in RocketMQ's `DefaultMessageStore`. Tidewheel system records (type 12) get none. In an imported
-log, each message of an inner batch gets an entry. If a topic of an imported log was deleted and created
-again, its queue offsets restart at 0, and new entries replace the old ones.
+The same rules apply during operation and rebuilding. A record with the transaction type "none" or "commit"
+gets an entry, as in RocketMQ's `DefaultMessageStore`. Tidewheel system records (type 12) get no entry. In an
+imported log, each message of an inner batch gets an entry. If a topic in an imported log was deleted and
+recreated, its queue offsets restart at 0, and new entries replace the old ones.
 
-The newest entries of a queue form its tail in memory (`consumequeue.tails`). When a tail is full, a worker
+The newest entries of a queue form its in-memory tail (`consumequeue.tails`). When a tail is full, a worker
 writes it to disk (`take`). Entries that cannot be written stay in memory. No entry is ever lost, because
 queues can be rebuilt from the log. If a queue file cannot be written, it is reported as damaged, and other
 queues are still written. The write is retried, and the tail is dropped if it becomes too long. The same
-applies if a file cannot be created for lack of inodes, but in that case the marker file is kept, because the
+applies if a lack of inodes prevents a file from being created, but the marker file is then kept, because the
 files of other queues are valid. At most one write of queue entries runs at a time.
 
     dispatch --> tail of a queue ----> full: take --> a worker writes --> written: dropped from memory
@@ -18,29 +18,30 @@ files of other queues are valid. At most one write of queue entries runs at a ti
                        |
                        +--> too long: dropped, reads of its file raise `StoreDamaged`
 
-A checkpoint copies the queues with their tails in batches (`commitlog.deferred_rows`). A queue that is about
-to change is copied first. The checkpoint worker syncs only files written since the last checkpoint.
+A checkpoint copies the queues and their tails in batches (`commitlog.deferred_rows`). A queue that is about
+to change is copied first. The checkpoint worker syncs only files written since the previous checkpoint.
 
 Recovery trusts the files in a snapshot if the marker file (`QUEUES_WHOLE`) exists. A checkpoint writes the
-marker after it has synced the queue files. The marker names the snapshot of the queue files, because a crash
-may leave rebuilt queues next to an older snapshot. Rebuilt files may differ from the original ones if records
-are missing from the log. The marker is deleted when a queue file is damaged or cannot be written or synced.
-No checkpoint writes it again until recovery has rebuilt the queues. If the marker cannot be deleted, this is
-reported once, and the deletion is retried at increasing intervals (`unmark_again`). Files that recovery
-cannot delete are renamed and never read again (`delete_files`).
+marker after it has synced the queue files. The marker names the snapshot to which the queue files belong,
+because a crash may leave rebuilt queues next to an older snapshot. Rebuilt files may differ from the original
+ones if records are missing from the log. The marker is deleted when a queue file is damaged or cannot be
+written or synced. No later checkpoint writes the marker until recovery has rebuilt the queues. If the marker
+cannot be deleted, the failure is reported once, and the deletion is retried at increasing intervals
+(`unmark_again`). Files that recovery cannot delete are renamed and never read again (`delete_files`).
 
-If damage to the log has destroyed the first records of a queue, the rebuilt queue begins with a gap
-(`begin_with_gap`), unless retention may have deleted them (`existing_first_offsets`). Retention cannot have
-deleted them if the queue is replayed for the first time, or if the log still includes the offset of the first
-record. Otherwise a rebuilt queue may begin after its recorded first offset: retention could not read a
-damaged queue file, and the log no longer has the first records. Snapshots list such queues until their first
-offsets are recorded in the log (`unrecorded`; `services.broker.housekeeping`).
+If damage to the log has destroyed a queue's first records, the rebuilt queue begins with a gap
+(`begin_with_gap`), unless retention may have deleted those records (`existing_first_offsets`). Retention
+cannot have deleted these records if the queue is being replayed for the first time, or if the log still
+includes the offset of the first record. Otherwise, a rebuilt queue may begin after its recorded first offset
+if retention could not read a damaged queue file and the log no longer contains the first records. Snapshots
+list such queues until their first offsets are recorded in the log (`unrecorded`;
+`services.broker.housekeeping`).
 
-Cost: 20 bytes per record. Adjacent records of a queue are added in one step (`dispatch_runs`). With 80,000
+Cost: 20 bytes per record. Adjacent records in a queue are added in one step (`dispatch_runs`). With 80,000
 queues, copying the references for a snapshot takes 3 to 6 ms, and each batch of 1,000 rows takes 1 to 2 ms.
-Each retention run checks all queues (`minimums`): 0.5 to 1 us per queue if nothing is removed, 50 us if
-entries leave the tail, and up to 340 us if entries leave a file. Weak spot: the first read of a file from an
-earlier process verifies the CRC of the whole file, which takes 10 ms for 6 MB.
+Each retention run checks all queues (`minimums`), which takes 0.5 to 1 us per unchanged queue, 50 us if
+entries leave the tail, and up to 340 us if entries leave a file. Weak spot: the first read of a file written
+by an earlier process verifies the CRC of the whole file, which takes 10 ms for 6 MB.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ class Dispatch:
     def dispatch(self, record: Record, record_bytes: int) -> bool:
         """Add an entry for a durable record.
 
-        Return False if records of this kind get no entry.
+        Return False if records of this kind have no entries.
         """
         if not is_indexed(record):
             return False
@@ -209,7 +210,7 @@ class Dispatch:
         return True
 
     def truncate_imported_queue(self, record: Record) -> None:
-        """Truncate the queue of an imported record whose queue offset is already used.
+        """Truncate an imported record's queue if the record's queue offset is already used.
 
         In a Tidewheel log, queue offsets are never reused, and `put_many` reports a duplicate.
         """
@@ -223,10 +224,10 @@ class Dispatch:
             self._tails.update_size(queue)
 
     def begin_with_gap(self, record: Record, queue_offset: int) -> None:
-        """Start the empty queue of a durable record at an offset lower than the record's.
+        """Start the empty queue of a durable record at an offset below that of the record.
 
-        The lost records become a gap. A nonempty queue is left unchanged. An imported queue begins at its
-        first record, because an imported log does not show whether there were older ones.
+        The gap replaces the lost records. A nonempty queue is left unchanged. An imported queue begins at its
+        first record, because an imported log does not show whether there were any earlier ones.
         """
         if not is_indexed(record) or record.physical_offset < self._imported_until:
             return
@@ -264,14 +265,14 @@ class Dispatch:
                 yield queue_id, queue
 
     def write(self) -> None:
-        """Write all due tails in this thread. On a full disk, they stay in memory."""
+        """Write all due tails in this thread. If the disk is full, the tails stay in memory."""
         while (entries := self.take()) is not None:
             entries.write(self._disk)
             if not self.written():
                 return
 
     def take(self) -> EntriesToWrite | None:
-        """Return the tails to write, or None if none is due or a write is in progress.
+        """Return the tails to write, or None if no tail is due or a write is in progress.
 
         The caller must call `written` after the write.
         """
@@ -286,7 +287,7 @@ class Dispatch:
     def _parts_of(self, queues: Iterable[ConsumeQueue]) -> list[tuple[ConsumeQueue, QueueWrite]]:
         """Split tails into file writes, up to the maximum number of entries.
 
-        A queue whose last write failed gets at most `_TRIED_AGAIN` entries.
+        A queue whose last write failed is limited to `_TRIED_AGAIN` entries.
         """
         parts, left = list[tuple[ConsumeQueue, QueueWrite]](), _ENTRIES_AT_ONCE
         for queue in queues:
@@ -327,7 +328,7 @@ class Dispatch:
         """Remove and return up to `count` keys from the left end of `keys`.
 
         Fewer keys are returned if the queues have large unread files or if `cost_of` returns extra costs for
-        their topics, so that checking the queues does not take too long.
+        their topics, because checking the queues must not take too long.
         """
         taken: list[tuple[str, int]] = []
         while keys and count > 0:
@@ -360,7 +361,8 @@ class Dispatch:
     ) -> None:
         """Raise the first offset of each queue in `minimums`, a list of (topic, queue ID, offset).
 
-        `begins_at` holds the log offsets in the entries there, as returned by the method `minimums`.
+        `begins_at` contains the log offsets in the entries at these offsets, as returned by the method
+        `minimums`.
         """
         places = chain(begins_at, repeat(UNKNOWN))
         for (topic, queue_id, min_offset), place in zip(minimums, places, strict=False):
@@ -372,7 +374,7 @@ class Dispatch:
                 self._record_first_offset(queue, max(min_offset, self._recorded[queue.key]))
 
     def advance_unrecorded(self, minimums: list[tuple[str, int, int]], begins_at: list[int]) -> None:
-        """Raise the first offsets of queues before the log records them."""
+        """Raise the first offsets of queues before the log records the change."""
         queues = [self.queue(topic, queue_id) for topic, queue_id, _ in minimums]
         recorded = [(queue, self.recorded_min(*queue.key)) for queue in queues]
         self.advance_first_offsets(minimums, begins_at)
@@ -397,8 +399,8 @@ class Dispatch:
     ) -> tuple[list[tuple[str, int, int]], list[int]]:
         """Return (topic, queue ID, first offset) for some queues whose first offset is not recorded.
 
-        `take_some` limits their number. The second list holds the log offset in the first entry of each, as
-        in `minimums`.
+        `take_some` limits their number. The second list contains the log offset in each queue's first entry,
+        as in `minimums`.
         """
         keys = self.take_some(deque(islice(self._recorded, count)), count, cost_of)
         queues = [self._queues[key] for key in keys]
@@ -406,11 +408,11 @@ class Dispatch:
         return rows, [queue.place(queue.min_offset) for queue in queues]
 
     def freeze_recorded(self) -> list[tuple[str, int, int]]:
-        """Return the recorded first offsets of queues that begin later, for a snapshot."""
+        """Return the recorded first offsets of queues that begin after them, for a snapshot."""
         return [(*key, offset) for key, offset in self._recorded.items()]
 
     def _record_first_offset(self, queue: ConsumeQueue, recorded_offset: int) -> None:
-        """Remember the recorded first offset of a queue if the queue begins later."""
+        """Remember the recorded first offset of a queue if the queue begins after it."""
         if recorded_offset < queue.min_offset:
             self._recorded[queue.key] = recorded_offset
         else:
@@ -418,14 +420,14 @@ class Dispatch:
 
     @property
     def has_deletable_files(self) -> bool:
-        """Whether a file holds only entries that are not needed."""
+        """Whether any file holds only entries no longer needed."""
         return any(self._queues[key].has_deletable_files for key in self._risen)
 
     def take_deletable_files(self) -> list[str]:
-        """Return the paths of files without needed entries, for a worker to delete.
+        """Return the paths of files that contain no needed entries, for a worker to delete.
 
-        The caller must pass the deleted files to `deleted`. Other files are returned again by the next call.
-        A tail that begins in such a file is written first. Raise `SyncFailed` if the sync of a folder that
+        The caller must pass the deleted files to `deleted`. The next call returns all other files again. If a
+        tail begins in such a file, it is written first. Raise `SyncFailed` if the sync of a folder that
         contains other files fails.
         """
         paths = list[str]()
@@ -466,11 +468,11 @@ class Dispatch:
         self._unsynced |= dict.fromkeys(paths)
 
     def mark_untrusted(self, failed: Mapping[str, OSError]) -> None:
-        """Register files that a checkpoint could not write or sync.
+        """Register files that a checkpoint failed to write or sync.
 
         After a failed sync, written data may be lost even if the next sync succeeds. The marker file is
-        deleted immediately. The first batch of files is processed immediately, and the rest by
-        `process_untrusted`.
+        deleted immediately. The first batch of files is processed immediately, and `process_untrusted` does
+        the rest.
         """
         if failed:
             self._is_damaged = True
@@ -480,11 +482,11 @@ class Dispatch:
 
     @property
     def has_untrusted(self) -> bool:
-        """Whether `process_untrusted` has failed files to process."""
+        """Whether `process_untrusted` has untrusted files to process."""
         return bool(self._to_doubt)
 
     def process_untrusted(self) -> None:
-        """Process a batch of failed files.
+        """Process a batch of untrusted files.
 
         Report each failure. After a failed sync, mark the file as untrusted for later processes.
         """
@@ -504,7 +506,7 @@ class Dispatch:
             )
 
     def freeze(self) -> DeferredRows[tuple[str, int], ConsumeQueue]:
-        """Capture the snapshot rows (`queue.kept`) of all queues with entries."""
+        """Capture the snapshot rows (`queue.kept`) for all queues with entries."""
         while self.has_untrusted:  # A snapshot must reflect all failures.
             self.process_untrusted()
         self._frozen.take_all()
@@ -514,8 +516,8 @@ class Dispatch:
     def needs_mark(self) -> bool:
         """Return whether a checkpoint must write the marker file.
 
-        It must if all queue files are undamaged and the marker has never been written. Return False after any
-        damage, even damage since the checkpoint began.
+        It must do so if all queue files are undamaged and the marker has never been written. Return False
+        after any damage, including damage found since the checkpoint began.
         """
         return self.made_at is None and not self._is_damaged
 
@@ -535,13 +537,13 @@ class Dispatch:
         read_topics: Set[str] = frozenset(),
         recorded: Iterable[tuple[str, int, int]] = (),
     ) -> bool:
-        """Restore queues from a snapshot. Return False if the files are not valid.
+        """Restore queues from a snapshot. Return False if the queue files are not valid.
 
         After a power failure during a rebuild, files may have holes or damage. The marker file is then
-        missing or names another snapshot. `frozen` is None for the first snapshot of an import, taken before
-        any queue exists. Existing queue files then come from a recovery without its own snapshot. Only queue
-        files of `read_topics` are verified, because recovery reads them. `recorded` holds the recorded first
-        offset of each queue that begins later.
+        missing or names another snapshot. `frozen` is None for the first snapshot of an import, which is
+        taken before any queue exists. Existing queue files then come from a recovery that had no snapshot of
+        its own. Only the queue files of `read_topics` are verified, because recovery reads these files.
+        `recorded` contains the recorded first offset of each queue that begins after it.
         """
         assert not self._queues, "a store that has queues adopts no others"
         delete_aside(self._disk)
@@ -587,11 +589,11 @@ class Dispatch:
         recorded: Iterable[tuple[str, int, int]] = (),
         firsts: Mapping[tuple[str, int], int] = NO_FIRSTS,
     ) -> None:
-        """Extend rebuilt queues to their former ends.
+        """Extend rebuilt queues to their former end offsets.
 
-        Gaps replace missing records at the end. A queue without any record in the log becomes a gap from its
-        offset in `firsts` on, or, if `firsts` lacks it, an empty queue at its former end. See `adopt` for
-        `recorded`.
+        Gaps replace missing records at the end. A queue with no record in the log becomes a gap that starts
+        at its offset in `firsts`, or, if it is not in `firsts`, an empty queue at its former end. See `adopt`
+        for `recorded`.
         """
         recorded_offsets = {(topic, queue_id): offset for topic, queue_id, offset in recorded}
         for one in stored_queues(frozen):
@@ -668,7 +670,7 @@ class Dispatch:
         """Delete the marker file once.
 
         Later calls do nothing, because each deletion syncs the store folder even without a marker file. After
-        a failure, only `unmark_again` retries, even if other files are found damaged.
+        a failure, only `unmark_again` tries again, even if more files are found to be damaged.
         """
         if not self._is_unmarked and self._unmark_calls is None:
             self._delete_mark()
@@ -705,8 +707,8 @@ class Dispatch:
 def delete_files(disk: Disk) -> None:
     """Delete the marker file and all queue files. They can be rebuilt from the log.
 
-    If a file cannot be deleted (for example, because it is immutable, belongs to another user, or has a bad
-    sector), rename the folder, which is then never read. Raise OSError if this fails or the marker file
+    If a file cannot be deleted (because it is immutable, belongs to another user, or has a bad sector, for
+    example), rename the folder, which is then never read. Raise OSError if this fails or the marker file
     cannot be deleted.
     """
     disk.delete(QUEUES_WHOLE)
@@ -734,7 +736,7 @@ def _put_aside(disk: Disk, why: OSError) -> None:
 
 
 def mark_of(made_at: int) -> bytes:
-    """Return the marker file content for the queue files of the snapshot at a log offset."""
+    """Return the marker file content for queue files that belong to the snapshot at a log offset."""
     return b"%d\n" % made_at
 
 
@@ -772,7 +774,7 @@ def _not_unmarked(error: OSError) -> str:
 def is_file_error(path: str, error: OSError) -> bool:
     """Return whether a failure affects only the file being written, which can be rebuilt.
 
-    This is false on a full disk, and for failures of the process or of another file.
+    This is false if the disk is full, or if the failure concerns the process or another file.
     """
     return is_folder_error(path, error) or (error.errno not in NO_ROOM and not is_unrelated_error(error))
 
@@ -810,14 +812,14 @@ def existing_first_offsets(frozen: Any, log_first_offset: int) -> Iterator[tuple
 def files_named(frozen: Any) -> Iterator[tuple[str, int, int]]:
     """Yield (path, length in bytes, CRC-32) for each queue file in the rows of a snapshot.
 
-    The oldest files may have been deleted since then.
+    The oldest files may no longer exist.
     """
     for one in stored_queues(frozen):
         yield from files_of(one)
 
 
 def entries_of(record: Record, record_bytes: int) -> bytes:
-    """Return the encoded queue entries of a record. An inner batch has one per message."""
+    """Return the encoded queue entries for a record. An inner batch has one entry per message."""
     first = record.queue_offset
     if not record.sys_flag & INNER_BATCH:
         return encode(entry_of(record, record_bytes, first))
@@ -826,7 +828,7 @@ def entries_of(record: Record, record_bytes: int) -> bytes:
 
 
 def entry_of(record: Record, record_bytes: int, queue_offset: int) -> Entry:
-    """Return the queue entry of a record at `queue_offset`, or a gap entry if it is unreadable."""
+    """Return the queue entry for a record at `queue_offset`, or a gap entry if it is unreadable."""
     try:
         stored = pick(record, queue_offset).properties
     except StoreDamaged:

@@ -8,7 +8,7 @@ The format is compatible with Apache RocketMQ.
     12     8      tags_code: Java's String.hashCode() of the tag, sign-extended; 0 without a tag.
                   For a message of a lite topic, the `hash_lite_topic` of the lite topic
 
-Gap entries with the tags_code 0 replace records lost in a damaged log, so that all other entries keep their
+Gap entries with the tags_code 0 replace records lost from a damaged log, so that all other entries keep their
 positions. Readers skip gap entries.
 """
 

@@ -1,8 +1,8 @@
 """Filters, which select the records for a consumer.
 
 A filter works in two steps. First, entries whose tag hash is not in `tags_codes` are skipped without reading
-their records. Then `matches` checks the stored properties of the other records, because hashes may collide
-and an expression may test properties other than the tag.
+their records. Then `matches` checks the stored properties of the remaining records, because hashes may
+collide and an expression may test properties other than the tag.
 
 Tag expressions are parsed as in RocketMQ's `FilterAPI`. `*` and the empty expression match all messages. Any
 other expression is a list of tags separated by `||`. Tags are trimmed, and empty tags are ignored.
@@ -53,7 +53,7 @@ class Filter(Protocol):
     def work(self, stored_bytes: int) -> int:
         """Return the maximum cost of `matches` in units of `limits.WORK_NS`.
 
-        It depends on the size of the stored properties.
+        The cost depends on the size of the stored properties.
         """
 
 
@@ -82,14 +82,14 @@ class MatchAllFilter:
 
 @dataclass(slots=True, frozen=True)
 class TagFilter:
-    """Matches messages with one of the tags in an expression."""
+    """Matches messages that have one of the tags in an expression."""
 
     tags: frozenset[str]
     tags_codes: frozenset[int] | None
     text: FilterText = field(compare=False)
 
     def matches(self, stored: bytes) -> bool:
-        """Return whether the tag of a record matches, not only its hash."""
+        """Return whether a record's tag matches, not only the hash of the tag."""
         return properties.value_of(stored, property_names.TAG) in self.tags
 
     def work(self, stored_bytes: int) -> int:

@@ -1,6 +1,6 @@
 """Grammar of SQL filter expressions.
 
-The keywords are those of RocketMQ, and the precedence is that of SQL92.
+The keywords are those of RocketMQ, and operator precedence follows SQL92.
 
 Operators, lowest precedence first. Operators of the same precedence are left-associative.
 
@@ -12,15 +12,15 @@ Operators, lowest precedence first. Operators of the same precedence are left-as
     - +             sign
     name, 'text', 5, 2.5E3, TRUE, (...)
 
-Keywords are case-insensitive, property names are not. Strings use single quotes, which are doubled within a
-string. `--` begins a comment that extends to the end of the line, and `/* */` encloses one. The grammar has
-no types. Type errors, such as an order comparison with a string, are detected when terms are combined
-(`filter_terms.py`).
+Keywords are case-insensitive, but property names are not. Strings use single quotes, which are doubled within
+a string. `--` begins a comment that extends to the end of the line, and `/* */` encloses a comment. The
+grammar has no types. Type errors, such as an order comparison with a string, are detected when terms are
+combined (`filter_terms.py`).
 
 The LALR(1) parser makes a single pass without backtracking and keeps its stack on the heap. Time and memory
-are thus linear in the length of the expression, which is limited. The regular expression for a keyword does
-not match before a name character. Otherwise "or" would split the name `order`. A property name must not be a
-keyword.
+are thus linear in the length of the expression, which is itself limited. The regular expression for a keyword
+does not match if a name character follows. Otherwise, "or" would match in the name `order`. A property name
+must not be a keyword.
 """
 
 from __future__ import annotations

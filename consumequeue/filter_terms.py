@@ -1,31 +1,32 @@
 """Terms of SQL filter expressions. A term is a function of the properties of a message.
 
 A term is a property, a string, a number, or a Boolean value. A Boolean value is true, false, or unknown
-(None). Parsing combines terms into larger terms, so the result is a tree of functions. No part of an
+(None). Parsing combines terms into larger ones, so an expression becomes a tree of functions. No part of an
 expression is interpreted later or run as code.
 
-Properties are strings. A property compared with a number is converted to one. When compared with a Boolean
-value, "true" in any case becomes true, and any other string becomes false. Numbers are decimal and exact. A
-term is unknown if it needs a missing property or compares a nonnumeric property with a number. AND, OR, and
-NOT of unknown terms follow SQL92 (8.12):
+Properties are strings. A property compared with a number is converted to a number. When a property is
+compared with a Boolean value, "true" in any case becomes true, and any other string becomes false. Numbers
+are decimal and exact. A term is unknown if it needs a missing property or compares a nonnumeric property with
+a number. AND, OR, and NOT treat unknown terms as in SQL92 (8.12):
 
     AND      true     unknown  false       OR       true     unknown  false       NOT
     true     true     unknown  false       true     true     true     true        false
     unknown  unknown  unknown  false       unknown  true     unknown  unknown     unknown
     false    false    false    false       false    true     unknown  false       true
 
-For a term that tests TAGS, `tags` holds the only tags for which the term can be true. Their hashes are
-compared with those in queue entries, so that records that cannot match are skipped without a read.
+For a term that tests TAGS, `tags` holds the only tags for which the term can be true. The hashes of these
+tags are compared with those in queue entries, so that records that cannot match are skipped without being
+read.
 
-The parser limits the cost of an expression per message: `steps` are function calls, and `passes` are scans of
-a property. Only CONTAINS scans. Wherever the last character of the search string matches, CPython compares
-the characters before it up to the first difference. The maximum number of comparisons per property character
-is thus the number of prefixes of the search string that can overlap (`_overlaps`). This is 1 to 3 for
-ordinary words. For 'aaaaaaaaaaaaaaaaaaaab' and a property consisting only of the letter 'a', it is 20. Eight
-comparisons take as long as advancing to the next position.
+The parser limits the cost of evaluating an expression for a message: `steps` are function calls, and `passes`
+are scans of a property. Only CONTAINS scans. Wherever the last character of the search string matches,
+CPython compares the preceding characters up to the first difference. The maximum number of comparisons per
+property character is thus the number of prefixes of the search string that can overlap (`_overlaps`). This is
+1 to 3 for ordinary words. For 'aaaaaaaaaaaaaaaaaaaab' and a property consisting only of the letter 'a', the
+maximum is 20. Eight comparisons take as long as advancing to the next position.
 
-Weak spot: a property compared with several numbers is converted each time, unless a cache of recent strings
-contains it. Only strings short enough to be numbers are cached.
+Weak spot: a property compared with several numbers is converted each time, unless it is in a cache of recent
+strings. Only strings short enough to be numbers are cached.
 """
 
 from __future__ import annotations
@@ -83,11 +84,11 @@ class Place(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class Term:
-    """A part of an expression. `constant` is its value if that is the same for every message.
+    """A part of an expression. `constant` is the term's value if it is the same for every message.
 
     `depth` is the nesting depth, and `count` the number of terms evaluated per message. List members are not
     counted, because a list needs only one hash lookup. `steps` is the number of function calls per message,
-    and `passes` the maximum number of scans of a property. `depth`, `count`, and `passes` have their own
+    and `passes` is the maximum number of scans of a property. `depth`, `count`, and `passes` have their own
     limits. The length of the expression limits `steps`.
     """
 
@@ -104,7 +105,7 @@ class Term:
 
 
 def illegal(place: Place, why: str) -> IllegalFilter:
-    """Return the error for an invalid part of the expression at a place."""
+    """Return the error for an invalid part of the expression at this position."""
     return IllegalFilter(f"Line {place.line}, column {place.column}: {why}")
 
 
@@ -132,7 +133,7 @@ def _short_number(text: str) -> Decimal | None:
 
 
 def signed(term: Term, is_minus: bool) -> Term:
-    """Return a number or property with a sign. Raise `IllegalFilter` for any other term."""
+    """Return a signed number or property. Raise `IllegalFilter` for any other term."""
     of = _numeric(term, "A sign stands before a number or a property")
     if not is_minus:
         return _joined(Kind.NUMBER, of, term)
@@ -204,7 +205,7 @@ def one_of(term: Term, members: list[Term]) -> Term:
 
 
 def part(word: str, term: Term, sought: str) -> Term:
-    """Return a term testing whether a string contains, begins with, or ends with `sought`.
+    """Return a term that tests whether a string contains, begins with, or ends with `sought`.
 
     If `sought` is empty, the term is unknown.
     """
@@ -241,7 +242,7 @@ def negation(term: Term) -> Term:
 def every(terms: list[Term]) -> Term:
     """Return the conjunction (AND) of terms.
 
-    It is false if any term is false, otherwise unknown if any is unknown, otherwise true.
+    It is false if any term is false, unknown if none is false but any is unknown, and true otherwise.
     """
     # All terms must be true, so a matching tag must be in the `tags` of every term that has tags.
     known = [term.tags for term in terms if term.tags is not None]
@@ -252,7 +253,7 @@ def every(terms: list[Term]) -> Term:
 def any_of(terms: list[Term]) -> Term:
     """Return the disjunction (OR) of terms.
 
-    It is true if any term is true, otherwise unknown if any is unknown, otherwise false.
+    It is true if any term is true, unknown if none is true but any is unknown, and false otherwise.
     """
     # One true term is sufficient, so a term without tags may match any tag.
     known = [term.tags for term in terms if term.tags is not None]
@@ -282,8 +283,8 @@ def truth(term: Term) -> Verdict:
 def _until(decisive: bool, verdicts: Iterable[Verdict]) -> Verdict:
     """Return a function that combines the results of `verdicts`.
 
-    It returns `decisive` if any result is `decisive`, otherwise unknown if any is unknown, otherwise the
-    negation of `decisive`.
+    It returns `decisive` if any result is `decisive`, unknown if none is but any is unknown, and otherwise
+    the negation of `decisive`.
     """
     asked = tuple(verdicts)
 
@@ -362,7 +363,7 @@ def _joined(
 ) -> Term:
     """Return a combined term.
 
-    Raise `IllegalFilter` if the term is too large, too deep, or too expensive.
+    Raise `IllegalFilter` if the term is too large, too deeply nested, or too expensive.
     """
     depth, count = 1 + max(part.depth for part in parts), sum(part.count for part in parts)
     if depth > limits.FILTER_DEPTH_MAX:

@@ -28,23 +28,23 @@ A message group without leased or waiting messages is free and has no entry. Sta
      +------ no message of it waits ------|------------------------------------------+            |
                                           +------------------ it is leased -----------------------+
 
-- While a message group is closed, or one of its messages has the turn, its other messages are parked.
-- A message set aside keeps the turn, so its message group stays closed for others.
-- Only the message with the turn can be delivered. The same receive may also deliver the messages after it as
-  a run (`services.broker.groups.message_leasing`).
+- While a message group is closed or one of its messages has the turn, its remaining messages are parked.
+- A message that is set aside keeps the turn, so its message group stays closed to others.
+- Only the message with the turn can be delivered. The same receive may also deliver subsequent messages as a
+  run (`services.broker.groups.message_leasing`).
 
 The in-flight state is not durable. It is derived from the durable offsets. At startup, messages with recorded
-leases are leased, and all others that are not done are fresh. An operation that finishes a message or ends a
-lease updates the offsets first.
+leases are leased, and all other messages that are not done are fresh. An operation that finishes a message or
+ends a lease updates the offsets first.
 
 A queue of lite topics is not read in order, because messages are looked up by lite topic (`lite_index.py`).
 For such a queue, `next_offset` is always the committed offset, and no message is ready or parked. Each lite
-topic is a message group. Its next message is looked up when the lease on the previous one has ended.
+topic is a message group. Its next message is looked up after the lease on the previous one has ended.
 
 Cost: one entry per message that is leased, ready, parked, or set aside, with a limit for each state. Starting
-a lease, ending it, and passing on a turn require one heap operation each. Weak spots: `withdraw`,
+a lease, ending it, and passing on a turn each require one heap operation. Weak spots: `withdraw`,
 `skipped_to`, `reevaluate_filters`, and `MessageGroups.cut` visit all waiting messages. After a restart,
-`unleased_until` visits all leases until all messages with recorded leases have been passed.
+`unleased_until` visits all leases until it has passed all messages with recorded leases.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ class Lease:
 
     If `client_id` is set, the broker renews the lease for this client until `renewed_until_ms`. `consumer` is
     the ID of the client that received the message. `is_gone`: the consumer has disconnected. `is_changed`:
-    the consumer has changed the lease time. `is_suspended`: the attempt does not count. `attempt_id`
-    identifies the receive. A receive with the same ID is a retry by a client that did not get the response.
-    `is_lengthened`: a takeover has changed the end of the lease, and the consumer has not made a call for it
-    since then. `is_failed`: the consumer has reported a failure, so the rest of the lease is the delay before
-    the next attempt. A restart resets `is_failed`. `handle` is the consumer's receipt handle, or an empty
-    string for a lease from before a restart.
+    the consumer has changed the lease time. `is_suspended`: the attempt is not counted. `attempt_id`
+    identifies the receive. A receive with the same ID is a retry by a client that did not receive the
+    response. `is_lengthened`: a takeover has changed the end of the lease, and the consumer has not made a
+    call for that lease since. `is_failed`: the consumer has reported a failure, so the remaining lease time
+    is the delay before the next attempt. A restart resets `is_failed`. `handle` is the consumer's receipt
+    handle, or an empty string if the lease was granted before a restart.
 
     `visible_ms` and `renewed_until_ms` are in elapsed time (`services.broker.spine.lease_clock`), and
     `leased_ms` is in the broker's time. In a lease that recovery has read from the log, `visible_ms` is in
@@ -176,10 +176,10 @@ class InFlight:
         return offset in self._leases
 
     def is_held(self, offset: int, message_group: str) -> bool:
-        """Return whether a consumer holds a message or another message of the same message group.
+        """Return whether a consumer holds a message or another message in the same message group.
 
-        The lease of a failed attempt only delays the next attempt, so no consumer holds its message. If the
-        message group has a lease, the time required is linear in the number of leases.
+        After a failed attempt, the lease only delays the next attempt, so no consumer holds the message. If
+        the message group has a lease, the time required is linear in the number of leases.
         """
         if self.message_groups.has_lease(message_group):
             group = (one for one in self._leases.values() if one.message_group == message_group)
@@ -188,7 +188,7 @@ class InFlight:
         return lease is not None and not lease.is_failed
 
     def attempts(self, offset: int) -> Attempts:
-        """Return the delivery attempts of a message, including the current one."""
+        """Return the delivery attempts for a message, including the current one."""
         known = self.offsets.attempts(offset)
         is_under_way = offset in self._leases and offset not in self.offsets.leases
         return known._replace(made=known.made + 1) if is_under_way else known
@@ -219,7 +219,7 @@ class InFlight:
         return self.next_offset if self.next_offset < end_offset else None
 
     def begin_at(self, queue_offset: int) -> None:
-        """Skip fresh messages below `queue_offset`, because the log was deleted up to that point.
+        """Skip fresh messages below `queue_offset`, because the log has been deleted up to that point.
 
         Call this before `skipped_to`.
         """
@@ -235,7 +235,7 @@ class InFlight:
         return min((leased for leased in self._leases if first <= leased < end), default=end)
 
     def park(self, offset: int, message_group: str) -> None:
-        """Park the candidate until it gets the turn of its message group.
+        """Park the candidate until it is its turn in the message group.
 
         The candidate must be fresh.
         """
@@ -258,11 +258,11 @@ class InFlight:
             self.message_groups.keep_turn(message_group, offset)
 
     def reevaluate_filters(self) -> None:
-        """Make all messages set aside ready, because the filters of the group have changed."""
+        """Make all messages that were set aside ready, because the group's filters have changed."""
         self._ready = sorted([*self._ready, *self._aside.take_all()])  # A sorted list is a valid heap.
 
     def lease(self, lease: Lease) -> None:
-        """Lease the candidate or the next message of a run."""
+        """Lease the candidate or the next message in a run."""
         offset = lease.queue_offset
         # If none of these cases applies, the message is the next message of a run. Such a message was parked
         # at an offset below the next offset, and `_hold` removes the message from its message group.
@@ -281,7 +281,7 @@ class InFlight:
         self.next_offset += len(leases)
 
     def lease_found(self, lease: Lease) -> None:
-        """Lease a message found by lite topic, even if it is not the candidate."""
+        """Lease a message found by its lite topic, even if it is not the candidate."""
         self._hold(lease)
 
     def replace(self, lease: Lease) -> Lease:
@@ -329,7 +329,7 @@ class InFlight:
         return ended
 
     def skipped_to(self, queue_offset: int) -> None:
-        """Remove waiting messages below `queue_offset`, where the log has been deleted.
+        """Remove waiting messages below `queue_offset`, whose records were deleted.
 
         Leases stay.
         """
@@ -398,7 +398,7 @@ def _lease(entry: LeaseEntry) -> Lease:
 
 @dataclass(slots=True)
 class MessageGroup:
-    """State of a message group: number of leased messages, and a heap of waiting offsets.
+    """State of a message group: the number of leased messages and a heap of waiting offsets.
 
     `given_ms` is the time of the last delivery, or 0 if unknown.
     """
@@ -427,7 +427,7 @@ class MessageGroups:
         return group is not None and group.in_flight > 0
 
     def next_parked(self, name: str) -> int | None:
-        """Return the lowest parked offset of a message group, or None.
+        """Return the lowest parked offset in a message group, or None.
 
         A run may continue there.
         """
@@ -454,7 +454,7 @@ class MessageGroups:
         assert self.parked_count >= len(waiting), "fewer are parked than in one message group"
 
     def waiting_since(self) -> list[int]:
-        """Return the last delivery time, in milliseconds, of each message group with waiting messages.
+        """Return the last delivery time, in milliseconds, for each message group with waiting messages.
 
         Groups whose time is unknown are omitted.
         """

@@ -12,13 +12,13 @@ the record's physical offset. Hashes may collide, so the caller must read the re
    of the log. A lookup searches these parts from newest to oldest, so it may find the newest records without
    reading a run.
 2. The key index is derived from the log. It is rebuilt if a run is missing or damaged.
-3. Entries of records that retention has deleted are skipped. The next merge removes them.
+3. Entries for records that retention has deleted are skipped. The next merge removes them.
 
-Cost: adding a key takes 0.4 us, mostly to hash it. A lookup takes 5 us, plus 0.2 us for each batch or
+Cost: adding a key takes 0.4 us, mostly for hashing. A lookup takes 5 us, plus 0.2 us for each batch or
 filtered run and 10 us for each block read. A lookup reads one block from each run that contains the key or
-has no filter. An unwritten entry takes 18 bytes of memory. Runs of up to `FILTERED_MAX` entries take 12 to 24
-bits per entry, about 10 MB in total. Larger runs take 8 bytes per 255 entries. Weak spot: if many entries
-have the same hash, lookups read whole blocks in reverse order, even if only some entries are needed.
+has no filter. An unwritten entry takes up 18 bytes of memory. Runs of up to `FILTERED_MAX` entries take up 12
+to 24 bits per entry, or about 10 MB in total. Larger runs take up 8 bytes per 255 entries. Weak spot: if many
+entries have the same hash, lookups read whole blocks in reverse order, even if only some entries are needed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ KEYS: Final = Schema(
 
 
 def hash_of(topic: str, key: str) -> int:
-    """Return the 64-bit hash of a key in a topic."""
+    """Return the 64-bit hash of a key within a topic."""
     return int.from_bytes(digest_of(topic, key), "little")
 
 
@@ -92,13 +92,13 @@ def names_of(record: Record) -> tuple[str, dict[str, None]]:
 
 
 def carries(record: Record, topic: str, key: str) -> bool:
-    """Return whether a record of `topic` has this key or message ID."""
+    """Return whether a record in `topic` has this key or message ID."""
     real_topic, names = names_of(record)
     return real_topic == topic and key in names
 
 
 def messages_of(record: Record) -> list[Record]:
-    """Return the readable messages of an inner batch in order.
+    """Return the readable messages in an inner batch in order.
 
     For any other record, return only that record.
     """
@@ -121,7 +121,7 @@ def other_keys_of(message: Message) -> Collection[str]:
 
 
 def keys_of(stored: bytes) -> dict[str, None]:
-    """Return the keys and the message ID in stored properties."""
+    """Return the keys and the message ID found in stored properties."""
     joined = properties.value_of(stored, property_names.KEYS) if _KEYS in stored else ""
     names: dict[str, None] = {}
     if joined:
@@ -157,7 +157,7 @@ class _Batch(NamedTuple):
 class RecentKeys:
     """Entries in memory.
 
-    They arrive in log order, and older entries are in sorted batches.
+    Entries arrive in log order, and the older ones are in sorted batches.
     """
 
     def __init__(self) -> None:
@@ -169,7 +169,7 @@ class RecentKeys:
         return self._batched_count + len(self.hashes)
 
     def close_batch(self) -> None:
-        """Move all entries that are not in a batch into a new sorted batch."""
+        """Move all entries that are not yet in a batch into a new sorted batch."""
         assert len(self.hashes) == len(self.offsets), "a hash without its offset"
         assert self.offsets[0] <= self.offsets[-1], "records do not come in log order"
         hashes = np.frombuffer(self.hashes, np.uint64)
@@ -224,7 +224,7 @@ class KeyIndex(RunStore[RecentKeys]):
     def put_digests(self, digests: Collection[bytes], offsets: Collection[int]) -> None:
         """Add durable records in log order.
 
-        `digests` and `offsets` have one item per name.
+        `digests` and `offsets` contain one item per name.
         """
         assert len(digests) == len(offsets), "a name without its record"
         recent = self._recent
@@ -245,7 +245,7 @@ class KeyIndex(RunStore[RecentKeys]):
             recent.close_batch()
 
     def offsets(self, topic: str, key: str, first_offset: int) -> Iterator[int]:
-        """Yield the offsets of records that may have a key, from the newest down to `first_offset`.
+        """Yield the offsets of records that may have a key, in descending order down to `first_offset`.
 
         Raise `StoreDamaged` if the index cannot be read.
         """

@@ -5,15 +5,15 @@ The index identifies lite topics by their codes.
     ... only the last offset of each lite topic ...|floor ... every offset ...|read_offset ... unknown ...
 
 The queue entries contain the codes (`consumequeue.entry.hash_lite_topic`), so the index is not stored on
-disk. At startup, it is rebuilt at a few million entries per second. Each query first indexes the queue's new
-entries. Below the floor, no group has unfinished messages, and the index contains only the last offset of
+disk. At startup, it is rebuilt at a few million entries per second. Each query first indexes new entries in
+the queue. No group has unfinished messages below the floor, where the index contains only the last offset of
 each lite topic. If a group is reset to an offset below the floor, the index is rebuilt with a lower floor.
 Two lite topics may have the same code, so a message's lite topic is verified before delivery.
 
 Cost: 8 bytes per message above the floor, and about 200 bytes per lite topic. Each lookup is a binary search.
-Weak spots: the slowest group sets the floor for all groups. Given an offset below the floor, `reach` reads
-the whole queue in one step. If a queue file is damaged, the index is empty until retention has deleted that
-file's entries.
+Weak spots: the slowest group sets the floor for all groups. If given an offset below the floor, `reach` reads
+the whole queue in one step. If a queue file is damaged, the index stays empty until retention has deleted the
+entries in that file.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A group's durable offsets on a queue, with its failed attempts and FIFO leases.
+"""A group's durable offsets on a queue, including its failed attempts and FIFO leases.
 
     ... done ...|committed_offset ... done, tried, leased with a record, or untouched ...
 
-All messages below `committed_offset` are done. Above it, the offsets of messages that are done are kept as
-ranges. The failed attempts of each message that is not done are also kept (`attempts.py`). For message groups
-and lite topics, the current leases are also kept.
+All messages below `committed_offset` are done. Above it, the offsets of finished messages are stored as
+ranges. The failed attempts for each unfinished message are also stored (`attempts.py`). For message groups
+and lite topics, the current leases are stored as well.
 
 `GroupOffsets` is the entire durable state of a group on a queue. The log records every change. Normal
 operation and recovery apply changes through these functions:
@@ -16,9 +16,9 @@ operation and recovery apply changes through these functions:
 
 Leases on messages without a message group are not recorded. They exist only in memory (`in_flight.py`).
 
-Cost: one entry per attempted message that is not done, and one range per hole between finished messages. Weak
-spot: the committed offset cannot pass a message that is never acknowledged. Each hole above it then requires
-a range, and `find_exhausted` and long `finish` calls visit all attempts.
+Cost: one entry for each attempted message that is not done, and one range for each hole between finished
+messages. Weak spot: the committed offset cannot pass a message that is never acknowledged. Each hole above it
+then requires a range, and `find_exhausted` and long `finish` calls visit all attempts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from consumequeue.offset_ranges import OffsetRanges
 class GroupOffsets:
     """A group's durable offsets on a queue.
 
-    At first, all messages below `committed_offset` are done.
+    Initially, all messages below `committed_offset` are done.
     """
 
     def __init__(self, committed_offset: int = 0) -> None:
@@ -73,7 +73,7 @@ class GroupOffsets:
         return max(0, end_offset - first - sum(done))
 
     def attempts(self, offset: int) -> Attempts:
-        """Return the recorded attempts of a message, including that of a current FIFO lease."""
+        """Return the recorded attempts for a message, including that of a current FIFO lease."""
         return self._attempts.get(offset, NEVER)
 
     def has_attempt(self, offset: int) -> bool:
@@ -131,7 +131,7 @@ class GroupOffsets:
     def reopen(self, offsets: list[int]) -> None:
         """Mark messages, given in ascending offset order, as not done.
 
-        Used for lite topic queues.
+        This is for lite topic queues.
         """
         # Committed offsets are converted to a range of finished offsets, so that the reopened offsets can be
         # removed from this range.
@@ -190,7 +190,7 @@ class GroupOffsets:
         assert len(self.leases) <= len(known), "a lease without attempts"
 
     def _advance(self, committed_offset: int) -> None:
-        """Advance to `committed_offset`, and then past the finished messages that follow it."""
+        """Advance to `committed_offset`, and then past any finished messages that follow it."""
         assert committed_offset >= self.committed_offset, "only `reopen` takes the committed offset back"
         self.committed_offset = committed_offset
         if self._done.count:
@@ -212,7 +212,7 @@ def _frozen(one: LeaseEntry) -> list[Any]:
 
 
 def _thawed(frozen: list[Any], made: int) -> LeaseEntry:
-    """Return the lease entry for a lease in a snapshot row."""
+    """Return the lease entry for a lease stored in a snapshot row."""
     generation, offset, visible_ms, renewed_for, consumer, message_group, *others, leased_ms = frozen
     is_changed, is_suspended, attempt_id = others
     when, whose = (generation, visible_ms, leased_ms), (consumer, bool(renewed_for), message_group)

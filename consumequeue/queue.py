@@ -12,16 +12,17 @@ snapshot contains the tail and one CRC per file, because entries have no CRCs of
 Rules:
 - Startup opens no file. Bytes beyond `written_count` are invalid and will be overwritten.
 - All data read from a file is verified against the CRCs of its blocks. Thus, a damaged entry is never
-  returned and never hides a message. The first time a process reads a file, it reads the whole file and
-  computes the block CRCs, because a snapshot has only one CRC per file.
-- A file is damaged if it is too short, cannot be read, or does not match its CRC. This does not stop the
-  broker, because the queues can be rebuilt. The damage is reported once, and the file is not read again.
-  Reading its entries fails until the queues are rebuilt at the next startup.
+  returned and never hides a message. When a process first reads a file, it reads the whole file and computes
+  the CRCs of its blocks, because a snapshot contains only one CRC per file.
+- A file is damaged if it is too short, cannot be read, or does not match its CRC. Such damage does not stop
+  the broker, because the queues can be rebuilt. The damage is reported once, and the file is not read again.
+  Attempts to read its entries fail until the queues are rebuilt at the next startup.
 
-Cost: 20 bytes per entry. The first access to a file reads up to 6 MB, and each later access reads one or two
-2,560-byte blocks. A search by log offset needs about 20 reads. A queue with one entry takes 500 bytes of
-memory, including its references in `Dispatch`. The block CRCs of each file read take up to 9 KB. Weak spots:
-damage to a file is detected only when it is first read. If the disk stays full, tails are dropped.
+Cost: 20 bytes per entry. The first access to a file reads up to 6 MB, and each subsequent access reads one or
+two 2,560-byte blocks. A search by log offset needs about 20 reads. A queue with one entry takes up 500 bytes
+of memory, including the references to it in `Dispatch`. The block CRCs of each file that was read use up to 9
+KB. Weak spots: damage to a file is detected only when the file is first read. If the disk stays full, tails
+are dropped.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ FoundDamaged = Callable[[str, str], None]
 
 
 def ignore_damage(path: str, what: str) -> None:
-    """Do nothing. Used by tools that verify the files themselves."""
+    """Do nothing. This is for tools that verify the files themselves."""
 
 
 def is_unrelated_error(error: OSError) -> bool:
@@ -76,7 +77,7 @@ def is_unrelated_error(error: OSError) -> bool:
 def is_folder_error(path: str, error: OSError) -> bool:
     """Return whether an error is a failed sync of a file's queue folder.
 
-    The file's directory entry may then be lost, just as its content may be lost if the file's sync fails.
+    The file's directory entry may then be lost, just as its content may be lost if syncing the file fails.
     """
     failed = str(error.filename)
     is_of_queues = f"{failed}/".startswith(f"{CONSUMEQUEUE}/")
@@ -84,7 +85,7 @@ def is_folder_error(path: str, error: OSError) -> bool:
 
 
 class QueueWrite(NamedTuple):
-    """Entries to write to a queue file at byte `position`."""
+    """Entries to be written to a queue file at byte `position`."""
 
     path: str
     position: int
@@ -124,12 +125,12 @@ class _Blocks:
             at, self.length = at + len(part), self.length + len(part)
 
     def span(self, position: int, length: int) -> tuple[int, int]:
-        """Return the byte range of the blocks containing these bytes."""
+        """Return the byte range of the blocks that contain these bytes."""
         begin = position // _BLOCK_BYTES * _BLOCK_BYTES
         return begin, min(-(-(position + length) // _BLOCK_BYTES) * _BLOCK_BYTES, self.length)
 
     def match(self, begin: int, stored: bytes) -> bool:
-        """Return whether the whole blocks starting at byte `begin` match their CRCs."""
+        """Return whether the complete blocks starting at byte `begin` match their CRCs."""
         first = begin // _BLOCK_BYTES
         starts = range(0, len(stored), _BLOCK_BYTES)
         return all(
@@ -199,7 +200,7 @@ class ConsumeQueue:
 
     @property
     def tail_bytes(self) -> int:
-        """Size in bytes of the entries that are only in memory."""
+        """Total size in bytes of the entries that exist only in memory."""
         return len(self._tail)
 
     @property
@@ -241,31 +242,32 @@ class ConsumeQueue:
     def entries(self, queue_offset: int, count: int) -> list[Entry]:
         """Return up to `count` entries, starting at `queue_offset`.
 
-        Return only entries already read ahead.
+        Return only entries that were read ahead.
         """
         self.entry(queue_offset)
         first = (queue_offset - self._read_ahead_from) * ENTRY_BYTES
         return entry.decode_all(self._read_ahead[first : first + count * ENTRY_BYTES])
 
     def get(self, queue_offset: int, count: int) -> list[Entry]:
-        """Return up to `count` entries from `queue_offset` on, stopping at the end of a file.
+        """Return up to `count` entries, starting at `queue_offset` and stopping at the end of a file.
 
         `record_bytes` is 0 in gap entries.
         """
         return entry.decode_all(self._stored(queue_offset, count))
 
     def rows(self, queue_offset: int, count: int) -> Entries:
-        """Return the entries of `get` as an array of `entry.ENTRY`.
+        """Return the same entries as `get`, as an array of `entry.ENTRY`.
 
         The array is empty if the file was deleted.
         """
         return np.frombuffer(self._stored(queue_offset, count), entry.ENTRY)
 
     def next_match(self, queue_offset: int, tags_codes: Integers, count: int) -> int:
-        """Return the first of `count` offsets, from `queue_offset` on, with a tag hash in `tags_codes`.
+        """Return the first of `count` offsets from `queue_offset` on whose tag hash is in `tags_codes`.
 
         A gap entry always matches, because the tag of a lost message is unknown. `tags_codes` must be
-        ascending. If nothing matches, return the offset after the last of the one or more examined entries.
+        ascending. If nothing matches, return the offset after the last entry examined; at least one entry is
+        examined.
         """
         # The block size increases, so that the cost of a call is proportional to the number of skipped
         # entries.
@@ -283,7 +285,8 @@ class ConsumeQueue:
         """Return the end of the gap at `queue_offset`, or the offset where the search stopped.
 
         The number of entries examined is limited. Adjacent gaps caused by different damaged ranges are
-        separate, because all entries in a gap contain the offset of the record after the damaged range.
+        treated as separate, because each entry in a gap contains the offset of the record after the damaged
+        range.
         """
         # The block size increases as in `next_match`, because a queue may have many gaps, most of which are
         # short.
@@ -323,9 +326,9 @@ class ConsumeQueue:
         return self._physical_offset(first - 1) if first > self.min_offset else -1
 
     def _stored(self, queue_offset: int, count: int) -> bytes:
-        """Return up to `count` encoded entries from `queue_offset` on, stopping at the end of a file.
+        """Return up to `count` encoded entries from `queue_offset` on, up to the end of a file.
 
-        Return b"" if all entries of the file are below `min_offset`. Raise `StoreDamaged` if a file is
+        Return b"" if all entries in the file are below `min_offset`. Raise `StoreDamaged` if a file is
         missing or too short.
         """
         in_files = min(count, max(0, self._written_count - queue_offset))
@@ -372,7 +375,7 @@ class ConsumeQueue:
             raise self._damage(first_byte, what) from error
 
     def _damage(self, first_byte: int, what: str) -> StoreDamaged:
-        """Record and report a damaged file. Return the exception to raise."""
+        """Record and report damage to a file. Return the exception to raise."""
         self._damaged = self._damaged | {first_byte: what}
         self._found_damaged(self._path(first_byte), what)
         return StoreDamaged(what)
@@ -412,7 +415,7 @@ class ConsumeQueue:
         """Return whether all files with entries at or above `min_offset` are undamaged.
 
         If `may_be_cut` is true, the oldest files may be missing, because retention may have deleted them
-        before its record is replayed.
+        before the retention record is replayed.
         """
         begins_at = self.min_offset * ENTRY_BYTES
         needed = sorted(one for one in self._crcs if one + self._length(one) > begins_at)
@@ -426,7 +429,7 @@ class ConsumeQueue:
         return False
 
     def holds(self, physical_offset: int) -> bool:
-        """Return whether a record of the queue begins at a log offset. This requires about 20 reads."""
+        """Return whether a record in the queue begins at a log offset. This requires about 20 reads."""
         at = self._search(physical_offset)
         if at == self.end_offset:
             return False
@@ -460,14 +463,14 @@ class ConsumeQueue:
         self._written_count += len(one.entries) // ENTRY_BYTES
 
     def mark_untrusted(self, path: str) -> None:
-        """Mark a file as untrusted for later processes, because data may be lost after `SyncFailed`.
+        """Mark a file as untrusted for later processes, because its data may be lost after `SyncFailed`.
 
-        This process continues to use the file as long as reads return the written data.
+        This process continues to use the file as long as reads return the data that was written.
         """
         self._untrusted |= {int(path[-OFFSET_DIGITS:])}
 
     def drop_tail(self) -> list[str]:
-        """Drop a tail that could not be written. Return the paths of its files.
+        """Drop a tail that could not be written. Return the tail's file paths.
 
         Their CRCs are updated as if the entries had been written. Reading these files then raises
         `StoreDamaged` until the next startup.
@@ -481,9 +484,9 @@ class ConsumeQueue:
         return [one.path for one in writes]
 
     def unwritten(self, count_max: int | None = None) -> list[QueueWrite]:
-        """Return the file writes for up to `count_max` entries in the tail.
+        """Return the file writes for up to `count_max` entries from the tail.
 
-        The entries stay in the tail.
+        The entries remain in the tail.
         """
         some = self._tail if count_max is None else self._tail[: count_max * ENTRY_BYTES]
         return [
@@ -557,9 +560,9 @@ class ConsumeQueue:
             self._tail += entry.encode(Entry(physical_offset, 0, 0)) * missing_count
 
     def begin_with_gap(self, queue_offset: int, lost_until: int, physical_offset: int) -> None:
-        """Begin an empty queue at an offset.
+        """Start an empty queue at an offset.
 
-        The range up to `lost_until` becomes a gap, because damage has destroyed its records. Gap entries
+        The range up to `lost_until` becomes a gap, because its records were lost to damage. Gap entries
         overwrite old data in files left by an earlier process.
         """
         assert queue_offset < lost_until, f"{self._folder}: no gap before {lost_until}"
@@ -579,8 +582,9 @@ class ConsumeQueue:
     def _search(self, log_offset: int) -> int:
         """Return the first queue offset whose record begins at or above a log offset.
 
-        Raise `StoreDamaged` if a file is damaged. The search verifies only the entry found and the one before
-        it, so it reads at most two whole files. This suffices, because log offsets are ascending.
+        Raise `StoreDamaged` if a file is damaged. The search verifies only the entry it returns and the
+        preceding entry, so it reads at most two whole files. This suffices, because log offsets are
+        ascending.
         """
         offsets = range(self.end_offset)
         found = bisect_left(offsets, log_offset, lo=self.min_offset, key=self._uncompared_place)
@@ -596,8 +600,8 @@ class ConsumeQueue:
     def peek(self, queue_offset: int) -> Entry:
         """Return an entry without verifying it or reading the whole file.
 
-        The caller must verify it. If the file lacks the entry, return a gap entry. Raise `StoreDamaged` if
-        the file cannot be read.
+        The caller must verify it. If the entry is not in the file, return a gap entry. Raise `StoreDamaged`
+        if the file cannot be read.
         """
         inside = queue_offset * ENTRY_BYTES % _FILE_BYTES
         first_byte = queue_offset * ENTRY_BYTES - inside
@@ -641,7 +645,7 @@ class ConsumeQueue:
         return 0 if is_known or queue_offset >= self._written_count else self._length(first_byte)
 
     def place(self, queue_offset: int) -> int:
-        """Return the log offset in an entry, or `UNKNOWN` if it is missing or its file is damaged."""
+        """Return an entry's log offset, or `UNKNOWN` if the entry is missing or its file is damaged."""
         with suppress(StoreDamaged):
             if queue_offset < self.end_offset:
                 return (
@@ -652,7 +656,8 @@ class ConsumeQueue:
     def advance_first_offset(self, min_offset: int, begins_at: int = UNKNOWN) -> None:
         """Advance the queue's first offset to `min_offset`, but not beyond its end.
 
-        If known, `begins_at` is the log offset in that entry (see `place`), which avoids a later read.
+        If known, `begins_at` is the log offset in the new first entry (see `place`). Passing it avoids a
+        later read.
         """
         risen = max(self.min_offset, min(min_offset, self.end_offset))
         if risen != self.min_offset:
@@ -677,7 +682,7 @@ class ConsumeQueue:
     def _needed_from(self) -> int:
         """Byte position of the first file to keep.
 
-        The file with the last entry is always kept, because new entries update its CRC.
+        The file containing the last entry is always kept, because new entries update its CRC.
         """
         return min(self.min_offset, self.end_offset - 1) * ENTRY_BYTES // _FILE_BYTES * _FILE_BYTES
 
@@ -691,7 +696,7 @@ class ConsumeQueue:
         return [self._path(at) for at in self._crcs if at < first]
 
     def deleted(self, paths: Iterable[str]) -> None:
-        """Forget the deleted files, which `deletable_files` returned."""
+        """Forget the deleted files that `deletable_files` returned."""
         first_bytes = {int(path[-OFFSET_DIGITS:]) for path in paths}
         # `_needed_from` is not used, because the last entry may be in a deleted file after the queue was
         # truncated.
@@ -736,7 +741,7 @@ class ConsumeQueue:
         assert min_offset <= self.end_offset, f"{self._folder}: begins behind its end"
 
     def _begin_at(self, queue_offset: int) -> None:
-        """Begin a queue whose first records are no longer in the log. Its first file begins with a hole."""
+        """Start a queue whose first records are no longer in the log. Its first file begins with a hole."""
         assert self.end_offset == 0, f"{self._folder}: a queue begins once"
         self._written_count = self.min_offset = queue_offset
         self._begins_at = UNKNOWN
@@ -760,8 +765,8 @@ Row = tuple[int, list[tuple[int, int]], int, str, int]
 def kept(taken: TakenQueue) -> Row:
     """Return the snapshot row for a queue. Thread-safe.
 
-    The row contains the number of entries in files, the (first byte, CRC-32) pair of each file, the first
-    queue offset, the base64-encoded tail, and the first entry's log offset or `UNKNOWN`.
+    The row contains the number of entries in files, a (first byte, CRC-32) pair for each file, the first
+    queue offset, the base64-encoded tail, and the log offset of the first entry or `UNKNOWN`.
     """
     tail = b64encode(taken.tail).decode()
     return taken.written_count, [*taken.crcs.items()], taken.min_offset, tail, taken.begins_at
@@ -786,7 +791,7 @@ class StoredQueue(NamedTuple):
 
     @property
     def has_files(self) -> bool:
-        """Whether files contain entries at or above `min_offset`."""
+        """Whether any file contains entries at or above `min_offset`."""
         return self.written_count > self.min_offset
 
     @property
@@ -796,9 +801,9 @@ class StoredQueue(NamedTuple):
 
 
 def stored_queues(rows: Any) -> Iterator[StoredQueue]:
-    """Yield the queues in snapshot rows, or none if `rows` is None.
+    """Yield the queues in snapshot rows, or nothing if `rows` is None.
 
-    Topic names are interned, because JSON parsing would otherwise create one string per row.
+    Topic names are interned, because parsing JSON would otherwise create one string per row.
     """
     for topic, queue_id, written_count, crcs, min_offset, tail, begins_at in rows or ():
         yield StoredQueue(
@@ -807,10 +812,10 @@ def stored_queues(rows: Any) -> Iterator[StoredQueue]:
 
 
 def _place_of(found: Entry) -> int:
-    """Return the log offset by which an entry is ordered in searches.
+    """Return the log offset used to order an entry in searches.
 
-    A gap entry contains the offset of the record after the gap. For a gap entry, return that offset minus 1,
-    because the gap precedes the record.
+    A gap entry contains the offset of the record after the gap. For a gap entry, return the offset it
+    contains minus 1, because the gap precedes the record.
     """
     return found.physical_offset if found.record_bytes else max(found.physical_offset - 1, -1)
 
@@ -822,7 +827,7 @@ def writes_of(key: tuple[str, int], taken: TakenQueue) -> Iterator[QueueWrite]:
 
 
 def _parts(written_count: int, tail: bytes | bytearray) -> Iterator[tuple[int, int, bytes]]:
-    """Yield (file's first byte, position in the file, entries) for each part of a tail."""
+    """Yield (first byte of the file, position in the file, entries) for each part of a tail."""
     first, position = 0, written_count * ENTRY_BYTES
     while first < len(tail):
         inside = position % _FILE_BYTES
@@ -832,7 +837,7 @@ def _parts(written_count: int, tail: bytes | bytearray) -> Iterator[tuple[int, i
 
 
 def _is_in(codes: Integers, wanted: Integers) -> Flags:
-    """For each code, return whether it is in `wanted`, an array in ascending order.
+    """For each code, return whether `wanted`, an array in ascending order, contains it.
 
     With 2,048 wanted codes, each search takes 12 steps.
     """
@@ -842,7 +847,7 @@ def _is_in(codes: Integers, wanted: Integers) -> Flags:
 
 
 def files_of(stored: StoredQueue) -> Iterator[tuple[str, int, int]]:
-    """Yield (path, length in bytes, CRC-32) for each queue file with remaining entries.
+    """Yield (path, length in bytes, CRC-32) for each queue file that still contains entries.
 
     The last file is always included, because new entries update its CRC.
     """

@@ -19,7 +19,7 @@ from tidewheel.errors import InvalidReceiptHandle
 
 
 class Receipt(NamedTuple):
-    """Content of a receipt handle: a lease and its message."""
+    """The contents of a receipt handle: a lease and its message."""
 
     queue_id: int
     queue_offset: int
@@ -54,9 +54,9 @@ def generation_of(handle: str) -> int:
 
 @lru_cache(maxsize=limits.ENTRIES_PER_REQUEST_MAX)
 def decode(handle: str) -> Receipt:
-    """Return the content of a receipt handle. Raise `InvalidReceiptHandle` if it is malformed.
+    """Return the contents of a receipt handle. Raise `InvalidReceiptHandle` if it is malformed.
 
-    Results are cached, because the handle of an ended lease is decoded twice.
+    Results are cached, because a receipt handle for an ended lease is decoded twice.
     """
     try:
         first, leased, invisible, revive, kind, _, queue, offset, physical, *rest = handle.split(" ")

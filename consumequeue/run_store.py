@@ -16,17 +16,17 @@ There are two kinds of run store, each with its own schema, memory structure, an
 
 1. The checkpoint worker writes the files and lists them in its snapshot. Files never change, and file numbers
    are never reused. A file is deleted when neither the new nor the previous snapshot lists it, because
-   recovery may start from either. A failed checkpoint may have written its snapshot. Its runs are kept until
-   a checkpoint succeeds.
-2. A merge drops expired entries. If only a key's newest entry is valid, an expired one is kept while a run
-   outside the merge may contain an older entry for that key, because dropping it would make the older one
-   valid again. A lookup may thus return expired entries, so the caller must check for them.
+   recovery may start from either. A failed checkpoint may have written its snapshot. Runs it wrote are kept
+   until a checkpoint succeeds.
+2. A merge drops expired entries. If only a key's newest entry is valid, an expired entry is kept if a run
+   outside the merge may contain an older entry for that key. Dropping the expired entry would make the older
+   one valid again. A lookup may thus return expired entries, so the caller must check for them.
 3. A damaged run and all older runs are never merged. A derived index can be rebuilt from the log, and is
-   restored either completely or not at all. If it has a damaged run, snapshots store None in its place, and
-   the next startup rebuilds it. If its folder cannot be written, the folder is set aside
-   (`consumequeue.aside`). In other indexes, damaged runs are kept, because they hold the only copies of their
-   entries. Lookups that need a damaged block raise `StoreDamaged`. All other lookups succeed. A read error
-   (EIO) is treated as damage and does not prevent startup or checkpoints.
+   restored either completely or not at all. If it has a damaged run, snapshots store None instead, and the
+   next startup rebuilds the index. If its folder cannot be written, the folder is set aside
+   (`consumequeue.aside`). In other indexes, damaged runs are kept, because they contain the only copies of
+   their entries. Lookups that need a damaged block raise `StoreDamaged`. All other lookups succeed. A read
+   error (EIO) is treated as damage and does not prevent startup or checkpoints.
 4. A run is merged when all later runs and the new entries together contain at least three times as many
    entries. An index thus has about three runs of each size, and an entry is only ever rewritten into a run at
    least four times as large.
@@ -76,7 +76,7 @@ Memory = TypeVar("Memory", bound=Unsaved)
 
 @dataclass(slots=True, eq=False)
 class RunsToWrite:
-    """State of a run store for a checkpoint.
+    """The run store state for a checkpoint.
 
     It consists of closed memory structures and runs.
     """
@@ -140,7 +140,7 @@ class RunsToWrite:
         _delete_all_but(disk, self.folder, self.named | _names(self.runs) | _names(self.written))
 
     def _sound_from(self) -> int:
-        """Return the position after the newest damaged run, or 0 if none is damaged."""
+        """Return the position following the newest damaged run, or 0 if no run is damaged."""
         places = [place for place, run in enumerate(self.runs, 1) if run.number in self.damaged or run.lost]
         return max(places, default=0)
 
@@ -223,13 +223,13 @@ class RunStore(Generic[Memory]):
         return " ".join(run.wrong for run in self.damaged_runs)
 
     def found_damaged(self, runs: Iterable[Run]) -> None:
-        """Record damaged runs. Runs no longer in use are ignored."""
+        """Record damaged runs. Runs that are no longer in use are ignored."""
         self._damaged |= {run.number for run in runs if run in self._runs}
 
     def to_write(self, until: int) -> RunsToWrite:
-        """Return the state that a checkpoint writes, possibly in another thread.
+        """Return the state to be written by a checkpoint, possibly on another thread.
 
-        The caller must call `written` or `failed`. Entries stay in memory until then.
+        The caller must call `written` or `failed`. The entries remain in memory until then.
         """
         if len(self._recent):
             self._closed.append(self._recent)
@@ -266,7 +266,7 @@ class RunStore(Generic[Memory]):
         self._adopt_runs(done)
 
     def _adopt_runs(self, done: RunsToWrite) -> None:
-        """Use the written runs. If there are none, reopen the newest closed structure."""
+        """Use the written runs. If there are no runs, reopen the newest closed structure."""
         if done.written is not None:
             self._unnamed_count += sum(map(len, done.recents))
             self._take_over(done)
@@ -280,8 +280,8 @@ class RunStore(Generic[Memory]):
     def spill(self, until: int) -> None:
         """Write a run if too many entries are in memory.
 
-        Used by recovery, which may add any number of entries. If the write fails, entries stay in memory, and
-        it is retried after `UNSAVED_MAX` more entries.
+        Used by recovery, which may add any number of entries. If the write fails, the entries stay in memory,
+        and the write is retried after `UNSAVED_MAX` more entries.
         """
         if len(self._recent) + self._closed_count >= self._spill_count:
             done = self.to_write(until)
@@ -295,9 +295,9 @@ class RunStore(Generic[Memory]):
     def adopt(self, frozen: Any, others: Iterable[Any] = ()) -> str:
         """Restore the runs from a snapshot. Return a description of any damage, or "".
 
-        Files listed in other snapshots are kept, and all others are deleted. A derived index is restored only
-        if all runs are undamaged. In any other index, an unreadable run is kept and listed in later
-        snapshots, because the other entries are correct. Raise OSError on failure.
+        Files listed in other snapshots are kept, and all other files are deleted. A derived index is restored
+        only if all runs are undamaged. In any other index, an unreadable run is kept and listed in later
+        snapshots, because all other entries are still correct. Raise OSError on failure.
         """
         self._clear()
         runs = tuple(Run(self._schema, self._folder, *fields) for fields in frozen or ())
@@ -373,7 +373,7 @@ def _names(runs: Iterable[Run]) -> frozenset[str]:
 def _delete_all_but(disk: Disk, folder: str, names: frozenset[str]) -> None:
     """Delete all files in a folder that are not in `names`.
 
-    A failed deletion does not prevent the others. The first OSError is raised at the end.
+    If a deletion fails, the others are still attempted. The first OSError is raised at the end.
     """
     failed: list[OSError] = []
     for name in disk.list(folder):

@@ -1,4 +1,4 @@
-"""A queue's messages that are set aside for a consumer group's other filters.
+"""Tracks a queue's messages that are set aside for a consumer group's other filters.
 
 A message is set aside if it does not match the receive's filter but matches another filter of the group.
 Receives with a matching filter return these messages in ascending offset order.
@@ -6,13 +6,13 @@ Receives with a matching filter return these messages in ascending offset order.
 Each filter is a bit in the mask `wanted_by`. Messages with the same mask share a heap, so each message is in
 exactly one heap, regardless of the number of filters. The next message for a filter is the lowest among the
 heads of all heaps with its bit. If the group's filters change, the meanings of the bits change too.
-`take_all` then removes all messages in one step, and each one is checked again. A receive can change the
-filters of a group, so this step must not cost more per message than normal processing.
+`take_all` then removes all messages in one step, and each message is rechecked. Because a receive can change
+a group's filters, this step must not cost more per message than normal processing.
 
 Cost: one dictionary entry and one heap entry per message, for up to `PARKED_PER_QUEUE_MAX` messages
-(`consumequeue.in_flight`). Adding or taking a message requires one heap operation. `first` reads the heads of
-at most 2**FILTERS_PER_GROUP_MAX - 1 heaps, usually one or two. Weak spot: if retention or an operator
-finishes a message, its heap entry stays until it reaches the head.
+(`consumequeue.in_flight`). Adding or removing a message requires one heap operation. `first` reads the heads
+of at most 2**FILTERS_PER_GROUP_MAX - 1 heaps, usually one or two. Weak spot: if retention or an operator
+finishes a message, its entry remains in the heap until it reaches the head.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SetAsideOffsets:
         return min((one for one in heads if one is not None), default=None)
 
     def take(self, offset: int) -> bool:
-        """Remove an offset. Return whether it was set aside."""
+        """Remove an offset. Return whether the offset was set aside."""
         mask = self._wanted_by.pop(offset, None)
         if mask is None:
             return False
@@ -60,7 +60,7 @@ class SetAsideOffsets:
         return True
 
     def take_all(self) -> list[int]:
-        """Remove all offsets. Return them in ascending order."""
+        """Remove all offsets. Return the offsets in ascending order."""
         taken = sorted(self._wanted_by)
         self._wanted_by, self._heaps, self._counts = {}, {}, Counter()
         return taken

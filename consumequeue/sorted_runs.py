@@ -1,4 +1,4 @@
-"""Sorted runs: immutable files of fixed-size entries in key order.
+"""Sorted runs are immutable files of fixed-size entries in key order.
 
 Each run also has fences and a Bloom filter.
 
@@ -30,11 +30,13 @@ damaged block, or from a file whose header does not match the snapshot. A read e
 
 **A merge** combines sorted sources into a single run. Each pass reads a chunk from every source and yields
 all entries up to the lowest of the chunks' last entries. Each pass thus consumes at least one whole chunk and
-keeps at most one chunk per source in memory. Entries with the same key and minor field are in the same pass.
+keeps at most one chunk per source in memory. Entries with the same key and minor field are yielded in the
+same pass.
 
-Cost: a lookup takes 0.3 us in a run that lacks the key, and 8 us for each block read. Fences take 8 bytes of
-memory per block. A run with a filter takes 12 to 25 bits of memory per entry. A merge buffers one chunk per
-source. Weak spot: a merge rewrites all entries of its runs, even if their key ranges do not overlap.
+Cost: a lookup takes 0.3 us in a run that does not contain the key, and 8 us for each block read. Fences use 8
+bytes of memory per block. A run with a filter uses 12 to 25 bits of memory per entry. A merge buffers one
+chunk per source. Weak spot: a merge rewrites all entries of its runs, even if their key ranges do not
+overlap.
 """
 
 from __future__ import annotations
@@ -102,9 +104,9 @@ class Schema:
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """A file with `entry_count` entries.
+    """A file containing `entry_count` entries.
 
-    Their offsets range from `first_offset` to `end_offset` (exclusive).
+    The entries' offsets range from `first_offset` to `end_offset` (exclusive).
     """
 
     schema: Schema = field(repr=False)
@@ -155,14 +157,14 @@ class Run:
         return (1 + self.block_count) * BLOCK_BYTES
 
     def freeze(self) -> list[int]:
-        """Return the snapshot row of the run: the fields of the header."""
+        """Return the run's snapshot row, which contains the header fields."""
         return [self.number, self.first_offset, self.end_offset, self.entry_count]
 
     def load(self, disk: Disk) -> None:
         """Load the fences and the filter, and determine whether the run is lost.
 
-        A run is lost if its header cannot be read. A run of a derived index is also lost if its tail cannot
-        be read. Raise OSError as `blocks` does.
+        A run is lost if its header cannot be read. A run in a derived index is also lost if its tail cannot
+        be read. Raise the same OSErrors as `blocks`.
         """
         try:
             self._load(disk)
@@ -313,7 +315,7 @@ class Run:
     def _unread_or_raise(self, error: OSError) -> str:
         """Record a read error and return a message describing the damage.
 
-        Raise the error under the conditions of `blocks`.
+        Raise the error under the same conditions as `blocks`.
         """
         if is_unrelated_error(error) or not (self.schema.is_derived or error.errno == EIO):
             raise error
@@ -324,7 +326,7 @@ class Run:
 def write_run(
     disk: Disk, schema: Schema, folder: str, number: int, chunks: Iterable[Entries], count_max: int
 ) -> Run | None:
-    """Write a durable run of up to `count_max` sorted entries. Return None if there are none."""
+    """Write a durable run of up to `count_max` sorted entries. Return None if there are no entries."""
     unfinished = f"{folder}/unfinished"
     disk.delete(unfinished)
     run, fences, last_key = Run(schema, folder, number, 1 << 63, 0, 0), [], 0
@@ -401,7 +403,7 @@ def _count_up_to(majors: Words, minors: Words, last_major: int, last_minor: int)
 
 
 class _FencesRead(Sequence[int]):
-    """A run's fences, read on demand from the first entry of each block."""
+    """A run's fences, which are read on demand from the first entry of each block."""
 
     def __init__(self, run: Run, disk: Disk) -> None:
         self._run, self._disk = run, disk
@@ -444,7 +446,7 @@ def _encode_blocks(entries: Entries, first_number: int) -> bytes:
 
 
 def _write_words(disk: Disk, path: str, position: int, words: Words) -> tuple[int, int]:
-    """Write words in pieces. Return their CRC-32 and the position after them."""
+    """Write words in pieces. Return the CRC-32 of the words and the position after them."""
     crc = 0
     for at in range(0, len(words), _PIECE_WORDS):
         piece = words[at : at + _PIECE_WORDS].tobytes()

@@ -3,8 +3,8 @@
 An example is `price > 5 AND region IN ('eu', 'us')`.
 
 `filter_grammar.py` defines the syntax, and `filter_terms.py` the semantics. The `lark` package parses each
-expression once, and its terms are combined into a single function. A message matches only if the result is
-true, not if it is unknown. Recent filters are cached, because every long poll sends its expression again.
+expression once, and its terms are combined into a single function. A message matches only if the expression
+is true, not if it is unknown. Recent filters are cached, because every long poll sends its expression again.
 Tidewheel follows SQL92 where Apache RocketMQ's SQL filter deviates from it, and otherwise follows RocketMQ.
 `tests/rocketmq/test_filters.py` compares the two using the cases in `tests/vectors/sql_filters.json`:
 
@@ -61,7 +61,7 @@ class SqlFilter:
     def work(self, stored_bytes: int) -> int:
         """Return the maximum cost of `matches` in units of `WORK_NS`.
 
-        It depends on the size of the stored properties.
+        The cost depends on the size of the stored properties.
         """
         a_byte_ns = _DECODED_BYTE_NS + self.passes * _PASSED_BYTE_NS
         return (self.steps * _STEP_NS + stored_bytes * a_byte_ns) // limits.WORK_NS
@@ -96,7 +96,7 @@ def parse_sql(expression: str) -> Filter:
 class _Reading(Transformer[Token, Term]):
     """Parser actions.
 
-    When the parser has matched a grammar rule, it calls the rule's method.
+    After matching a grammar rule, the parser calls the method for that rule.
     """
 
     def start(self, term: Term) -> Term:
@@ -186,7 +186,7 @@ _PARSER: Final = Lark(GRAMMAR, parser="lalr", transformer=_Reading())
 def _refusal(error: UnexpectedInput, expression: str) -> IllegalFilter:
     """Return the exception for a syntax error.
 
-    The message says what was found and what was expected.
+    The error message states what was found and what was expected.
     """
     place = Place(error.line, error.column)
     if isinstance(error, UnexpectedToken):

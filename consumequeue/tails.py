@@ -1,29 +1,29 @@
 """The tails of queues.
 
 A tail holds the newest entries of a queue in memory, so that small queues need fewer file writes. It stays in
-memory and in snapshots until it has `limits.TAIL_ENTRIES_MAX` entries. A worker then writes it to the queue's
-file. If the tails are too large in total, the largest ones are written first.
+memory and in snapshots until it contains `limits.TAIL_ENTRIES_MAX` entries. A worker then writes it to the
+queue's file. If the total size of all tails is too large, the largest ones are written first.
 
     class     0         1          ...  4           5
     entries   8 to 15   16 to 31   ...  128 to 255  256 and more: must be written
 
 Rules:
 - A tail is checked when it reaches 8 entries, and then each time its size doubles. Adding an entry thus needs
-  only one comparison. A tail with fewer than 8 entries has no class, because it takes less than a third of
-  the memory of the rest of the queue, and its 160 bytes would take 4 KiB in a file.
-- `bytes` is the total size of all tails as last checked. Their actual total size is at most twice that. If
-  `bytes` exceeds half of `limits.TAILS_BYTES_MAX`, the largest tails are written until it is three eighths of
-  the limit. `limits.TAILS_BYTES_MAX` limits the tails in memory and in a snapshot.
-- A queue is refused if its file cannot be written or created. It has no class and is not included in `bytes`,
-  so that other queues are still written. Refused queues are retried after the others, up to eight at a time.
-  A refused tail of 256 KiB is dropped. If the refused tails together exceed one eighth of
-  `limits.TAILS_BYTES_MAX`, those with the oldest write attempts are dropped (`droppable_tails`). At most
-  2,000 are dropped at a time, which takes 4 ms.
+  only one comparison. A tail with fewer than 8 entries is not classified, because it uses less than a third
+  of the memory used for the queue's other data, and its 160 bytes would occupy 4 KiB in a file.
+- `bytes` is the total size of all tails as last checked. The actual total size is at most twice this value.
+  If `bytes` exceeds half of `limits.TAILS_BYTES_MAX`, the largest tails are written until it drops to three
+  eighths of the limit. `limits.TAILS_BYTES_MAX` limits the tails in memory and in a snapshot.
+- A queue is refused if its file cannot be written or created. A refused queue has no class and is not
+  included in `bytes`, so that other queues are still written. Refused queues are retried after all other
+  queues, up to eight at a time. A refused tail of 256 KiB is dropped. If the refused tails together exceed
+  one eighth of `limits.TAILS_BYTES_MAX`, those with the oldest write attempts are dropped
+  (`droppable_tails`). At most 2,000 are dropped at a time, which takes 4 ms.
 - A write covers at most 500 queues and 100,000 entries (`consumequeue.dispatch`). It blocks the event loop
   for a few milliseconds before and after the disk access.
 
 Cost: a tail is checked six times before it is written. Weak spot: if entries are spread evenly over a very
-large number of queues, tails do not fill up. For example, 80,000 queues with 20 entries each take 32 MB. Each
+large number of queues, tails do not fill up. For example, 80,000 queues with 20 entries each use 32 MB. Each
 write then adds only a few entries to each file, and checkpoints must sync many files.
 """
 
@@ -94,7 +94,7 @@ class Tails:
         self.update_size(queue)
 
     def droppable_tails(self) -> list[ConsumeQueue]:
-        """Return the refused queues whose tails must be dropped to keep the memory limits."""
+        """Return the refused queues whose tails must be dropped to stay within the memory limits."""
         chosen = dict.fromkeys(islice(self._too_long, _DROPPED_AT_ONCE))
         left_bytes = self.refused_bytes - sum(queue.noted_bytes for queue in chosen)
         for queue in self._refused:
@@ -106,10 +106,10 @@ class Tails:
         return [*chosen]
 
     def to_write(self) -> list[ConsumeQueue]:
-        """Return the queues whose tails are written next.
+        """Return the queues whose tails should be written next.
 
-        These have full tails or, above the limit, the largest tails. If there are none, return refused
-        queues.
+        They have full tails or, if the limit is exceeded, the largest tails. If there are no such queues,
+        return refused ones.
         """
         if full := self._classes[self._full]:
             return [*islice(full, _QUEUES_AT_ONCE)]
@@ -132,9 +132,9 @@ class Tails:
             queues.clear()
 
     def _note(self, queue: ConsumeQueue, now_bytes: int) -> None:
-        """Put a queue in the class for its tail size.
+        """Assign a queue to the class for its tail size.
 
-        A queue with an empty tail is in no class.
+        A queue with an empty tail has no class.
         """
         more_bytes = now_bytes - queue.noted_bytes
         if queue in self._refused:

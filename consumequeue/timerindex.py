@@ -1,4 +1,4 @@
-"""The on-disk timer index of the newest fact about each timer and timer name.
+"""The on-disk index of the newest fact about each timer and timer name.
 
 Its memory is bounded. It is a run store (`consumequeue.run_store`) with its own schema. There are two timer
 indexes in separate folders. One contains facts about timer names, keyed by `hashes_of(topic, name)`: the
@@ -83,8 +83,7 @@ class FactIndex(RunStore[Recent]):
     def check(self, damaged_numbers: Iterable[int], bytes_max: int) -> None:
         """Record damaged runs.
 
-        If the total size of all runs does not exceed `bytes_max`, read them, and also record any damage
-        found.
+        Read all runs if their total size does not exceed `bytes_max`, and record any damage found.
         """
         known = set(damaged_numbers)
         if sum(run.tail_at for run in self._runs) <= bytes_max:
@@ -129,7 +128,7 @@ class FactIndex(RunStore[Recent]):
         return None
 
     def contains_each(self, keys: Words, checks: Words) -> Mask:
-        """For each (key, check), return whether there is a fact.
+        """For each (key, check), return whether a fact exists.
 
         The result is undefined for expired facts. Raise `StoreDamaged` if a fact cannot be read, or OSError
         if the disk fails.

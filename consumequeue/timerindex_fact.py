@@ -1,4 +1,4 @@
-"""The 40-byte format of timer facts, and the selection of the newest facts.
+"""Defines the 40-byte format of timer facts, and selects the newest facts.
 
     key (8), check (8)    the subject of the fact
     offset (8)            the offset of the fact's record; the fact with the highest offset is the newest

@@ -1,6 +1,6 @@
 """A hash table of facts in memory, with chaining.
 
-It consists of two flat arrays and takes 48 bytes per fact.
+It consists of two flat arrays and uses 48 bytes per fact.
 
     heads    2**19 - 1 slots, selected by the key modulo the number of slots; each contains the start of its
              chain, or 0
@@ -8,8 +8,8 @@ It consists of two flat arrays and takes 48 bytes per fact.
 
 A fact replaces an older one for the same (key, check), so chains stay short even if the same timer is set
 repeatedly. With one million facts, a chain has two entries on average. `put_many` adds facts to the same
-arrays with NumPy. Weak spot: the number of slots is fixed. If a full disk leaves ten million facts in memory,
-a chain has about twenty entries.
+arrays with NumPy. Weak spot: the number of slots is fixed. If ten million facts accumulate in memory due to a
+full disk, a chain has about twenty entries.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Recent:
         self._append(facts[rows == 0])
 
     def contains_each(self, keys: Words, checks: Words) -> Mask:
-        """For each (key, check), return whether there is a fact."""
+        """For each (key, check), return whether a fact exists."""
         return self._rows_of(keys, checks) > 0
 
     def take(self, newer: Recent) -> None:
@@ -150,5 +150,5 @@ class Recent:
 
 
 def _facts(rows: Words) -> Facts:
-    """Return the facts in these table rows."""
+    """Return the facts in the given table rows."""
     return np.ascontiguousarray(rows[:, :5]).view(FACT).reshape(-1)

@@ -9,11 +9,11 @@ The body of a `TW_SYS_ACK` record is a sequence of entries with the following bi
     2      range_count
     12 x n first queue_offset (8), count (4)
 
-An entry without a group, topic, and ranges (six zero bytes) marks the next entry as skipped. Skipped messages
-were not acknowledged: they did not match the group's filter, or they are in a damaged part of the log.
+An entry without a group, topic, or ranges (six zero bytes) marks the next entry as skipped. Skipped messages
+were not acknowledged because they did not match the group's filter or are in a damaged part of the log.
 
-One record holds all acknowledgements of an event loop iteration, so a range of adjacent messages takes only a
-few bytes.
+One record holds all acknowledgements from an event loop iteration, and a range of adjacent messages takes up
+only a few bytes.
 """
 
 from __future__ import annotations
@@ -92,13 +92,13 @@ def decode(body: bytes) -> Iterator[MessagesFinished]:
 
 
 def text(words: str) -> bytes:
-    """Return text as UTF-8, truncated to 255 bytes and preceded by a one-byte length."""
+    """Return text in UTF-8, truncated to 255 bytes and preceded by a length byte."""
     encoded = words.encode()[:_TEXT_BYTES_MAX]
     return bytes((len(encoded),)) + encoded
 
 
 def clip(words: str) -> str:
-    """Return text truncated to 255 bytes of UTF-8, as `read_text` would return it."""
+    """Return text truncated to 255 bytes in UTF-8, as `read_text` would return it."""
     return words if 4 * len(words) <= _TEXT_BYTES_MAX else read_text(text(words), 0)[0]
 
 

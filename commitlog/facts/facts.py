@@ -1,7 +1,7 @@
-"""Represents the meaning of records as plain values for the broker, its tools, and `explain`.
+"""Converts records into plain values for the broker, its tools, and `explain`.
 
 A record may contain any number of facts. For example, a commit record may also cancel one timer and replace
-another. Either all facts of a record survive a crash, or none of them do.
+another. Either all facts in a record survive a crash, or none do.
 
     fact              record                                   meaning
     TimerEnded        message, timer, verb                     a timer ended (`commitlog.kinds`)
@@ -29,13 +29,13 @@ another. Either all facts of a record survive a crash, or none of them do.
 
 1. `facts_of` reads only the topic, type, properties, and body of a record. Its offset and store time are not
    part of the facts.
-2. `record_of` returns the record for a fact that has its own JSON record (`TOPICS`). `acks` and
-   `lease_records` encode the shared records for acknowledgements and leases. Message records contain all
-   other facts.
+2. `record_of` returns the record for a fact stored in its own JSON record (`TOPICS`). `acks` and
+   `lease_records` encode the records shared by several acknowledgements or leases. All other facts are stored
+   in message records.
 3. A record of an unknown newer kind contains no facts. An unknown verb raises KeyError.
-4. RocketMQ timers and half messages are also read. Their properties may contain arbitrary text from clients.
-   A timer record whose time is not a number does not set a timer. In a half message, an invalid time is
-   ignored.
+4. RocketMQ timers and half messages can also be read. Their properties may contain arbitrary text from
+   clients. A timer record whose time is not a number does not set a timer. In a half message, an invalid time
+   is ignored.
 
 Cost: 0.3 us for a record without facts, and several microseconds for one with a JSON body. JSON bodies are
 rare.
@@ -78,7 +78,7 @@ _SCHEDULE: Final = property_names.SCHEDULE.encode()
 
 
 class Stamp(Protocol):
-    """A record's log offset, queue offset, and store time in milliseconds since the Unix epoch.
+    """A record's log offset, queue offset, and store time (in milliseconds since the Unix epoch).
 
     `stored` is the record or its bytes. It is used only by code that keeps the record.
     """
@@ -96,8 +96,8 @@ class Stamp(Protocol):
 class TimerSet(NamedTuple):
     """A timer was set at the offset of its record.
 
-    `message_id` is None, or `key` is "", if it is not a name of the timer. If `is_held` is true, the timer
-    became due while its topic was held and is waiting for the topic to be released.
+    `message_id` is None, or `key` is "", if the timer cannot be found by it. If `is_held` is true, the timer
+    became due while its topic was held, and it is waiting for the topic's release.
     """
 
     due_ms: int
@@ -177,12 +177,12 @@ class FiltersRemoved(NamedTuple):
 
 
 class GroupJoined(NamedTuple):
-    """A group began to receive messages from a topic.
+    """A group began receiving messages from a topic.
 
-    `log_offset` is the first offset of the log at that time. All other fields are optional. `filter` is a new
+    `log_offset` is the first offset in the log at that time. All other fields are optional. `filter` is a new
     filter for the group. `reopened` maps queue IDs to the queue offsets to redeliver: the first offset,
-    followed by the increments to the others. `positions` maps queue IDs to the queue offsets at which the
-    group resumes.
+    followed by the increment to each later offset. `positions` maps queue IDs to the queue offsets at which
+    the group resumes.
     """
 
     group: str
@@ -209,21 +209,21 @@ class TopicSet(NamedTuple):
 class TopicDeleted(NamedTuple):
     """A topic was deleted.
 
-    The preceding facts of the record empty the topic's queues and remove its groups.
+    The preceding facts in the record empty the topic's queues and remove its groups.
     """
 
     name: str
 
 
 class TopicHeld(NamedTuple):
-    """A topic was held. Its due timers are not delivered."""
+    """A topic was held. The topic's due timers are not delivered."""
 
     name: str
     reason: str
 
 
 class TopicReleased(NamedTuple):
-    """A topic was released. Its held timers are delivered at a rate of `per_second` per second.
+    """A topic was released. The topic's held timers are delivered at a rate of `per_second` per second.
 
     If `per_second` is 0, there is no limit.
     """
@@ -233,7 +233,7 @@ class TopicReleased(NamedTuple):
 
 
 class ScheduleSet(NamedTuple):
-    """A schedule was created or replaced. Its first run is after `after_ms`."""
+    """A schedule was created or replaced. The first run is due after `after_ms`."""
 
     schedule: Mapping[str, Any]
     after_ms: int
@@ -251,13 +251,13 @@ class ScheduleDeleted(NamedTuple):
 
 
 class SchedulePaused(NamedTuple):
-    """A schedule was paused. It does not run until it is resumed."""
+    """A schedule was paused. The schedule does not run until resumed."""
 
     name: str
 
 
 class ScheduleResumed(NamedTuple):
-    """A schedule was resumed. Its next run is after `after_ms`."""
+    """A schedule was resumed. The next run is due after `after_ms`."""
 
     name: str
     after_ms: int
@@ -293,7 +293,7 @@ class Skipped(NamedTuple):
 class LogCut(NamedTuple):
     """Retention moved the start of the log to `cut_offset`.
 
-    If `is_done` is false, the move was announced but not carried out.
+    If `is_done` is false, the move was announced but has not been carried out.
 
         queues     the first offset of each queue (topic, queue ID, offset), or None if only announced
         places     the log offsets of the records of these first entries
@@ -371,7 +371,7 @@ Fact = TimerEnded | TimerSet | OfHalf | OfGroup | OfTopic | OfSchedule | LogCut 
 
 
 def facts_of(record: Record) -> tuple[Fact, ...]:
-    """Return the facts of a record in the order in which they apply."""
+    """Return the facts in a record in the order in which they apply."""
     read, stored = _READERS.get(record.topic), record.properties
     is_commit = record.type == TYPE_COMMIT
     if read is None and not is_commit and _OURS not in stored:
@@ -384,7 +384,7 @@ def facts_of(record: Record) -> tuple[Fact, ...]:
 
 
 def record_of(fact: Fact) -> Record:
-    """Return a new log record with a single fact as JSON."""
+    """Return a new log record containing a single fact as JSON."""
     kind = type(fact)
     body = json.dumps(_WRITERS[kind](fact)).encode()
     return Record(topic=TOPICS[kind], body=body, sys_flag=TYPE_SYSTEM)

@@ -1,6 +1,6 @@
 """Lease records.
 
-They hold leases that must survive a restart and leases that ended without an acknowledgement.
+These records hold leases that must survive a restart and leases that ended without an acknowledgement.
 
 The body of a `TW_SYS_LEASE` record is a sequence of groups of entries with the following big-endian fields:
 
@@ -23,7 +23,7 @@ The body of a `TW_SYS_LEASE` record is a sequence of groups of entries with the 
     1 + m  message group length, message group UTF-8
     1 + a  attempt id length, attempt id UTF-8 of the receive
 
-One record holds all lease entries of an event loop iteration.
+One record holds all lease entries from an event loop iteration.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def encode(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> bytes:
 
 
 def encoded_parts(entries: Iterable[tuple[Key, list[LeaseEntry]]]) -> Iterator[bytes]:
-    """Yield the encoded entries in parts of up to 1,024 entries.
+    """Yield encoded entries in parts of up to 1,024 entries each.
 
     Parts can be joined into one or more record bodies.
     """

@@ -1,4 +1,4 @@
-"""The broker core. Its parts share one log.
+"""The broker core. The parts share a single log.
 
 Each client operation is a method of one part. An operation appends a record that describes a state change.
 The change becomes visible when the record is durable. For example, a message is added to its queue, a timer
@@ -288,7 +288,7 @@ class Broker:
         """Recover the store on `disk`, and return a broker that can follow a leader or start serving.
 
         Call `append_replicated` to follow a leader, or `begin` to start serving. Snapshots include the state
-        of the part `shared`. If `keeps_tail` is true, bytes after the log end stay in the segment files, and
+        of the `shared` part. If `keeps_tail` is true, bytes after the log end stay in the segment files, and
         the caller must clear them before the first append. Raise `AssertionsOff` if Python was started with
         `-O`.
         """
@@ -473,7 +473,7 @@ class Broker:
         """Record a clock step.
 
         Call this method before any other call with the new time. The remaining lease times do not change.
-        Timers due within the step are considered delayed by it.
+        Timers that fall within the step are considered delayed by it.
         """
         self._lease_clock.add_step(until_ms - from_ms)
         if until_ms - from_ms >= limits.CLOCK_JUMP_MS_MIN:
@@ -593,7 +593,7 @@ class Broker:
         self.store.dispatch.unmark_again()  # On a follower, this is the only call of `unmark_again`.
 
     def abandon_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Retry later a checkpoint that could not be written, for example because the disk was full.
+        """Schedule a retry of a checkpoint that could not be written, for example due to a full disk.
 
         After a failed sync (`SyncFailed`), the core must no longer be used, because a later sync would
         succeed even if earlier writes were lost. The store must be reopened.
@@ -619,7 +619,7 @@ class Broker:
         """Continue a retirement after a worker has written the keep file or deleted segments.
 
         Return False if work remains. The caller must then call this method again, but may make other calls
-        before that. Raise OSError if the disk fails.
+        first. Raise OSError if the disk fails.
         """
         return self.housekeeping.continue_retirement(retirement, now_ms)
 
@@ -763,7 +763,7 @@ class Broker:
     def append_replicated(self, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
         """Append, apply, and publish records from another broker at the same log offsets.
 
-        Call this method in a worker thread, because it may write many queue entries. `end_offset` is the log
+        Call this method on a worker thread, because it may write many queue entries. `end_offset` is the log
         end after the append, and `now_ms` is the arrival time. Raise OSError if the disk fails. After an
         error, the core must not be used.
         """

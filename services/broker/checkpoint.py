@@ -86,7 +86,7 @@ class Checkpoint:
             self.is_marked = False
 
     def _sync_queues(self, disk: Disk) -> None:
-        """Sync the queue files. Delete the mark if any of them cannot be synced.
+        """Sync the queue files. Delete the mark if any queue file cannot be synced.
 
         Raise OSError if any other file cannot be synced.
         """
@@ -104,7 +104,7 @@ class Checkpoint:
             raise next((error for error in others if isinstance(error, SyncFailed)), others[0])
 
     def _unmark(self, disk: Disk) -> None:
-        """Delete the mark. If this fails, raise a queue file's error."""
+        """Delete the mark. If the deletion fails, raise a queue file's error."""
         try:
             disk.delete(QUEUES_WHOLE)
         except SyncFailed:
@@ -114,7 +114,7 @@ class Checkpoint:
             raise next((one for one in failed if isinstance(one, SyncFailed)), failed[0]) from error
 
     def write(self, disk: Disk) -> None:
-        """Write and sync the checkpoint's files in a worker.
+        """Write and sync the checkpoint's files in a worker thread.
 
         All rows must have been copied. Raise OSError if the disk fails. A failed checkpoint loses no data.
         """

@@ -65,7 +65,7 @@ TAKEOVER_BYTES: Final = 1 << 30
 
 
 class Deduplicator:
-    """The recent ids and their periods, and the search for a message's first attempt."""
+    """Keeps recent ids and their periods, and finds a message's first attempt."""
 
     def __init__(self, store: Store, statistics: Statistics) -> None:
         self._store, self._statistics = store, statistics
@@ -121,7 +121,7 @@ class Deduplicator:
         return self._began_with_recent and now_ms - self._begun_ms < WINDOW_MS
 
     def find_first(self, message: Message, stored: bytes, topic: str) -> Record | None:
-        """Return the recent record of the same message under `topic`, or None.
+        """Return a recent record of the same message in `topic`, or None.
 
         `stored` contains the message's encoded properties.
         """

@@ -37,7 +37,7 @@ def freeze(store: Store) -> dict[str, Any]:
 
 
 class AdoptionResult(NamedTuple):
-    """The files rebuilt at startup, the reasons why, and the damaged log ranges below the snapshot.
+    """Files rebuilt at startup, with reasons, and damaged log ranges below the snapshot.
 
     Damaged records leave gaps in the queues. Readers skip them.
     """

@@ -27,14 +27,14 @@ If new messages are refused for another reason (`stopped`), the effects are the 
 
 The body of a `TW_SYS_RETENTION` record is a JSON object with the members "cut_offset" and "done". A cut
 record also has "queues", a list of [topic, queue, new lowest offset], "places", the corresponding log
-offsets, and "skipped", a list of [group, topic, queue, count] of missed messages. The messages are counted in
-`services.broker.groups.missed_messages`, and one line per group is logged when the last record of the cut is
-durable. Queues are processed in batches to avoid blocking the event loop. A first pass over the queues finds
-the oldest message that any group still needs. A second pass appends one record per batch of queues. Other
-records may be appended between them. The last of these records has "done" set to true and cuts the log
-itself. Queues with a damaged file are left out of the cut and rebuilt at the next startup, which also
-determines their first offsets. A record with a "cut_offset" of 0 is then appended. It contains the first
-offsets of the rebuilt queues and the number of messages that each group missed there. Until then, group
+offsets, and "skipped", a list of [group, topic, queue, count] of missed messages. Missed messages are counted
+in `services.broker.groups.missed_messages`, and one line per group is logged when the last record of the cut
+becomes durable. Queues are processed in batches to avoid blocking the event loop. A first pass over the
+queues finds the oldest message that any group still needs. A second pass appends one record per batch of
+queues. Other records may be appended between these records. The last of these records has "done" set to true
+and cuts the log itself. Queues with a damaged file are left out of the cut and rebuilt at the next startup,
+which also determines their first offsets. A record with a "cut_offset" of 0 is then appended. It contains the
+first offsets of the rebuilt queues and the number of messages that each group missed there. Until then, group
 positions in a rebuilt queue do not change, either in memory or in snapshots.
 
 Weak spots: if the last tenth of the disk fills up between two measurements, the reserve segment is used, and
@@ -165,7 +165,7 @@ class Housekeeping:
         """Check the disk usage. Return the `Retirement` to run (a `KeepFileWrite` or `Deletion`), or None.
 
         During a checkpoint, return None. The checkpoint's snapshot may already be on disk while the core
-        still reads log records that it covers.
+        still reads log records that the snapshot covers.
         """
         self.measure_space()
         self._scan = None
@@ -182,13 +182,13 @@ class Housekeeping:
 
     @property
     def has_more(self) -> bool:
-        """Whether a scan is running or some queues' first offsets are not recorded yet."""
+        """Whether a scan is running or some queues' first offsets have not been recorded yet."""
         return self._scan is not None or self._store.dispatch.has_unrecorded
 
     def continue_scan(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
         """Scan more queues for messages that groups need. After the last queue, return a `KeepFileWrite`.
 
-        If some queues' first offsets are not recorded yet, record a batch of them instead.
+        If some queues' first offsets have not been recorded yet, record a batch of them instead.
         """
         if is_checkpointing:
             self._scan = None  # The next call of `check_space` begins a new scan.
@@ -211,7 +211,7 @@ class Housekeeping:
     def _scan_next(self, scan: RetentionScan) -> int:
         """Process the next group or queue. Return the step's cost, in queues.
 
-        Every `CUT_QUEUE_BYTES` bytes of queue files read and verified add 1 to the cost.
+        The cost increases by 1 for every `CUT_QUEUE_BYTES` bytes of queue files read and verified.
         """
         if not scan.groups:
             scan.groups.extend(self._groups.receiving_keys(*scan.keys.popleft()))
@@ -265,9 +265,9 @@ class Housekeeping:
         """Complete a `Deletion`, or cut the next batch of queues after a `KeepFileWrite`.
 
         Return False if any queues remain. The caller must then call this method again, but may make other
-        calls before that. The last record cuts the log, and records below the cut are then read from the keep
-        file. A `KeepFileWrite` stays in progress until the last record is published, so an incomplete cut
-        never deletes files. Raise OSError if the disk fails.
+        calls first. The last record cuts the log, and records below the cut are then read from the keep file.
+        A `KeepFileWrite` stays in progress until the last record is published, so an incomplete cut never
+        deletes files. Raise OSError if the disk fails.
         """
         assert done is self._running, "one retirement at a time"
         if isinstance(done, Deletion):
@@ -310,8 +310,8 @@ class Housekeeping:
     def advance_queues(self, queues: list[tuple[str, int, int]], places: list[int], now_ms: int) -> int:
         """Advance the first offsets of queues. Return the log's end offset.
 
-        `queues` contains (topic, queue id, new first offset), and `places` contains the log offsets of these
-        entries. The first log offset does not change.
+        `queues` contains (topic, queue id, new first offset), and `places` contains the log offsets in the
+        corresponding entries. The first log offset does not change.
         """
         self._record(self._cut_contents(queues, places, _NO_OFFSET), 0, now_ms, is_last=False)
         return self._store.log.end_offset
@@ -371,7 +371,7 @@ class Housekeeping:
                 self._scheduler.schedule(Purpose.HOUSE, 0, 0)
 
     def _count_missed(self, cut: LogCut) -> None:
-        """Count missed messages. After a cut's last record, create the log lines."""
+        """Count missed messages. Create the log lines after the last record of a cut."""
         for group, topic, _, count in cut.skipped:
             self._unreported[group, topic] += count
         is_whole = cut.is_done or (cut.cut_offset == 0 and not self._store.dispatch.has_unrecorded)

@@ -88,7 +88,7 @@ class Journal:
         return self._store.append(record, now_ms).end_offset
 
     def page(self, before: int | None, count_max: int, about: str = "") -> JournalPage:
-        """Return up to `count_max` entries below offset `before`, or the newest entries if it is None.
+        """Return up to `count_max` entries below `before`, or the newest entries if `before` is None.
 
         If `about` is not empty, return only entries that contain this text in any field, ignoring case.
         Unreadable entries are omitted.

@@ -1,4 +1,4 @@
-"""Send operations. They check a message, choose its queue, and store it according to type.
+"""Send operations. They check a message, choose its queue, and store it according to its type.
 
 If a message has the same id and content as a stored message, it is not stored again, and the sender receives
 the original receipt (`broker.deduplicator`). For timers and half messages, `broker.timers.timer_ends` and
@@ -231,7 +231,7 @@ class MessageSender:
         return None if found is None else self._transactions.receipts.receipt_of(found)
 
     def _record_of(self, found: NamedTimer) -> Record | None:
-        """Return a timer's record, or None if it is deleted or damaged."""
+        """Return a timer's record, or None if it was deleted or is damaged."""
         store, offset = self._store, found.timer_offset
         try:
             is_durable = offset < store.log.durable_offset

@@ -4,10 +4,10 @@
 
 1. Each record lists one batch of at most `limits.TASK_SLICE` items. The record's key is the task id, so the
    key index finds a task's newest record. The newest record contains the offset of the task's first record.
-   The records between them belong to this task or to concurrent tasks.
+   Records between these two belong to this task or to concurrent tasks.
 2. The body is a JSON object with the task's id and kind, the offset of its first record (null in the first
    record itself), and the items. Each item is a list [topic, name, message id, verdict].
-3. Each list is appended after the batch's changes. A crash may lose the last batch's list, but no others.
+3. Each list is appended after the batch's changes. A crash can lose the last batch's list, but no other list.
 4. The records are deleted when retention deletes their segments.
 5. In a cluster, the records require a finalized version (`services.broker.spine.record_versions`). Below this
    version, tasks run without storing their items.
@@ -38,7 +38,7 @@ _QUEUE: Final = (TASK_TOPIC, 0)
 
 
 class TaskItem(NamedTuple):
-    """An item of a task, with its verdict, or an error code if the operation was refused.
+    """A task item with its verdict, or with an error code if the operation was refused.
 
     topic       the topic of the timer or the message, or the original topic of the dead letter
     name        the timer key, or "queue:offset" of the message, or the offset of the dead letter
@@ -54,7 +54,7 @@ class TaskItem(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class StoredTaskItem:
-    """A task item, with its store time in milliseconds since the Unix epoch."""
+    """A task item with its store time, in milliseconds since the Unix epoch."""
 
     store_ms: int
     item: TaskItem
@@ -62,7 +62,7 @@ class StoredTaskItem:
 
 @dataclass(slots=True, frozen=True)
 class ItemsPage:
-    """A page of task items in order of processing.
+    """A page of task items in processing order.
 
     `after` is the next cursor, or None on the last page. A cursor consists of a record's offset and the
     number of its items on earlier pages.
@@ -87,7 +87,7 @@ class TaskItems:
 
     @property
     def is_enabled(self) -> bool:
-        """Whether task items are stored, which all nodes of a cluster must support."""
+        """Whether task items are stored, which requires support by all nodes in the cluster."""
         return record_versions.may_write(self._store, record_versions.TASK_ITEMS)
 
     def add_items(

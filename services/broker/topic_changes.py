@@ -9,19 +9,19 @@
     delete    one record with the facts `LogCut`,             timers, half messages, or schedules exist, or
               `GroupLeft`, and `TopicDeleted`                 messages are unfinished and `discard` is false
 
-1. A message is unfinished until every consumer group of the topic has finished it. If no consumer group
+1. A message is unfinished until all of the topic's consumer groups have finished it. If no consumer group
    exists, every message is unfinished. `use` returns the counts, and each change checks them again.
 2. A purge sets the first offset of each queue to its end offset, which discards exactly the durable messages.
    Their records stay in the log until retention deletes the segments.
-3. After a crash, a single-record change is complete or absent. If more than `_GROUPS_MAX` groups receive a
-   topic, the excess groups are removed by separate records before the deletion. If a crash occurs between a
-   new retention and its `LogCut`, the next retention check discards the messages.
+3. After a crash, a single-record change is either complete or absent. If more than `_GROUPS_MAX` groups
+   receive a topic, the excess groups are removed by separate records before the deletion. If a crash occurs
+   between the record of a new retention and its `LogCut`, the next retention check discards the messages.
 4. In a cluster, setting a retention and holding, releasing, or deleting a topic require a finalized version,
    because older nodes could not read the records (`services.broker.spine.record_versions`).
 5. The queue offsets of a deleted topic are never reused. A new topic with the same name begins after the old
    offsets. A receipt handle from the old topic therefore cannot acknowledge a message in the new one.
 
-Cost: `use` examines each queue of the topic once per consumer group. Weak spot: the next offset of every
+Cost: `use` examines each of the topic's queues once per consumer group. Weak spot: the next offset of every
 deleted queue remains in memory and in snapshots, which takes about 100 bytes per queue.
 """
 

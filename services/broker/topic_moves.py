@@ -13,7 +13,7 @@
    therefore contain only the copy. In this case, the next move finds the copy by its id and `TW_REDRIVE_OF`,
    and does not append a second copy.
 4. A message is not moved if a consumer holds it or another message in the same message group (`LEASED`). A
-   message waiting for its next attempt after a failure is moved, which ends its lease. The messages of a
+   message waiting for its next attempt after a failure is moved, which ends its lease. The messages in a
    message group are moved to a single queue, in order.
 
 Cost: one key index lookup, one record read, and one append per move. Weak spot: an existing copy is not found
@@ -140,7 +140,7 @@ class TopicMoves:
         return MovePage(found, None)
 
     def move(self, source: str, queue_id: int, queue_offset: int, target: str, now_ms: int) -> MoveResult:
-        """Move an unfinished message that is not leased to the end of a queue of `target`.
+        """Move an unfinished, unleased message to the end of a queue in `target`.
 
         Raise `DiskFull` if new messages are refused, `TopicNotFound` if a topic does not exist, `TopicInUse`
         if earlier messages must be moved first, or `MessageTypeConflict` if the target does not accept the
@@ -222,7 +222,7 @@ class TopicMoves:
         return False
 
     def _open_from(self, source: str, queue_id: int, offset: int, queue: ConsumeQueue) -> int:
-        """Return the first offset, starting at `offset`, that some group has not finished.
+        """Return the first offset at or after `offset` that some group has not finished.
 
         If there are no groups, every offset in the queue is unfinished.
         """

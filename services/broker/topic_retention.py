@@ -10,8 +10,8 @@
 3. Messages expire even if groups have not finished them. The cut record contains each group's number of
    unfinished messages, which are counted as missed (`services.broker.groups.missed_messages`).
 
-Cost: one record read per queue of a topic with a retention, and about 20 more if messages have expired. Each
-tick checks up to `QUEUES_MAX` queues.
+Cost: one record read per queue in a topic with a retention, and about 20 more reads if messages have expired.
+Each tick checks up to `QUEUES_MAX` queues.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class TopicRetention:
         return list(self._rises(topic, [queue_id for queue_id, _ in queues], now_ms))
 
     def count(self, rises: Iterable[QueueAdvance]) -> ExpiredMessages:
-        """Count the messages lost by queues whose first offset advances."""
+        """Count the messages lost from queues whose first offset advances."""
         messages = unfinished = 0
         for topic, queue_id, first, offset in rises:
             messages += offset - first

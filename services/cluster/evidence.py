@@ -20,7 +20,7 @@ Each accepted flush is compared with the bytes on disk at the same offset (`FLUS
     no valid record      write: lost in a power failure        cut: no flush ended there
     different record     HALT: the histories differ            set aside, then cut: never accepted
 
-The state is set once the fold has applied or skipped the evidence record (`CopyProof.check_fold`):
+The state is set once the `Fold` has applied or skipped the evidence record (`CopyProof.check_fold`):
 
     same record, end and chain     AGREED
     anything else                  HALT
@@ -39,7 +39,7 @@ shared log:
 
 Cost: a few comparisons per record, and one disk read per flush after a checkpoint. Weak spot: after a power
 failure, the evidence may be about one second old, or its accepted end may be beyond the end of the log
-(`evidence_file`). If records from that last second are lost, this cannot be detected.
+(`evidence_file`). If records from that last second are lost, the loss cannot be detected.
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class CopyProof:
     def check_fold(self, read: FoldProgress) -> None:
         """Compare the `Fold` with the evidence. Raise `Halted` if they contradict each other.
 
-        Call this method after applying each record. If no records have been lost, the fold matches the
+        Call this method after applying each record. If no records have been lost, the `Fold` matches the
         evidence once it has applied the evidence record.
         """
         claimed = self.claimed

@@ -27,8 +27,8 @@ Rules
    killed process may exist only in the page cache. After a failed sync (`services.cluster.replica`), the node
    reopens its copy.
 
-A process kill loses only the evidence for the current flush. A power failure loses the slot writes of at most
-one second plus the duration of a sync, so the evidence may be out of date. The operating system may also
+A process kill loses only the evidence for the current flush. A power failure loses the slot writes from at
+most one second plus the duration of a sync, so the evidence may be out of date. The operating system may also
 write a slot to disk before the log. In that case, the accepted end is beyond the last valid log record. The
 node then rewrites the missing bytes from the shared log, whereas `cluster restore` reports them as missing.
 No accepted record is lost if the engine retains all of them.
@@ -64,7 +64,7 @@ class EvidenceDamaged(Halted):
 class EvidenceFile:
     """The evidence file on `disk`. `write` and `sync` are thread-safe.
 
-    If `evidence` is given, the constructor replaces the file with a new one that contains it.
+    If `evidence` is given, the constructor replaces the file with a new one containing `evidence`.
     """
 
     def __init__(self, disk: Disk, evidence: Evidence | None, number: int = 0) -> None:
@@ -91,7 +91,7 @@ class EvidenceFile:
     def write(self, evidence: Evidence) -> None:
         """Write new evidence. Raise OSError if the disk fails.
 
-        Only the write that creates the file is synced.
+        Only a write that creates the file is synced.
         """
         with self._lock:
             if self.written is None:

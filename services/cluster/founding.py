@@ -16,11 +16,10 @@ damaged bytes stay on disk (`holes`), and valid bytes after the offset are set a
 
 Rules
 1. The store is written before the shared log, and the node name is written last. If the process is killed
-   before then, the store remains a standalone broker's store. An empty shared log is not considered a
-   cluster.
+   earlier, the store remains a standalone broker's store. An empty shared log is not considered a cluster.
 2. The cluster's first epoch is at least the epoch in the store, so receipt handles stay unambiguous.
-3. A pending copy from another node (`copies.transfer`) replaces the store if it has already begun to do so,
-   or if it is at least as long as the store. A shorter copy is deleted. A pending `cluster refetch` is
+3. A pending copy from another node (`copies.transfer`) replaces the store if its installation has already
+   begun, or if it is at least as long as the store. A shorter copy is deleted. A pending `cluster refetch` is
    cancelled, because no copy may replace a restored store.
 
 Cost: `restore` reads the whole log. Weak spot: without evidence, a restore may include records that the
@@ -166,7 +165,7 @@ class RestoredCluster(NamedTuple):
 
 
 def found_on_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> FoundedCluster:
-    """Create a cluster from a standalone broker's store, which becomes the store of `node`.
+    """Create a cluster from a standalone broker's store, which becomes the store for `node`.
 
     Raise `ClusterExists` if the shared log already contains a cluster, `EngineUnavailable` if the engine does
     not respond, a `StoreError` if the store cannot be used, or `ConfigurationError` if the store uses a
@@ -186,8 +185,8 @@ def restore_from(
 ) -> RestoredCluster:
     """Create a cluster from the data that remains in a node's store.
 
-    The store becomes that of `node`, which defaults to the name recorded in the store. Raise
-    `LossNotAccepted` unless `accepted_loss` is the offset after which all records are lost, and
+    The store becomes the store for `node`, which defaults to the name recorded in the store. Raise
+    `LossNotAccepted` unless `accepted_loss` is the offset after which all records are lost and
     `accepted_damage` is the number of damaged bytes before that offset. Raise a `StoreError` if the store
     cannot be used, or `ClusterExists` if the shared log already contains a cluster.
     """
@@ -223,7 +222,7 @@ def name_in(root: Path) -> str:
 
 
 def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_damage: int | None) -> str:
-    """Return a message about confirmed numbers that differ from the store, or "" if none do."""
+    """Return a message about confirmed numbers that do not match the store, or "" if all match."""
     given = []
     if accepted_loss not in (None, left.end):
         given.append(f"--accept-loss-after is {accepted_loss}, and the log ends at {left.end}")
@@ -233,7 +232,7 @@ def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_
 
 
 def _founding_obstacle(engine: SharedLog) -> str:
-    """Return why no cluster can be created at the URL, or "" if one can."""
+    """Return the reason no cluster can be created at the URL, or "" if one can."""
     try:
         _require_no_cluster(engine)
     except TidewheelError as error:
@@ -252,7 +251,7 @@ def _require_no_cluster(engine: SharedLog) -> None:
 
 @contextmanager
 def lock_store(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
-    """Lock a store within the block, and yield its disk."""
+    """Keep a store locked within the block, and yield its disk."""
     if not (root / layout.FORMAT).exists():
         raise NotAStore(f"{root} is no store of a broker. Give its folder.")
     lock = StoreLock(root, is_node=is_node)
@@ -297,7 +296,7 @@ def remaining_data(disk: Disk) -> RemainingData:
 
 
 def _finish_copy(disk: Disk) -> None:
-    """Install a pending copy if its installation has begun or it is at least as long as the store."""
+    """Install a pending copy if its installation has begun or if it is at least as long as the store."""
     copy_end = transfer.pending_copy_end(disk)
     if transfer.is_moving(disk) or 0 <= copy_end >= remaining_data(disk).end:
         transfer.install_copy(disk)
@@ -318,7 +317,7 @@ def recover_remaining_data(disk: Disk, left: RemainingData, shared: SharedPart, 
 
 
 def _scan_sound_records(disk: Disk, segment_bytes: int, until: int) -> tuple[int, list[Damage]]:
-    """Return the end of the last valid record before `until`, and the damage before `until`."""
+    """Return the end of the last valid record before `until`, and all damage before `until`."""
     scan = LogScan(disk, segment_bytes, 0, until, may_lack_segments=True)
     scan.check()
     end, damaged = scan.end_offset, holes.join_ranges(scan.damaged)
@@ -326,7 +325,7 @@ def _scan_sound_records(disk: Disk, segment_bytes: int, until: int) -> tuple[int
 
 
 def _missing_first_bytes(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> list[Damage]:
-    """Return, as damage, the bytes missing at the log start that retention has not deleted.
+    """Return as damage all missing bytes at the start of the log that retention has not deleted.
 
     The checkpoint and later retention records show what retention has deleted. If a power failure lost the
     retention record but not the deletion, the deleted bytes are reported as damage.

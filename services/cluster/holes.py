@@ -17,9 +17,9 @@ Rules
    node therefore scans the whole segment before it considers the copy damaged.
 
 Cost: a small file is read whenever a store is opened or copied, and one segment is scanned for each damaged
-location. Weak spot: if a store has holes, lost timers or half messages are reported, but the node fetches no
-copy. The same applies if a timer file is damaged on this node. A damaged `holes` file is treated as empty, so
-the node then needs another node's copy or another restore.
+location. Weak spot: if a store has holes, the loss of timers or half messages is reported, but the node
+fetches no copy. The same applies if a timer file is damaged on this node. A damaged `holes` file is treated
+as empty, so the node then needs another node's copy or another restore.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from commitlog.recovery import Damage, LogScan
 
 
 class Holes(NamedTuple):
-    """The accepted damage: ascending log ranges, and the number of damaged bytes in keep files."""
+    """The accepted damage: log ranges in ascending order, and the number of damaged bytes in keep files."""
 
     log: tuple[Damage, ...] = ()
     keep_bytes: int = 0
@@ -111,7 +111,7 @@ def join_ranges(damaged: Iterable[Damage]) -> list[Damage]:
 
 
 def damage_outside_holes(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
-    """Return the log damage between `since` and `end` that is outside the holes.
+    """Return the damage in the log between `since` and `end` that is outside the holes.
 
     If no record starts at `since`, because the offset belongs to a different history, scan the whole segment.
     Raise a `StoreError` if the log cannot be scanned, or OSError if the disk fails.

@@ -19,7 +19,7 @@ from services.cluster.errors import KeyMismatch
 def check_key(node: str, key: str, epoch: int, leads: Mapping[str, Any]) -> None:
     """Raise `KeyMismatch` if the key id of `node` differs from the key id in `leads`.
 
-    `leads` contains the facts of the last EPOCH record.
+    `leads` contains the fields of the last EPOCH record.
     """
     leader, leaders_key = leads.get("node", node), leads.get("key", "")
     if leader == node or leaders_key == key:

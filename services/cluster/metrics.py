@@ -43,7 +43,7 @@ class ClusterMetrics(Collector):
 
     @property
     def unanswered(self) -> str:
-        """Why the shared log refuses calls or does not respond, or "" if it responds."""
+        """The reason the shared log refuses calls or does not respond, or "" if it responds."""
         return self._unanswered.sentence or self._node.refusal
 
     def warnings(self) -> list[str]:
@@ -139,7 +139,7 @@ class ClusterMetrics(Collector):
             yield last_takeover
 
     def _scrub_metrics(self) -> Iterator[Metric]:
-        """On the leader, yield the number of log faults and the age of each scrub pass."""
+        """On the leader, yield the number of log faults and the age of each scrubbing pass."""
         if (found := self._scrubbing.view()) is None:
             return
         faults = "Places at which the shared log has lost, doubled or changed records."
@@ -149,7 +149,7 @@ class ClusterMetrics(Collector):
             yield _gauge(f"log_{kind}_age_seconds", help_text, found[f"{kind}_ms_ago"] / 1000)
 
     def _follower_metrics(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
-        """Yield each follower's lag in bytes and seconds. Followers have no such samples."""
+        """Yield each follower's lag in bytes and seconds. Followers omit these metrics."""
         lag_bytes = GaugeMetricFamily(
             "tidewheel_cluster_follower_lag_bytes",
             "What the leader's log has and a follower has not, as far as it has told.",

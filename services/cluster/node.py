@@ -1,4 +1,4 @@
-"""A cluster node. It runs the actions of its election on an event loop.
+"""A cluster node. The node runs its election's actions on an event loop.
 
     election --action--> worker thread, timer or `LeaderTerm` --result--> election
     worker thread --record from the shared log--> election
@@ -9,8 +9,8 @@ Rules
    `handle_input` passes one input to the election.
 2. Engine and disk actions run in worker threads (`services.cluster.node_actions`). Worker threads own the
    core on a follower, and the event loop owns it on the leader (`services.cluster.leading.leader_term`).
-3. Checks, complaints, BEAT appends, client probes, and reports to the leader run as concurrent tasks. When
-   its role changes to anything except follower or candidate, the node cancels these tasks, because their
+3. Checks, complaints, BEAT appends, client probes, and reports to the leader run as concurrent tasks. If its
+   role changes to anything other than follower or candidate, the node cancels these tasks, because their
    results would be outdated.
 4. Action errors that the election does not handle, and all other unexpected exceptions, are internal errors.
    An internal error ends `run`, which ends the process.
@@ -56,7 +56,7 @@ Result = TypeVar("Result")
 
 
 class Takeover(NamedTuple):
-    """When this node became the leader (in milliseconds since the Unix epoch), and why."""
+    """The time (in milliseconds since the Unix epoch) of this node's takeover, and its reason."""
 
     at_ms: int
     why: str
@@ -313,21 +313,21 @@ class ClusterNode:
     def known_leader(self) -> Member | None:
         """The leader of the cluster, or None if unknown.
 
-        It is also None if the shared log names this node but the node is not serving clients, for example
-        after a restart.
+        The leader is also None if the shared log names this node but the node is not serving clients, for
+        example after a restart.
         """
         return self.election.leadership.leader_unless_own(leads=self.role is Role.LEADING)
 
     @property
     def refusal(self) -> str:
-        """Why the shared log refuses calls or does not respond, or "" if it responds normally."""
+        """The reason the shared log refuses calls or does not respond, or "" if it responds normally."""
         answers = self.election.answers
         is_asked = self.role in (Role.FOLLOWING, Role.STANDING, Role.LEADING)
         return (answers.refusal or answers.unconfirmed_candidacy) if is_asked else ""
 
     @property
     def broken_records(self) -> list[str]:
-        """One sentence per damaged record that another node cannot read. Empty on a follower."""
+        """One sentence for each damaged record that another node cannot read. Empty on a follower."""
         lead = self.leader_term if self.role is Role.LEADING else None
         return [] if lead is None else lead.log_damage.sentences()
 
@@ -380,7 +380,7 @@ class ClusterNode:
         """Report this node's position to the leader every `followers.REPORT_SECONDS` seconds.
 
         Failed reports are ignored. Reports use separate worker threads, because forwarded requests may occupy
-        all others.
+        all regular ones.
         """
         while True:
             await asyncio.sleep(followers.REPORT_SECONDS)

@@ -102,7 +102,7 @@ class NodeActions:
 
     @property
     def open_replica(self) -> Replica:
-        """The open replica. A replica must be open."""
+        """The open replica. The replica must be open."""
         assert self.replica is not None, "an action without a replica"
         return self.replica
 
@@ -225,7 +225,7 @@ class NodeActions:
         return EpochConfirmed(candidate.has_won(fold, again))
 
     def copy(self, where: Unreadable | None = None) -> CopyFetched:
-        """Fetch a copy from another node. If `where` is given, the copy must extend beyond that record.
+        """Fetch a copy from another node. If `where` is given, the copy must extend beyond that location.
 
         Raise `EngineUnavailable` if the engine does not respond, `VersionUnsupported` if the cluster version
         is not supported, `CopyRefused` if no node provides a copy, or OSError if the disk fails.

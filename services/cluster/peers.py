@@ -1,7 +1,7 @@
-"""Connections between nodes. They use TLS with a pinned certificate if the other node supports TLS.
+"""Connections between nodes. Nodes use TLS with a pinned certificate if the other node supports TLS.
 
 A node announces only its own PEM certificate in the shared log, not the rest of the chain. The leader
-announces it in EPOCH and BEAT records. Nodes that provide copies use CHECKPOINT records. Other nodes trust
+announces it in EPOCH and BEAT records. Copy providers announce it in CHECKPOINT records. Other nodes trust
 exactly this certificate, regardless of the issuer. Nodes already trust the shared log, so no certificate
 authority is needed. A node without a certificate uses plaintext and is reachable only from its own machine.
 

@@ -1,4 +1,4 @@
-"""A node's copy of the cluster's store. The core contains the accepted records of the shared log.
+"""A node's copy of the cluster's store. The core contains the accepted records from the shared log.
 
 When a node opens its copy, it recovers the core from the newest checkpoint. A follower applies each shared
 log record to its `Fold`. When a flush is accepted, the follower writes the bytes to the log files and applies
@@ -7,10 +7,10 @@ records to the copy.
 
 Rules
 1. At startup, a node ignores all bytes after its newest checkpoint, even if their CRCs match. The cluster may
-   not have accepted them, and a power failure may have left gaps. The core starts at the checkpoint, and the
-   node rereads all later records from the shared log. The bytes after the checkpoint stay on disk until the
-   shared log confirms them (`tail`), because they may be the only remaining copy. The `evidence` file holds
-   the end of the accepted log and is updated after each accepted flush.
+   not have accepted these bytes, and a power failure may have left gaps. The core starts at the checkpoint,
+   and the node rereads all later records from the shared log. The bytes after the checkpoint stay on disk
+   until the shared log confirms them (`tail`), because they may be the only remaining copy of these records.
+   The `evidence` file holds the end of the accepted log and is updated after each accepted flush.
 2. A checkpoint contains the `Fold` state (`SHARED`) and the core state at the same log offset. Checkpoints
    are taken between flushes and contain only accepted records.
 3. A follower's core neither appends records nor performs scheduled work. It only applies the leader's
@@ -20,7 +20,8 @@ Rules
    After that, no timer depends on the log before the cut. A node deletes a log segment once both of its
    checkpoints cover the segment.
 5. A node takes an additional checkpoint after catching up, and another at its first check as leader. Each is
-   taken only if at least AGAIN_BYTES of log follow the previous checkpoint. This shortens the next startup.
+   taken only if at least AGAIN_BYTES bytes of log follow the previous checkpoint. This shortens the next
+   startup.
 6. After a disk error, the copy and its core are unusable, and the node reopens the copy. If the copy has lost
    records that exist only on other machines (`StoreDamaged`), the node fetches a copy from another node
    (`services.cluster.copies`).
@@ -178,8 +179,9 @@ class Replica:
 
         All CRCs and offsets of a flush are verified before any of its bytes are written.
 
-        Raise `LogTrimmed` for a GENESIS record if this node lacks the earlier data. Raise `Halted` if the
-        shared log contradicts the copy, or OSError if the disk fails. After an OSError, the copy is unusable.
+        Raise `LogTrimmed` for a GENESIS record if this node lacks the data that precedes it. Raise `Halted`
+        if the shared log contradicts the copy, or OSError if the disk fails. After an OSError, the copy is
+        unusable.
         """
         assert self.sink is None, "a leader's records are taken by its sink"
         step = self.fold.apply_record(offset, stored)
@@ -222,7 +224,7 @@ class Replica:
         """Prepare the copy for leadership. The node must have read the whole shared log.
 
         Bytes after the end of the accepted log are set aside. Raise `EngineUnavailable` if a node with this
-        copy may not lead, or OSError if the disk fails. After an OSError, the copy is unusable.
+        copy is not allowed to lead, or OSError if the disk fails. After an OSError, the copy is unusable.
         """
         if not self._proof.can_lead:
             raise EngineUnavailable(
@@ -243,10 +245,10 @@ class Replica:
         self.core.timer_repair.check_on_follower(self._disk, now_ms)
 
     def claim_due_checkpoint(self) -> bool:
-        """Return whether the additional checkpoint after a catch-up or a takeover is due.
+        """Return whether an additional checkpoint is due after a catch-up or a takeover.
 
-        Return True at most once after each opening and each takeover, and never before the node has read the
-        shared log up to the evidence.
+        Return True at most once each time the copy is opened and after each takeover, and only after the node
+        has read the shared log up to the evidence.
         """
         if self._is_settled or not self._proof.can_lead:
             return False

@@ -13,11 +13,11 @@ accepted flush with the tail, and `services.cluster.evidence` chooses the action
     cut              delete later segments in reverse order, truncate the segment at the offset, and
                      reallocate its space
 
-Matching bytes are rewritten too, because they may exist only in the page cache. The comparison ends when the
+Matching bytes are also rewritten, because they may exist only in the page cache. The comparison ends when the
 tail is cut or the log files end.
 
 Cost: once a copy is open, each flush after the checkpoint requires one disk read. Weak spot: only the newest
-set-aside tail is kept. It ends at the first damaged record or, in a restore, at the last valid record.
+set-aside tail is kept. This tail ends at the first damaged record or, in a restore, at the last valid record.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Tasks:
-    """A node's running tasks. `broken` receives the error of a failed task."""
+    """A node's running tasks. `broken` receives the exception from a failed task."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, broken: Callable[[BaseException], None]) -> None:
         self._loop, self._broken = loop, broken

@@ -5,7 +5,7 @@
 
     `connection`: a socket's bytes --> `http2`, `header_fields` --> `grpc_calls` --> calls for the services
 
-The modules to the right of `connection` use neither sockets nor a clock. `client_hello` determines the
+None of the modules to the right of `connection` uses a socket or a clock. `client_hello` determines the
 protocols offered in a ClientHello before the TLS handshake. `admission` limits the number of connections per
 address and their idle time, and `http2.ConnectionLimits` limits the memory of a connection.
 """

@@ -1,4 +1,4 @@
-"""Limits on connections, without sockets or a clock.
+"""Limits connections, without using sockets or a clock.
 
 Each client address is allowed a limited number of connections. A client must send its first bytes within
 `hello_seconds`. A connection that receives nothing for `idle_seconds` is considered dead. This period must

@@ -1,4 +1,4 @@
-"""Error messages for refused connections, in the client's own protocol.
+"""Error messages for refused connections, sent in the client's own protocol.
 
 An HTTP/1 client gets an HTTP response. A RocketMQ 4 client gets a response to its request and reports the
 response text. A TLS client gets the alert `access_denied` (RFC 8446, 6.2), without text. An HTTP/2 client
@@ -47,7 +47,7 @@ PLAINTEXT_SENTENCE: Final = (
 
 
 def error_text(protocol: Protocol, http: str) -> str:
-    """Return the error message for a client with an unsupported protocol.
+    """Return the error message for a client that uses an unsupported protocol.
 
     `http` is the URL of the HTTP interface.
     """
@@ -66,7 +66,7 @@ def encode_error(protocol: Protocol, first: bytes, http: str) -> bytes:
 
 
 class ClientRefusal(NamedTuple):
-    """Reason for refusing a client with a supported protocol, as text and gRPC and HTTP status."""
+    """The reason for refusing a client with a supported protocol, as text and as a gRPC and HTTP status."""
 
     text: str
     grpc_status: Status
@@ -113,7 +113,7 @@ def _encode_remoting(text: str, first: bytes) -> bytes:
 
 
 def read_opaque(frame: bytes) -> int:
-    """Return the request id of a remoting frame, or 0 if there is none. The response repeats the id."""
+    """Return the request id in a remoting frame, or 0 if there is none. The response repeats the id."""
     length = _LENGTHS.unpack_from(frame)[1]
     header = frame[_LENGTHS.size : _LENGTHS.size + (length & _HEADER_LENGTH_MASK)]
     try:

@@ -68,10 +68,10 @@ class TlsFiles:
 
 
 def make_https_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return the TLS context for the HTTP interface. It reloads changed files at the next handshake.
+    """Return the TLS context for the HTTP interface. Changed files are reloaded at the next handshake.
 
-    Python calls `sni_callback` in every handshake, even without a server name. Raise `ConfigurationError` if
-    the files cannot be used.
+    Python calls `sni_callback` in every handshake, even if there is no server name. Raise
+    `ConfigurationError` if the files cannot be used.
     """
     following = CertificateReloader(files, make_server_context)
 
@@ -123,7 +123,7 @@ class CertificateReloader(Generic[T]):
     """Holds an object created from TLS files, and recreates it when the files change."""
 
     def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], T], now: Now = utc_now) -> None:
-        """Read the files. Raise `ConfigurationError` if they cannot be used."""
+        """Read the files. Raise `ConfigurationError` if the files cannot be used."""
         self._files, self._make, self._now = files, make, now
         self._changed_ns: tuple[int, ...] = ()
         self._renew_at: datetime.datetime | None = None
@@ -180,7 +180,7 @@ def check_expiry(files: TlsFiles, chain: bytes, key: bytes, now: datetime.dateti
 
 
 def load_matching_certificate(files: TlsFiles, chain: bytes, key: bytes) -> Any:
-    """Return the first certificate of a chain as an `x509.Certificate`.
+    """Return the first certificate in a chain as an `x509.Certificate`.
 
     Raise `ConfigurationError` if the key does not match or a file cannot be parsed.
     """
@@ -280,7 +280,7 @@ def list_own_names(hosts: Iterable[str]) -> list[str]:
 def make_self_signed(names: list[str], now: datetime.datetime | None = None) -> tuple[bytes, bytes]:
     """Return a self-signed certificate for the given names and its key, both in PEM format.
 
-    The certificate is valid for `VALID_DAYS` days. Validity starts one day before `now`.
+    The certificate is valid for `VALID_DAYS` days. It becomes valid one day before `now`.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization

@@ -70,7 +70,10 @@ def _split_names(listed: bytes) -> list[bytes]:
 
 
 def _read_prefixed(content: bytes, place: int, length_bytes: int) -> tuple[bytes, int]:
-    """Return the length-prefixed bytes at `place` and their end offset. Raise IndexError if truncated."""
+    """Return the length-prefixed bytes at offset `place`, and their end offset.
+
+    Raise IndexError if truncated.
+    """
     begins = place + length_bytes
     ends = begins + _read_number(content, place, length_bytes)
     if ends > len(content):

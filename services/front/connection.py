@@ -3,9 +3,10 @@
     socket --bytes--> GrpcCalls --events--> Service --replies--> GrpcCalls --bytes--> socket
 
 Reading. `data_received` passes bytes to `GrpcCalls` and events to the service. Each event loop iteration
-parses a limited number of frames. If bytes remain, the connection pauses the transport and joins the
+parses a limited number of frames. If any bytes remain, the connection pauses the transport and joins the
 `Backlog`. The backlog serves its connections in turn, so a flood from one client does not delay others. If
-frames without progress have used up part of a client's allowance, each read is delayed by `THROTTLE_SECONDS`.
+frames without progress have used up part of a client's allowance, every read is delayed by
+`THROTTLE_SECONDS`.
 
 Writing. Each connection calls `write` once at the end of an event loop iteration (`WriteQueue`). For example,
 32 replies need only one system call. While the socket is blocked (`pause_writing`), `GrpcCalls` queues DATA,
@@ -13,9 +14,9 @@ subject to the limits for DATA blocked by flow control. The total number of unse
 also limited. Above this limit, the connection with the most unsent bytes is closed (`UnreadBytes`).
 
 Calls. A unary call has no task: the service calls `reply` when the result is available. A streaming call has
-a task (`start`) that receives with `messages` and sends with `send_message`. `send_message` returns when the
-message has passed flow control. The message is then considered delivered. The task is cancelled if the client
-cancels the call or the connection is lost.
+a task (`start`) that receives messages with `messages` and sends them with `send_message`. `send_message`
+returns once the message has passed flow control. The message is then considered delivered. The task is
+cancelled if the client cancels the call or the connection is lost.
 
 Closing. If a connection fails, the server sends the reason in a GOAWAY frame. It then half-closes the
 connection and discards received bytes for `CLOSE_SECONDS`. If a socket with unread bytes were closed
@@ -70,7 +71,7 @@ class Service(Protocol):
     """Processes calls."""
 
     def method_of(self, path: str) -> Method | None:
-        """Return the method for this path, or None if the path is unknown."""
+        """Return the method for `path`, or None if the path is unknown."""
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
         """Process a unary call. The reply may be sent now or later."""
@@ -109,7 +110,7 @@ class WriteQueue:
 
 
 class Backlog:
-    """Connections with unparsed frames. One of them continues in each event loop iteration."""
+    """Connections with unparsed frames. One of them resumes reading in each event loop iteration."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -165,7 +166,7 @@ class ServerState:
 
 
 class ServedCall:
-    """A call with a task, and the request messages that wait for the task."""
+    """A call with a task, and the request messages that are waiting for the task."""
 
     __slots__ = ("inbox", "passed", "said", "task")
 
@@ -288,7 +289,7 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     def _schedule_reading(self) -> None:
-        """Schedule another read. Wait `THROTTLE_SECONDS` if frames make no progress."""
+        """Schedule another read. Wait `THROTTLE_SECONDS` if reads are throttled."""
         self._is_behind = True
         if self.calls.http2.is_throttled:
             self._shared.loop.call_later(THROTTLE_SECONDS, self._shared.backlog.add, self)
@@ -425,7 +426,7 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     async def send_message(self, stream_id: int, message: bytes) -> None:
-        """Send a message of a response stream. Return when it has passed flow control."""
+        """Send a message in a response stream. Return when it has passed flow control."""
         self.calls.send_message(stream_id, message)
         self.schedule_write()
         if not self.calls.http2.is_drained(stream_id):
@@ -454,7 +455,7 @@ class Connection(asyncio.Protocol):
             await answering.said
 
     def start(self, stream_id: int, serving: Coroutine[Any, Any, None]) -> None:
-        """Process a call in a task. The task is cancelled with the call."""
+        """Process a call in a task. If the call is cancelled, so is the task."""
         answering = self._answering.get(stream_id)
         if answering is None:
             answering = self._answering[stream_id] = ServedCall()
@@ -476,7 +477,7 @@ class Connection(asyncio.Protocol):
 
 
 def describe_tls_error(error: ssl.SSLError) -> str:
-    """Return a short reason for a TLS failure: the client's alert or the server's error."""
+    """Return a short reason for a TLS failure: either the client's alert or the server's error."""
     reason = (error.reason or "broken").lower().replace("_", " ")
     _, is_said, alert = reason.partition(" alert ")
     return f"TLS: the client says {alert}" if is_said else f"TLS: {reason}"

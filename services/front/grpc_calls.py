@@ -10,19 +10,19 @@
 calls arrive in one read, as HEADERS and a single DATA frame. `_handle_request` parses such calls without an
 `IncomingRequest`.
 
-In a request stream, the next message is parsed only after `finish_message`. Unparsed data is thus limited by
-the client's flow control window. Without this rule, one megabyte of compressed data could become a million
-parsed messages.
+In a request stream, the next message is parsed only after `finish_message`. The client's flow control window
+thus limits the amount of unparsed data. Without this rule, one megabyte of compressed data could become a
+million parsed messages.
 
-`GrpcCalls` refuses a wrong content type or HTTP method with an HTTP status. A gRPC status is used to refuse
-an unknown method, an unknown compression, and a message that is too long or truncated. The text of each
+`GrpcCalls` uses an HTTP status to refuse a wrong content type or HTTP method. A gRPC status is used to refuse
+unknown methods, unknown compression methods, and messages that are too long or truncated. The text of each
 refusal gives the reason, because clients log only the status and its text.
 
 Limits: incomplete requests and unread messages may use `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes per
 connection and `REQUESTS_BYTES_MAX` bytes in total (`RequestMemory`). A call above a limit is refused. After
 `REQUEST_MS_MAX`, `check_limits` also refuses requests slower than `REQUEST_BYTES_PER_SECOND_MIN`.
-Decompressed bytes beyond the expected ratio, as in a decompression bomb, consume the allowance as frames
-without progress do.
+Decompressed bytes in excess of the expected ratio, as in a decompression bomb, consume the allowance just as
+frames without progress do.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _ENCODINGS: Final = frozenset(("", "identity", "gzip"))
 
 
 class Method(NamedTuple):
-    """A service method, and whether its requests are streamed."""
+    """A service method, and whether its requests are streams."""
 
     target: Any
     takes_stream: bool
@@ -92,7 +92,7 @@ class CallStarted(NamedTuple):
 
 
 class MessageReceived(NamedTuple):
-    """A message of a request stream has arrived.
+    """A message in a request stream has arrived.
 
     The caller must call `finish_message` after processing it.
     """
@@ -108,7 +108,7 @@ class HalfClosed(NamedTuple):
 
 
 class CallCancelled(NamedTuple):
-    """A call was cancelled by the client or a protocol violation.
+    """A call was cancelled by the client or after a protocol violation.
 
     No response can be sent.
     """
@@ -234,7 +234,7 @@ class GrpcCalls:
 
     @property
     def has_unread(self) -> bool:
-        """Whether `receive` must be called again for remaining bytes or events."""
+        """Whether `receive` must be called again to process remaining bytes or events."""
         return bool(self._later) or self.http2.has_unread
 
     def resume(self) -> list[Event]:
@@ -357,7 +357,7 @@ class GrpcCalls:
             incoming.messages.excess_bytes = 0
 
     def _emit_message(self, stream_id: int, incoming: IncomingRequest, found: list[Event]) -> None:
-        """Append the next message of a request stream, unless the previous one is unfinished."""
+        """Append the next message in a request stream, unless the previous one is unfinished."""
         if incoming.size_bytes >= 0:
             return
         message = incoming.messages.next()
@@ -389,12 +389,12 @@ class GrpcCalls:
         found.append(CallReceived(stream_id, incoming.method, incoming.head, incoming.whole))
 
     def _reopen_window(self, stream_id: int, incoming: IncomingRequest, left_bytes: int) -> None:
-        """Return all but `left_bytes` of the unread bytes to the client's window."""
+        """Enlarge the client's window by all but `left_bytes` of the unread bytes."""
         self.http2.acknowledge_data(stream_id, incoming.unread_bytes - left_bytes)
         incoming.unread_bytes = left_bytes
 
     def _is_too_slow(self, incoming: IncomingRequest) -> bool:
-        """Return whether a request or a message of a stream is arriving too slowly."""
+        """Return whether a request or a message in a stream is arriving too slowly."""
         if incoming.head is None and (incoming.size_bytes >= 0 or not incoming.messages.held_bytes):
             return False
         seconds = limits.REQUEST_MS_MAX / 1000 + incoming.came_bytes / limits.REQUEST_BYTES_PER_SECOND_MIN
@@ -433,7 +433,7 @@ class GrpcCalls:
         self.http2.end_response(stream_id, refusal(status, text))
 
     def _refuse_by_http(self, stream_id: int) -> None:
-        """Answer a non-gRPC request with an HTTP status and a message."""
+        """Answer a non-gRPC request with an HTTP status and a text message."""
         self.http2.begin_response(stream_id, encode_head(self._no_grpc.pop(stream_id)[0], TEXT))
         self.http2.send_data(stream_id, NO_GRPC)
         self.http2.end_response(stream_id)
@@ -445,7 +445,7 @@ class GrpcCalls:
         self.http2.send_response(stream_id, DEFAULT_HEADERS, frame_message(message), OK_TRAILERS)
 
     def send_message(self, stream_id: int, message: bytes) -> None:
-        """Send the next message of a response stream."""
+        """Send the next message in a response stream."""
         if stream_id not in self._begun:
             self.begin(stream_id)
         self.http2.send_data(stream_id, frame_message(message))

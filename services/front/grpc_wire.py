@@ -1,6 +1,6 @@
 """Wire format of gRPC over HTTP/2: header blocks, and messages in DATA frames.
 
-Layout of a message in DATA (PROTOCOL-HTTP2.md in grpc/grpc):
+Layout of a message in DATA frames (PROTOCOL-HTTP2.md in grpc/grpc):
 
 | bytes | content                                                  |
 |-------|----------------------------------------------------------|
@@ -9,8 +9,8 @@ Layout of a message in DATA (PROTOCOL-HTTP2.md in grpc/grpc):
 | ...   | the message                                              |
 
 A response consists of HEADERS, messages, and final HEADERS with `grpc-status`. A refusal combines the fields
-of both HEADERS frames in one. Header blocks contain only literals without indexing (RFC 7541, 6.2.2), so they
-do not depend on the client's table.
+of both HEADERS frames into one frame. Header blocks contain only literals without indexing (RFC 7541, 6.2.2),
+so they do not depend on the client's table.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def encode_trailers(status: Status, text: str = "") -> bytes:
 
 
 def percent_encode(text: str) -> str:
-    """Encode a text for `grpc-message` as percent-encoded UTF-8.
+    """Encode text for `grpc-message` as percent-encoded UTF-8.
 
     Only the percent sign and characters outside printable ASCII are escaped.
     """
@@ -217,7 +217,7 @@ class GzipMessage:
         return max(0, len(self.plain) - self._expected_bytes)
 
     def add(self, piece: bytes) -> None:
-        """Decompress the next bytes. Raise `Refused` if they are invalid or the message is too long."""
+        """Decompress the next bytes. Raise `Refused` if the bytes are invalid or the message is too long."""
         self.left_bytes -= len(piece)
         try:
             self.plain += self._gzip.decompress(piece, self._limit_bytes + 1 - len(self.plain))

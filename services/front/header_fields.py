@@ -10,31 +10,32 @@ fields can then be looked up by their encoded bytes:
 | 001        | the new size of the dynamic table            | only before the first field of a block     |
 | 0000, 0001 | name and value                               | looked up by all bytes, or decoded         |
 
-A name or value is a length followed by bytes. The length has seven bits, and further bytes follow if all
-seven are set. The bit before the length indicates whether the bytes are Huffman-coded.
+A name or value is a length followed by bytes. The length has seven bits, and more bytes follow if all seven
+bits are set. The bit before the length indicates whether the bytes are Huffman-coded.
 
 A client sends most header fields unchanged in every call. Only the fields in `PER_CALL` change, and they are
-not cached. A decoder caches the shapes of recent blocks on its connection. A shape holds the byte runs that
-stay the same. The changing values lie between these runs. A block with a known shape needs one comparison per
-run and one step per changing value, regardless of its number of fields. Decoding a block from an official
-client takes 2.6 to 6.3 us (`docs/front.md`). A similar decoder with a table of 4,096 bytes takes 6 to 18 us,
-and the `hpack` package takes 31 to 45 us. Without a dynamic table, a header block is 150 to 300 bytes longer.
+not cached. A decoder caches the shapes of recent blocks on its connection. A shape holds the runs of bytes
+that stay the same. The changing values lie between these runs. A block with a known shape requires one
+comparison per run and one step per changing value, regardless of the number of fields. Decoding a block from
+an official client takes 2.6 to 6.3 us (`docs/front.md`). A similar decoder with a table of 4,096 bytes takes
+6 to 18 us, and the `hpack` package takes 31 to 45 us. Without a dynamic table, a header block is 150 to 300
+bytes longer.
 
 A client may use a dynamic table until it acknowledges a table size of 0. Until then, the `hpack` package
 decodes the blocks of clients that use one. The server sets the table size to 0 at the first gRPC call. Other
 clients, such as HTTP/2 conformance tests, may keep their tables.
 
 After the acknowledgement, the decoder assumes a table size of 0, even if the next block lacks the size update
-that RFC 7541 (4.2) requires. For example, nginx never sends the size update but adds entries that it never
-references. An entry larger than the table only clears the table (RFC 7541, 4.4), so blocks from nginx can be
-decoded normally. If a block references the dynamic table, the connection is closed.
+that RFC 7541 (4.2) requires. For example, nginx never sends the size update, but it adds entries that it
+never references. An entry larger than the table only clears the table (RFC 7541, 4.4), so blocks from nginx
+can be decoded normally. If a block references the dynamic table, the connection is closed.
 
 Limits: a block may contain at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, including 32
 bytes of overhead per field. A request with a larger block is refused. Without a dynamic table, decoding stops
 at the limit. With a dynamic table, the entire block is decoded, and the connection is closed if the block
 exceeds four times the limit. The decoders cache up to `KEPT_FIELDS_MAX` fields for all connections and
-`SHAPES_MAX` shapes per connection. `work` is the cost of the last block in units of 10 us, and `size_bytes`
-is the size of its fields.
+`SHAPES_MAX` shapes per connection. `work` is the cost of decoding the last block in units of 10 us, and
+`size_bytes` is the size of its fields.
 """
 
 from __future__ import annotations
@@ -191,7 +192,7 @@ class FieldDecoder:
         """Dynamic table size that the client set last."""
 
     def disable_table(self) -> None:
-        """Handle the client's acknowledgement of a table size of 0."""
+        """Process the client's acknowledgement of a table size of 0."""
         self._is_acknowledged = True
 
     @property
@@ -241,7 +242,7 @@ class FieldDecoder:
     def _read_table_sizes(self, block: bytes) -> int:
         """Apply the table sizes at the start of a block. Return the position of the first field.
 
-        Raise `CompressionError` if a size or the number of sizes is not allowed.
+        Raise `CompressionError` if a size, or the number of sizes, is not allowed.
         """
         at = count = 0
         while at < len(block) and block[at] & 0xE0 == _RESIZES:
@@ -300,7 +301,7 @@ class FieldDecoder:
         return Head(constant, per_call), shape
 
     def _decode_field(self, block: bytes, at: int) -> tuple[Field, int, int]:
-        """Return the field at `at`, the position of its value, and the field's end.
+        """Return the field at `at`, the position of its value, and the position of its end.
 
         The value position is 0 if the field is not in `PER_CALL`. Raise `CompressionError` if the field
         cannot be decoded.
@@ -407,8 +408,8 @@ def _find_static_entry(number: int) -> tuple[str, str]:
 def decode_integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
     """Return an integer and its end (RFC 7541, 5.1). Raise `CompressionError` if it is invalid.
 
-    `mask` selects the low bits of the first byte. If all of these bits are set, the value continues in the
-    next bytes.
+    `mask` selects the low-order bits of the first byte. If all of these bits are set, the value continues in
+    the next bytes.
     """
     if at >= len(block):
         raise CompressionError("The header block ends in the middle of a field.")

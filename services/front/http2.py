@@ -14,29 +14,30 @@ A stream carries one request and its response. The state of a stream determines 
 |   after reset (2)  | ignored         | ignored       |                    | ignored    |            |
 
 (1) The server sends RST_STREAM(NO_ERROR), because the client may still be sending DATA. (2) Frames may have
-been in transit during a reset. The server ignores them only on the last `RESET_KEPT` streams that it reset.
+been in transit during a reset. The server ignores such frames only on the last `RESET_KEPT` streams that it
+reset.
 
 Flow control windows limit DATA in both directions, per stream and per connection.
 - Received DATA is counted on arrival, including padding. `acknowledge_data` enlarges the windows again. DATA
-  for closed streams enlarges the connection window too, because the client has counted it.
+  on closed streams also enlarges the connection window, because the client has counted it.
 - Outgoing DATA waits in its stream until both windows permit it and the transport has room (`is_full`).
   Streams take turns. A stream blocked by its own window does not block others.
-- `is_drained` returns whether all DATA of a stream has passed flow control.
+- `is_drained` returns whether all DATA on a stream has passed flow control.
 
 `ConnectionLimits` limits the concurrent streams, the size of one header block and of all header blocks, and
 the DATA queued for sending. A frame without progress uses one unit of the connection's allowance, and an
-oversized header block uses many. Frames without progress are PING, SETTINGS, PRIORITY, RST_STREAM, GOAWAY,
-WINDOW_UPDATE, CONTINUATION, DATA with only a few bytes, and frames of unknown types. Time and responses
-refill the allowance. A connection without allowance is closed with ENHANCE_YOUR_CALM. As in gRPC, a ping
-within `ping_seconds` of another ping is a strike, and the third strike closes the connection with
-`too_many_pings`. Sending HEADERS or DATA resets the strikes, because clients measure the round-trip time with
-pings while they receive data.
+oversized header block uses many units. Frames without progress are PING, SETTINGS, PRIORITY, RST_STREAM,
+GOAWAY, WINDOW_UPDATE, CONTINUATION, DATA with only a few bytes, and frames of unknown types. Time and
+responses refill the allowance. A connection with no allowance left is closed with ENHANCE_YOUR_CALM. As in
+gRPC, a ping within `ping_seconds` of another ping is a strike, and the third strike closes the connection
+with `too_many_pings`. Sending HEADERS or DATA resets the strikes, because clients measure the round-trip time
+with pings while they receive data.
 
 To be fair to other connections, `receive` stops after `work_per_turn` units of work. While `has_unread` is
 true, do not read from the transport. Call `receive` again in a later iteration of the event loop.
 
 Time limits: `check_limits` closes a connection if a frame, a header block, or the preface remains incomplete
-for too long. It does the same if output remains unread for too long (`ConnectionLimits`).
+for too long. It also closes a connection if output remains unread for too long (`ConnectionLimits`).
 
 Cost: a request with HEADERS and a single DATA frame takes 8 us, including its response and `grpc_calls`.
 """
@@ -154,14 +155,14 @@ class DataReceived(NamedTuple):
 
 
 class StreamReset(NamedTuple):
-    """A stream was reset by the client or a protocol violation."""
+    """A stream was reset by the client or after a protocol violation."""
 
     stream_id: int
     code: int
 
 
 class StreamDrained(NamedTuple):
-    """All queued DATA of a stream has passed flow control."""
+    """All queued DATA on a stream has passed flow control."""
 
     stream_id: int
 
@@ -496,7 +497,7 @@ class Http2Connection:
     def _check_content_length(
         self, stream_id: int, stream: Stream, head: Head, body_bytes: int, is_whole: bool
     ) -> bool:
-        """Return whether a request's content-length is valid. Reset the stream if not."""
+        """Return whether the content-length of a request is valid. If not, reset the stream."""
         declared = head.get("content-length")
         if not declared:
             return True
@@ -781,7 +782,7 @@ class Http2Connection:
             self._strikes = 0
 
     def send_data(self, stream_id: int, data: bytes) -> None:
-        """Send a part of a response body."""
+        """Send part of a response body."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended or not data:
             return
@@ -822,7 +823,7 @@ class Http2Connection:
             self._send_reset(stream_id, code)
 
     def acknowledge_data(self, stream_id: int, size: int) -> None:
-        """Return `size` consumed body bytes to the windows. Do nothing if the stream is closed."""
+        """Enlarge the windows by `size` consumed body bytes. Do nothing if the stream is closed."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.held_bytes -= size
@@ -830,7 +831,7 @@ class Http2Connection:
             self._consume_data(stream_id, stream, size)
 
     def is_drained(self, stream_id: int) -> bool:
-        """Return whether all DATA of a stream has passed flow control."""
+        """Return whether all DATA on a stream has passed flow control."""
         stream = self._streams.get(stream_id)
         return stream is None or stream.waiting is None
 
@@ -951,7 +952,7 @@ class Http2Connection:
         return bool(self._ready) and self._send_window > 0 and not self.is_full and self._room_bytes > 0
 
     def _send_waiting(self) -> None:
-        """Send queued DATA. Streams take turns sending one frame."""
+        """Send queued DATA. Each stream in turn sends one frame."""
         while self.can_send_data:
             stream_id = next(iter(self._ready))
             del self._ready[stream_id]

@@ -66,7 +66,7 @@ class Setting(IntEnum):
 
 
 class Code(IntEnum):
-    """Error codes of streams and connections (RFC 9113, 7)."""
+    """Error codes for streams and connections (RFC 9113, 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1

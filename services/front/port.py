@@ -4,8 +4,8 @@
                                                        TLS with HTTP/2   `Connection` over TLS
                                                        other bytes       error message, then close
 
-The port limits the number of connections and unauthenticated connections per address, and their idle time
-(`services.front.admission`). It also limits the number and the duration of concurrent TLS handshakes.
+The port limits the number of all connections and of unauthenticated connections per address, and their idle
+time (`services.front.admission`). It also limits the number and the duration of concurrent TLS handshakes.
 `services.front.http2.ConnectionLimits` limits the memory of a connection. The port checks all connections
 every `CHECK_SECONDS`.
 """
@@ -66,7 +66,7 @@ log = structlog.get_logger()
 
 
 class Port:
-    """The protocol port of a broker. Create it in the event loop in which it runs.
+    """The protocol port of a broker. Create it in the event loop in which it will run.
 
     `tls` returns the context for a handshake. If it is None, TLS is disabled. If `requires_authentication` is
     true, a connection is considered unauthenticated until one of its calls has been authenticated.
@@ -145,7 +145,7 @@ class Port:
         """Ping all clients, and return whether any of them answers within `seconds`.
 
         Clients on the broker's own address are not pinged, unless it is a loopback address. An answer from
-        the same machine does not show that the network works.
+        the same machine does not prove that the network works.
         """
         asked_at = self._loop.time()
         asked = [one for one in self._shared.connections if not one.is_from_own_address]
@@ -324,7 +324,7 @@ class Port:
     def count_refusal(self, connection: Connection, why: str, detail: str) -> None:
         """Count a connection that the server closes because of an error.
 
-        Each connection is counted at most once, and none during shutdown.
+        Count each connection at most once, and count none during shutdown.
         """
         if not self._is_shutting_down and not connection.is_refusal_counted:
             connection.is_refusal_counted = True

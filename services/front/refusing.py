@@ -33,7 +33,7 @@ class RefusalConnection(asyncio.Protocol):
         """Completes when the connection has been closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the server preface. Clients wait for it before their first call."""
+        """Send the server preface. Clients await the preface before their first call."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._http2.take_output())
 

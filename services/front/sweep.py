@@ -1,7 +1,8 @@
 """Periodic checks of all connections, in batches.
 
 A timer per connection would cost as much as the check itself. Connections opened together would also always
-be checked together. Each round therefore has a fixed duration and checks its batches at regular intervals.
+be checked together. Each round therefore has a fixed duration, and its batches are checked at regular
+intervals.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ T = TypeVar("T")
 class ConnectionSweep(Generic[T]):
     """Checks all items of a collection in periodic rounds.
 
-    Each round calls `look` once for each item still in the collection, passing the item and the current time.
+    In each round, `look` is called once for each item still in the collection, with the item and the current
+    time.
     """
 
     def __init__(self, seconds: float, there_are: Collection[T], look: Callable[[T, float], None]) -> None:

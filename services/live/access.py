@@ -1,10 +1,10 @@
 """Manages users, rights, and tokens for callers in the event loop.
 
-The core stores only sealed secrets, and only this module has the key. The module generates each secret and
-returns it once. After the first use, the decrypted secret stays in memory. Tokens are stored only as hashes.
-The key is read only to seal or open a secret, so a broker without users needs no key. A change takes effect
-when its record is appended and is confirmed when the record is durable. A change may revoke a right that a
-waiting call requires, so the callbacks in `watching` recheck waiting calls after each change.
+The core stores only sealed secrets, and only this module has the key to them. The module generates each
+secret and returns it once. After the first use, the decrypted secret stays in memory. Tokens are stored only
+as hashes. The key is read only to seal or open a secret, so a broker without users needs no key. A change
+takes effect when its record is appended and is confirmed when the record is durable. A change may revoke a
+right that a waiting call requires, so the callbacks in `watching` recheck waiting calls after each change.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class LiveAccess:
         """Callbacks for changes to users, rules, or tokens."""
 
     def set_rules_callback(self, changed: Callable[[], None]) -> None:
-        """Set the callback for added and removed rules."""
+        """Set the callback for changes to the rules."""
         self._rules_callback = changed
 
     def set_dismiss_callback(self, dismiss: Dismiss) -> None:
@@ -123,7 +123,7 @@ class LiveAccess:
     async def add_user(self, name: str, *, replaces_secret: bool) -> str:
         """Add a user, or replace an existing user's secret.
 
-        Return the secret. It cannot be retrieved again.
+        Return the secret. The secret cannot be retrieved.
         """
         check_user_name(name)
         secret = secrets.token_urlsafe(SECRET_BYTES)
@@ -143,7 +143,7 @@ class LiveAccess:
         self._dismiss_callback(name)
 
     async def set_rules(self, rules: Sequence[Rule]) -> None:
-        """Store rules. They take effect with the user's next call."""
+        """Store rules. The rules apply from the user's next call."""
         await self._change(self._core().set_rules, rules)
         log.info("rules set", rules=[str(rule) for rule in rules])
         self._rules_callback()
@@ -167,7 +167,7 @@ class LiveAccess:
         self._core().check_token(token, self._clock.now_ms())
 
     def seconds_left(self, token: Token) -> float | None:
-        """Return the seconds until a token expires, or None if the token does not expire."""
+        """Return the number of seconds until a token expires, or None if it does not expire."""
         left_ms = None if token.expires_ms is None else token.expires_ms - self._clock.now_ms()
         return None if left_ms is None else max(0, left_ms) / 1000
 
@@ -184,7 +184,7 @@ class LiveAccess:
         return text, made[0]
 
     async def revoke_token(self, token_id: str) -> None:
-        """Revoke a token. Later calls that use the token fail, and its long polls end."""
+        """Revoke a token. Later calls with the token fail, and long polls that use it end."""
         await self._change(self._core().revoke_token, token_id)
         log.info("token revoked", token=token_id)
 

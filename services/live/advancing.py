@@ -3,8 +3,8 @@
     move to the next due time -> renew the leases of connected clients -> tick -> settle -> repeat
 
 Rules:
-- Events are processed in order of due time, and the clock is set to each due time. After an append, the clock
-  stops until the record is durable, because the record may set the next due time.
+- Events are processed in order of their due times, and the clock is set to each due time. After an append,
+  the clock does not advance until the record is durable, because the record may set the next due time.
 - Each clock offset is written to disk before any record is appended at that offset (`services.live.clock`).
 - The clock stops while the next timers are being read from disk.
 - A producer has `ANSWER_SECONDS` of real time to answer a transaction check-back. Otherwise, all check-backs
@@ -105,7 +105,7 @@ class ClockAdvancer:
         assert self._clock.offset_ms == target_ms, "time stops before it has arrived"
 
     def _next_stop(self, target_ms: int) -> int | None:
-        """Return the clock offset of the next event, or the target offset if no event is due before it.
+        """Return the clock offset of the next event, or the target offset if no event is due before then.
 
         Return None if the target has been reached and nothing is due.
         """
@@ -116,7 +116,7 @@ class ClockAdvancer:
         return None if offset_ms == target_ms else target_ms
 
     async def _make_step_durable(self) -> None:
-        """Make the last step durable, and wait for the answers to its transaction check-backs."""
+        """Make the last step durable, and wait for answers to the transaction check-backs that it sent."""
         try:
             self._clock.keep()
         except OSError as error:

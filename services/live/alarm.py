@@ -1,7 +1,7 @@
 """A single alarm for all due work. It fires at the earliest due time and is then set again.
 
 Setting a later time has no effect. Without pending work, no alarm is set and the broker sleeps. An alarm
-always fires within `RECHECK_MS` milliseconds, because the system clock may be stepped meanwhile.
+always fires within `RECHECK_MS` milliseconds, because the system clock may be changed in the meantime.
 """
 
 from __future__ import annotations

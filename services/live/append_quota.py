@@ -40,7 +40,7 @@ class AppendQuota:
         self._waiting_bytes = 0
 
     def has_room_for(self, new_bytes: int) -> bool:
-        """Return whether a call may append `new_bytes` without waiting. Always true for 0 bytes."""
+        """Return whether a call may append `new_bytes` without waiting. Return True for 0 bytes."""
         return not new_bytes or (not self._line and self._fits(new_bytes))
 
     def has_room_for_all(self, new_bytes: int) -> bool:

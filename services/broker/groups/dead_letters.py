@@ -69,7 +69,7 @@ class DeadLetters:
     ) -> int:
         """Move a message to a group's dead-letter topic, with its attempts and its first and last errors.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before a response is sent.
         """
         marks = {
             property_names.DEAD_LETTER_TOPIC: record.topic,
@@ -131,8 +131,8 @@ class DeadLetters:
         """Resend a dead letter to the topic `target`, or to its original topic if `target` is empty.
 
         In its original topic, the message is delivered only to the group that failed to process it. Return
-        the log offset that must be durable before the response is sent. Raise `DiskFull`, `MessageNotFound`,
-        `IllegalTopic`, `MessageTypeConflict`, or `TopicNotFound`.
+        the offset up to which the log must be durable before a response is sent. Raise `DiskFull`,
+        `MessageNotFound`, `IllegalTopic`, `MessageTypeConflict`, or `TopicNotFound`.
         """
         self._refuse_new()
         key, record = self._find_open(group, queue_offset)
@@ -152,15 +152,15 @@ class DeadLetters:
         return self._groups.finish(key, [queue_offset], now_ms)
 
     def purge(self, group: str, queue_offset: int, now_ms: int) -> int:
-        """Discard a dead letter. Raise `MessageNotFound` if it is not open.
+        """Discard a dead letter. Raise `MessageNotFound` if the dead letter is not open.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before a response is sent.
         """
         key, _ = self._find_open(group, queue_offset)
         return self._groups.finish(key, [queue_offset], now_ms)
 
     def _find_open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
-        """Return a dead letter's queue and record. Raise `MessageNotFound` if it is not open."""
+        """Return a dead letter's queue and record. Raise `MessageNotFound` if the dead letter is not open."""
         key = _key(group)
         queue, offsets = (
             self._store.dispatch.find_queue(key.topic, 0),
@@ -181,7 +181,7 @@ def queue_number(record: Record, topic: Topic, queue_offset: int) -> int:
     """Return the number that determines a copied message's queue.
 
     The number comes from the lite topic, the message group, or the queue offset. Raise `MessageTypeConflict`
-    if a lite message is copied to another type of topic, or any other message to a LITE topic.
+    if a lite message is copied to a topic of another type, or any other message to a LITE topic.
     """
     lite_topic = properties.value_of(record.properties, property_names.LITE_TOPIC)
     if (topic.message_type is MessageType.LITE) != bool(lite_topic):

@@ -71,7 +71,10 @@ class ExhaustedMessages:
         return bool(self._last_leases or self._exhausted) and not self._store.has_flush_backlog
 
     def queue_if_last(self, key: GroupQueue, lease: Lease) -> bool:
-        """Queue the message of a failed attempt if no attempts are left. Return whether it was queued."""
+        """After a failed attempt, queue the message if it has no attempts left.
+
+        Return whether the message was queued.
+        """
         is_last = self.is_last_attempt(key, lease)
         if is_last:
             self._last_leases.append(lease.generation)
@@ -159,7 +162,7 @@ class ExhaustedMessages:
             self._subscriptions.mark_ready(key.topic, lite_topic, key.group)
 
     def _find_record(self, key: GroupQueue, offset: int) -> Record | None:
-        """Return a message's record, or None if the record is deleted or damaged."""
+        """Return a message's record, or None if the record was deleted or is damaged."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         compared_bytes, record = queue.compared_bytes, None
         with suppress(StoreDamaged):

@@ -15,17 +15,18 @@ a message only if it matches none of the group's filters:
 Rules
 1. Filters are recorded (`TW_SYS_GROUP`, see `groups.py`), so they are known before the first client request
    after a restart or leader change.
-2. A group has at most `FILTERS_PER_GROUP_MAX` filters on a topic. Their evaluation for one message cannot be
+2. A group has at most `FILTERS_PER_GROUP_MAX` filters on a topic. Evaluating them for one message cannot be
    interrupted, so it may cost at most `FILTERS_WORK_MAX`. A new filter beyond these limits is rejected.
    Filters are equal if their texts are equal (`consumequeue.filter.FilterText`).
 3. A filter not used since startup is kept for an additional `FILTER_SETTINGS_MS`, so that clients can report
    their subscriptions.
-4. Idle time accumulates only while the group receives. Each receive advances the clock of a `FilterSet` by at
-   most `FILTER_STEP_MS`. Otherwise, the first receive after a pause would remove the filters of other
+4. Idle time accumulates only while the group is receiving. Each receive advances the clock of a `FilterSet`
+   by at most `FILTER_STEP_MS`. Otherwise, the first receive after a pause would remove the filters of other
    clients.
 5. A filter is kept if one of its latest clients sends heartbeats, because a push consumer with a full cache
-   sends no receives. A client uses the filter of its latest receive. Until the first receive after a restart
-   or leader change, a client uses the filter of its subscription (`GroupFilters.record_subscription`).
+   sends no receives. A client uses the filter from its latest receive. Until the first receive after a
+   restart or leader change, a client uses the filter from its subscription
+   (`GroupFilters.record_subscription`).
 6. A recorded filter that this version cannot parse matches every message, so no message is lost.
 
 The log contains only the filter texts. Clocks, clients, and filter bits do not survive a restart.
@@ -106,7 +107,7 @@ class FilterSet:
         self._heard_ms = now_ms
 
     def record_use(self, known: KnownFilter, client_id: str) -> bool:
-        """Record that a receive uses a filter. Return whether the client has switched to it."""
+        """Record that a receive uses a filter. Return whether the client has switched to this filter."""
         known.used_ms, known.is_used = self._served_ms, True
         if client_id in known.clients:
             return False
@@ -118,7 +119,7 @@ class FilterSet:
         return True
 
     def add_client(self, text: FilterText, client_id: str) -> None:
-        """Add a client to a filter unless the client already uses any filter."""
+        """Add a client to a filter unless the client already uses a filter."""
         known = self.known[text]
         is_new = not any(client_id in one.clients for one in self.known.values())
         if is_new and len(known.clients) < limits.FILTER_CLIENTS_MAX:

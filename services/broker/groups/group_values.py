@@ -13,7 +13,7 @@ from services.broker.spine.values import Delivery, StartPosition
 
 
 class GroupQueue(NamedTuple):
-    """The key of a group's state on a queue."""
+    """The key for a group's state on a queue."""
 
     group: str
     topic: str
@@ -22,7 +22,7 @@ class GroupQueue(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class GroupStart:
-    """A start position for every queue of a topic.
+    """A start position for every queue in a topic.
 
     Depending on `kind`, `at` is a store time in milliseconds since the Unix epoch or a queue offset. For
     queues already searched, `places` maps (topic, queue id) to the offset for the store time. A search
@@ -96,7 +96,7 @@ class FilterView:
 
 @dataclass(slots=True, frozen=True)
 class MissedMessagesView:
-    """The number of messages that a group lost to retention, and when it last lost one."""
+    """The number of messages that a group lost to retention, and the time of its latest loss."""
 
     topic: str
     count: int

@@ -86,9 +86,9 @@ class GroupViews:
     ) -> int:
         """Create a group that receives `topic` from a start position. `topic` may be empty.
 
-        Return the log offset that must be durable before the response is sent. If `topic` is empty and the
-        group exists with the same policy, do nothing. Raise `GroupExists`, `TopicNotFound`, `IllegalGroup`,
-        or `ClientMistake` before any change.
+        Return the offset up to which the log must be durable before a response is sent. If `topic` is empty
+        and the group exists with the same policy, do nothing. Raise `GroupExists`, `TopicNotFound`,
+        `IllegalGroup`, or `ClientMistake` before any change.
         """
         check_group_name(name)
         _check_policy(policy or self._groups.policy(name))
@@ -110,8 +110,8 @@ class GroupViews:
     def set_policy(self, name: str, policy: GroupPolicy, now_ms: int) -> int:
         """Set a group's delivery policy.
 
-        Return the log offset that must be durable before the response is sent. Raise `IllegalGroup` for an
-        illegal group name, or `ClientMistake` for an illegal policy.
+        Return the offset up to which the log must be durable before a response is sent. Raise `IllegalGroup`
+        for an illegal group name, or `ClientMistake` for an illegal policy.
         """
         check_group_name(name)
         _check_policy(policy)
@@ -123,8 +123,8 @@ class GroupViews:
     def delete(self, name: str, topic: str, now_ms: int) -> int:
         """Remove a group from `topic`. If `topic` is empty, remove the group and its policy.
 
-        Return the log offset that must be durable before the response is sent. Raise `GroupNotFound` if the
-        group does not exist.
+        Return the offset up to which the log must be durable before a response is sent. Raise `GroupNotFound`
+        if the group does not exist.
         """
         self._check_known(name)
         for one in self._topics_of(name, topic):

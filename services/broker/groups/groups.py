@@ -13,9 +13,9 @@ one of these forms:
     {"group", "policy"}               the delivery policy (`services.broker.groups.group_values`)
 
 If the log no longer begins at 0 when a group joins a topic, the record also contains "log_offset", the first
-log offset. Messages below it are not counted as missed, even in a queue with a damaged file and thus an
-unknown first offset. Weak spot: if more of the log is deleted before that queue is rebuilt, all of the
-queue's deleted messages are counted as missed.
+log offset. Messages below it are not counted as missed, even in a queue whose first offset is unknown because
+of a damaged file. Weak spot: if more of the log is deleted before that queue is rebuilt, all of the queue's
+deleted messages are counted as missed.
 
 The log records every change to a group's offsets on a queue (`consumequeue.offsets`). The in-flight messages
 (`consumequeue.in_flight`) are derived from these offsets on first use. Changes to messages and leases take
@@ -130,8 +130,8 @@ class Groups:
     def join(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
         """Subscribe a group to a topic, starting at `positions` ({queue id: offset}).
 
-        Other queues start with their earliest message. Return the log offset that must be durable before the
-        response is sent. Raise `TooManyGroups` if the subscription limit is reached.
+        All other queues start at their earliest message. Return the offset up to which the log must be
+        durable before a response is sent. Raise `TooManyGroups` if the subscription limit is reached.
         """
         self._check_room(self._subscription_count, "subscriptions of groups to topics")
         log_offset = self._store.log.first_offset
@@ -204,7 +204,7 @@ class Groups:
     def set_policy(self, group: str, policy: GroupPolicy, now_ms: int) -> int:
         """Set a group's delivery policy. Raise `TooManyGroups` if too many groups have a policy.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before a response is sent.
         """
         if group not in self._policies:
             self._check_room(len(self._policies), "groups with a policy")
@@ -213,14 +213,14 @@ class Groups:
     def move_group(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
         """Move a group to new offsets, and end its leases.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before a response is sent.
         """
         return self._write(GroupJoined(group, topic, positions=positions), now_ms)
 
     def reopen_messages(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
         """Reopen the messages at `offsets`, which must be in ascending order.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before a response is sent.
         """
         steps = [offset - before for before, offset in pairwise([0, *offsets])]
         assert min(steps[1:], default=1) > 0, "offsets that come again ascend"
@@ -230,7 +230,7 @@ class Groups:
         return durable_at
 
     def committed_offset(self, key: GroupQueue) -> int:
-        """Return the offset below which a group has finished all messages of a queue."""
+        """Return the offset below which a group has finished all messages in a queue."""
         offsets = self._offsets.get(key)
         return 0 if offsets is None else offsets.committed_offset
 
@@ -242,7 +242,7 @@ class Groups:
     def leave(self, group: str, topic: str, now_ms: int) -> int:
         """Remove a group from `topic`. If `topic` is empty, remove the group and its policy.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before a response is sent.
         """
         return self._write(GroupLeft(group, topic), now_ms)
 
@@ -260,7 +260,7 @@ class Groups:
     def finish(self, key: GroupQueue, queue_offsets: list[int], now_ms: int) -> int:
         """Finish acknowledged or dead-lettered messages, and end their leases.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before a response is sent.
         """
         flight, ranges = self.in_flight(key), acks.ranges_of(queue_offsets)
         if self._frozen.is_open:
@@ -300,7 +300,7 @@ class Groups:
 
     @contextmanager
     def leasing(self) -> Iterator[None]:
-        """Begin all leases of a receive at the end of the block, so that one call sets all their timers."""
+        """Begin a receive's leases at the end of the block, so that a single call sets all their timers."""
         assert self._leasing is None, "two receives at a time"
         begun = self._leasing = list[tuple[GroupQueue, Lease]]()
         try:
@@ -315,8 +315,8 @@ class Groups:
     ) -> int:
         """Lease the candidate, or a message found through its lite topic if `is_found` is set.
 
-        Return the log offset that must be durable before the response is sent, or 0 if the lease is not
-        recorded. Call this method within a `leasing` block.
+        Return the offset up to which the log must be durable before a response is sent, or 0 if the lease is
+        not recorded. Call this method within a `leasing` block.
         """
         assert self._leasing is not None, "a lease that would have no timer"
         flight.lease_found(lease) if is_found else flight.lease(lease)
@@ -326,7 +326,7 @@ class Groups:
     def lease_run(self, key: GroupQueue, flight: InFlight, leases: Sequence[Lease]) -> None:
         """Lease a contiguous run of fresh messages that begins at the candidate.
 
-        No message may belong to a message group. Call this method within a `leasing` block.
+        None of the messages may belong to a message group. Call this method within a `leasing` block.
         """
         assert self._leasing is not None, "leases that would have no timers"
         flight.lease_run(leases)
@@ -335,7 +335,7 @@ class Groups:
     def replace_lease(self, key: GroupQueue, lease: Lease, now_ms: int) -> int:
         """Replace the lease on a message.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before a response is sent.
         """
         flight = self.in_flight(key)
         self.leases.replace(flight.replace(lease), lease)
@@ -343,9 +343,9 @@ class Groups:
         return self.record_lease(key, lease, attempts, now_ms) if lease.message_group else 0
 
     def record_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:
-        """Record a valid lease, so that a restart restores it.
+        """Record a valid lease, so that it survives a restart.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before a response is sent.
         """
         entry = LeaseEntry(
             Kind.LEASED,
@@ -369,7 +369,7 @@ class Groups:
     def end_unanswered(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
         """End the lease on an unacknowledged message.
 
-        The end is recorded if the attempt counts or if the lease is recorded.
+        The end is recorded if the attempt is counted or if the lease is recorded.
         """
         offset, flight = lease.queue_offset, self.in_flight(key)
         if failure is not None or lease.message_group:
@@ -563,7 +563,7 @@ class Groups:
     def _write(self, fact: OfGroup, now_ms: int) -> int:
         """Append a group record.
 
-        Return the log offset that must be durable before the response is sent.
+        Return the offset up to which the log must be durable before a response is sent.
         """
         return self._store.append(record_of(fact), now_ms).end_offset
 
@@ -613,7 +613,7 @@ class Groups:
             self._policies.pop(group, None)
 
     def _forget_in_flight(self, key: GroupQueue) -> None:
-        """Remove a group's in-flight state on a queue, and end its leases there."""
+        """Remove a group's in-flight state for a queue, and end its leases on that queue."""
         if (flight := self._in_flight.pop(key, None)) is not None:
             self.leases.end([*flight.leases()])
 

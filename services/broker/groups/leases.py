@@ -6,7 +6,7 @@
                           renewed by heartbeats of its client, or set to another time by its consumer
 
 The generation identifies a lease, so an old receipt handle does not match a later lease on the same message.
-Most leases exist only in memory, and their messages are redelivered after a restart. Leases on messages of a
+Most leases exist only in memory, and their messages are redelivered after a restart. Leases on messages in a
 message group are recorded (`commitlog.facts.lease_records`) and restored at startup.
 
 The generation counter is initialized from the startup time, so new generations exceed those of earlier broker

@@ -130,7 +130,8 @@ class LiteMessageReceiver:
     ) -> bool:
         """Lease the message at `offset` unless it is deleted, is filtered out, or has no attempts left.
 
-        Return False if it matches only the group's other filters. That message then blocks the lite topic.
+        Return False if the message matches only the group's other filters. The message then blocks the lite
+        topic.
         """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         entry = queue.entry(offset)

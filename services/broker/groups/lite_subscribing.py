@@ -2,17 +2,17 @@
 
 Subscribing to a lite topic also subscribes the client's group to the LITE topic. A subscription may specify a
 new position for the group in the added lite topics (`LiteStart`). Without one, an existing group keeps its
-position, and a new group begins at the configured start. Moving forward acknowledges the skipped messages.
-Moving back appends a record that lists the reopened messages.
+position, and a new group begins at the configured start. A move forward acknowledges the skipped messages. A
+move back appends a record that lists the reopened messages.
 
 A TAIL position is a number of messages before the group's position, as in RocketMQ. An OFFSET position is a
 queue offset, which consumers can read from delivered messages.
 
-Cost: a start position other than LAST scans all messages of the lite topic. It writes one record for the
+Cost: a start position other than LAST scans all messages in the lite topic. It writes one record for the
 reopened messages and one range per skipped message, for at most `LITE_MOVED_MAX` messages.
 
 Weak spot: the position belongs to the group, not the client. A client that subscribes with a position moves
-its whole group in the lite topic, and ends the group's leases there.
+its whole group in the lite topic, and ends the group's leases on its messages.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class LiteSubscribing:
         return woken
 
     def run_maintenance(self, now_ms: int) -> None:
-        """Remove subscriptions of silent clients, and index entries of finished messages."""
+        """Remove the subscriptions of silent clients and the index entries for finished messages."""
         self._subscriptions.remove_silent(now_ms)
         self._lite_topics.trim_indexes()
 
@@ -217,8 +217,8 @@ class LiteSubscribing:
     ) -> int:
         """Move a group to a position in a lite topic.
 
-        Return the log offset that must be durable before the response is sent. Raise `ClientMistake` if the
-        move affects more than `LITE_MOVED_MAX` messages.
+        Return the offset up to which the log must be durable before a response is sent. Raise `ClientMistake`
+        if the move affects more than `LITE_MOVED_MAX` messages.
         """
         key = GroupQueue(subscriber.group, subscriber.topic, queue_of(lite_topic, topic))
         wanted_from = self._first_offset(key, lite_topic, start)

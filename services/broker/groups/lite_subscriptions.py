@@ -6,8 +6,8 @@ all of them every 30 s. A subscription ends when the client removes it, leaves, 
 
 A lite topic becomes *ready* for a subscriber when a message arrives, when a lease on one of its messages
 ends, or when the subscriber subscribes to it. A receive examines only ready lite topics, in the order in
-which they became ready. The cost of a receive therefore depends on the number of available messages, not of
-subscriptions.
+which they became ready. The cost of a receive thus depends on the number of available messages, not the
+number of subscriptions.
 
 Several clients of a group may share a lite topic. If the group's policy sets `is_lite_exclusive`, a new
 subscription takes over the lite topic from other clients. A periodic full update never takes over a lite
@@ -94,7 +94,7 @@ class LiteSubscriptions:
         self.add_lite_topics(subscriber, wanted, now_ms)
 
     def remove_lite_topics(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
-        """Remove lite topics from a subscription. Ignore those without a subscription."""
+        """Remove lite topics from a subscription. Ignore lite topics that have no subscription."""
         subscription = self._subscriptions.get(subscriber)
         for lite_topic in lite_topics if subscription else ():
             self._unlink(subscriber, lite_topic)
@@ -117,7 +117,7 @@ class LiteSubscriptions:
             self.remove_all(subscriber)
 
     def record_heartbeat(self, subscriber: Subscriber, now_ms: int) -> Subscription | None:
-        """Record a subscriber's heartbeat. Return its subscription, or None."""
+        """Record a subscriber's heartbeat. Return the subscriber's subscription, or None."""
         subscription = self._subscriptions.get(subscriber)
         if subscription is not None:
             subscription.heard_ms = self._clock.to_elapsed_time(now_ms)
@@ -140,11 +140,11 @@ class LiteSubscriptions:
         return [one for one in found if group in ("", one.group)]
 
     def of_group(self, group: str) -> Iterator[tuple[Subscriber, Subscription]]:
-        """Yield each subscriber of a group with its subscription."""
+        """Yield each subscriber in a group with its subscription."""
         return ((who, one) for who, one in self._subscriptions.items() if who.group == group)
 
     def mark_ready(self, topic: str, lite_topic: str, group: str = "") -> None:
-        """Mark a lite topic as ready for `group`, or for all groups if it is empty."""
+        """Mark a lite topic as ready for `group`, or for all groups if `group` is empty."""
         for subscriber in self.subscribers(topic, lite_topic, group):
             self._subscriptions[subscriber].ready[lite_topic] = None
             self.woken[subscriber] = None

@@ -1,8 +1,8 @@
 """Lite topics, which are small topics that share the queues and files of a LITE topic.
 
 The property `__LITE_TOPIC` contains a message's lite topic, as in RocketMQ. All messages of a lite topic are
-in one queue, in order, and the queue's index contains their offsets (`consumequeue.lite_index`). A lite topic
-exists from its first message until retention deletes its last message.
+stored in order in a single queue, and the queue's index contains their offsets (`consumequeue.lite_index`). A
+lite topic exists from its first message until retention deletes its last message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from services.broker.spine.values import Topic
 
 
 class LiteTopics:
-    """The lite topics of all LITE topics."""
+    """The lite topics under all LITE topics."""
 
     def __init__(self, store: Store, topics: Topics, groups: Groups, settings: BrokerSettings) -> None:
         self._store, self._topics, self._groups, self._settings = store, topics, groups, settings

@@ -1,7 +1,7 @@
 """Leases messages for receives, and tracks the state of each receive.
 
-A receive leases one message of a message group, or a run of consecutive messages up to the limit of the
-consumer group's policy. Unacknowledged messages of a run are redelivered before any later message
+A receive leases one message from a message group, or a run of consecutive messages up to the limit in the
+consumer group's policy. Unacknowledged messages from a run are redelivered before any later message
 (`ReceiveState.may_join_run`).
 """
 
@@ -80,7 +80,7 @@ class ReceiveState:
     def matching_mask(self, record: Record) -> int:
         """Return a bit mask of the group's filters that match a record, or 0.
 
-        If the receive's own filter matches, the mask contains only its bit.
+        If the receive's own filter matches, the mask contains only that filter's bit.
         """
         if not self._is_for_group(record):
             return 0
@@ -143,9 +143,9 @@ class ReceiveState:
     def may_join_run(self, flight: InFlight, queue_offset: int, message_group: str) -> bool:
         """Return whether a message may join its message group's run in this receive.
 
-        Unacknowledged messages of a run are redelivered before any later message. A redelivered run thus
+        Unacknowledged messages from a run are redelivered before any later message. A redelivered run thus
         contains only previously delivered messages. RocketMQ's `ConsumerOrderInfoManager` applies the same
-        rule, but also redelivers finished messages of the run.
+        rule, but also redelivers finished messages in the run.
         """
         if not 0 < self.runs[message_group] < self.policy.fifo_run_max:
             return False

@@ -69,7 +69,7 @@ def log_lines(missed: dict[tuple[str, str], int], *, is_cut: bool = True) -> lis
     """Return one log line per large loss, and one line for all smaller losses.
 
     Each line includes a command that shows the details. If `is_cut` is false, the cause is a topic's
-    retention or a rebuild after which queues begin later.
+    retention or a rebuild that advanced the first offsets of queues.
     """
     who = "Retention deleted" if is_cut else "The retention of a topic, or damage of the log, took"
     holding = RETENTION_ADVICE if is_cut else "The retention of a topic (topic show) waits for no group."

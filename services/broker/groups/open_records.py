@@ -3,14 +3,14 @@
     decided --> applied to the group's offsets and added here ... --close--> appended, with the next flush
 
 A group may acknowledge thousands of messages per second, so the acknowledgements between two flushes share
-one record. Adjacent messages form a range. The function that applies a record at startup also applies each
-change immediately. Closing the open records therefore does not change the state. Leases are appended before
-finished messages. This has the same effect as the original order, because a lease never ends after its
+one record. Adjacent messages form a range. Each change is applied immediately, by the same function that
+applies records at startup. Closing the open records therefore does not change the state. Leases are appended
+before finished messages. This has the same effect as the original order, because a lease never ends after its
 message is finished. The open records are also closed before a group record or a retention record changes a
 group's offsets.
 
-A flush first closes the open records and then writes all appended records. The response to a change therefore
-waits until the log is durable beyond its current end (`durable_at`).
+A flush first closes the open records and then writes all appended records. The response to a change must
+therefore wait until the log is durable beyond its current end (`durable_at`).
 
 Cost: each acknowledgement extends a range. Each flush writes two records, or more if a body would exceed
 `OPEN_RECORD_BYTES_MAX`.
@@ -52,7 +52,7 @@ class OpenRecords:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing has been added since the last `close`."""
+        """Whether no changes have been added since the last `close`."""
         return not (self._acknowledged or self._passed or self._leases)
 
     def add_finished(self, key: Key, ranges: Iterable[tuple[int, int]], now_ms: int) -> None:

@@ -5,8 +5,8 @@ PRIORITY topic are scanned in descending order. If a lease ends without an ackno
 becomes available again. After `attempts_max` attempts, the message is moved to the dead-letter topic
 (`exhausted_messages.py`). Client heartbeats renew the leases of a push consumer.
 
-Only one message of a message group is leased at a time. Later messages are parked until the leased message is
-finished. Leases on messages of a message group are recorded, so another consumer does not receive a leased
+Only one message from a message group is leased at a time. Later messages are parked until the leased message
+is finished. Leases on messages in a message group are recorded, so another consumer does not receive a leased
 message after a restart. For LITE topics, see `services.broker.groups.lite_receiving`.
 
 A message that does not match a receive's filter is finished only if it matches no other filter of the group.
@@ -16,12 +16,13 @@ A response contains at most `RECEIVE_BYTES_MAX` bytes of messages, or a single l
 applies to stored bodies. Decompressed bodies may exceed it.
 
 Cost: with any filter, a receive does at most the work required for `SCANNED_PER_RECEIVE_MAX` small messages
-plus one message. A message costs 1, plus 1 per `WORK_BYTES`, plus the filter's maximum cost for properties of
-the same length (`Filter.work`). Entries whose tags cannot match are skipped by NumPy and cost one hundredth
-each. A gap left by damage is reported and skipped as a whole, at a cost of 1 (`Groups.skip_gap`). A full read
-of a queue file is charged by size, even if the file is damaged. Later receives do not read it again. If a
-receive reaches its limit on a damaged file, it returns without raising an error. The caller immediately
-retries the receive (`ReceivedMessages.has_read_damage`), because the remaining queues have not been scanned.
+plus one additional message. A message costs 1, plus 1 per `WORK_BYTES`, plus the filter's maximum cost for
+properties of the same length (`Filter.work`). Entries whose tags cannot match are skipped by NumPy and cost
+one hundredth each. A gap left by damage is reported and skipped as a whole, at a cost of 1
+(`Groups.skip_gap`). A full read of a queue file is charged by size, even if the file is damaged. Later
+receives do not read it again. If a receive reaches its limit while reading a damaged file, it returns without
+raising an error. The caller immediately retries the receive (`ReceivedMessages.has_read_damage`), because the
+remaining queues have not been scanned.
 """
 
 from __future__ import annotations
@@ -273,7 +274,7 @@ class MessageReceiver:
         """Move a leased message to the group's dead-letter topic.
 
         Return the offset up to which the log must be durable before a response is sent. The dead letter's
-        reason includes `reason`. If `attempt`, the consumer's count, exceeds the broker's count, it is used,
+        reason includes `reason`. `attempt`, the consumer's count, is used if it exceeds the broker's count,
         because a FIFO push consumer makes several attempts under one lease. On `StoreDamaged`, the lease
         remains valid.
         """
@@ -482,7 +483,10 @@ class MessageReceiver:
                 self._lease_or_park(key, queue, flight, record, wanted_by, state)
 
     def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState) -> bool:
-        """Lease consecutive messages, starting at the next offset. Return whether any were leased."""
+        """Lease consecutive messages, starting at the next offset.
+
+        Return whether any messages were leased.
+        """
         count, offset = min(state.left_count, flight.fresh_room), flight.next_offset
         # With a tag filter, each message must be found by `_next_candidate`. A run of a single message has no
         # advantage.

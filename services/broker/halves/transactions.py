@@ -94,7 +94,7 @@ class Transactions:
         """The log offset up to which half messages were checked for lost records."""
 
     def send(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
-        """Store a half message. When committed, it is added to queue `queue_id` of its topic."""
+        """Store a half message. When committed, it is added to queue `queue_id` in its topic."""
         topic, message_id = message.topic, message.message_id
         check_ms = self.policy(topic).first_check_ms(now_ms, message.check_immunity_ms)
         stored, fact = half.half_of(message, queue_id, check_ms)
@@ -352,11 +352,11 @@ class Transactions:
             self._scheduler.schedule(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def schedule_waiting_check_backs(self, topic: str, now_ms: int) -> None:
-        """Schedule up to `CHECKS_WOKEN_MAX` of a topic's check-backs waiting for a producer."""
+        """Schedule up to `CHECKS_WOKEN_MAX` of a topic's check-backs that are waiting for a producer."""
         self._schedule_waiting(topic, limits.CHECKS_WOKEN_MAX, now_ms)
 
     def oldest_waiting_check_back_ms(self) -> int | None:
-        """Return the earliest due time among check-backs waiting for a producer, or None."""
+        """Return the earliest due time among check-backs that are waiting for a producer, or None."""
         oldest = (self.outcomes.waiting(offset) for offset in self.waiting_check_backs.oldest())
         return min((one.next_check_ms for one in oldest if one is not None), default=None)
 
@@ -485,7 +485,7 @@ class Transactions:
             self._scheduler.schedule(Purpose.CHECK, fact.half_offset, waiting.next_check_ms)
 
     def _schedule_waiting(self, topic: str, count_max: int, now_ms: int) -> None:
-        """Schedule up to `count_max` of a topic's check-backs waiting for a producer."""
+        """Schedule up to `count_max` of a topic's check-backs that are waiting for a producer."""
         for offset in self.waiting_check_backs.take(topic, count_max):
             self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
 

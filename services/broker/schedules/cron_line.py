@@ -44,7 +44,7 @@ WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 @dataclass(slots=True, frozen=True)
 class CronLine:
-    """A parsed cron line, with the fields for a CronTrigger and the results of the line's rules."""
+    """A parsed cron line, with CronTrigger fields and the outcome of the rules for the whole line."""
 
     fields: dict[str, str]
     has_wildcard: bool
@@ -52,7 +52,7 @@ class CronLine:
 
 
 def parse_cron(line: str) -> CronLine:
-    """Parse a cron line. Raise ValueError with a suggested correction."""
+    """Parse a cron line. On error, raise ValueError with a suggested fix."""
     texts = _fields_of(_expand_name(line.strip()))
     fields = {name: _FIELDS[name].read(text) for name, text in texts.items()}
     return CronLine(

@@ -1,6 +1,6 @@
 """The policies for a schedule's missed runs.
 
-A policy determines which missed runs are dropped. The others are sent, oldest first.
+A policy determines which missed runs are dropped. All other runs are sent, oldest first.
 
     policy  dropped runs
     skip    all runs that are more than `limits.SCHEDULE_LATE_MS_MAX` milliseconds late

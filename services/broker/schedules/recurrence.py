@@ -19,7 +19,7 @@ none. Computing an occurrence takes 20 to 100 us, or up to 6 ms if it is years a
 
 Weak spots: a cron line whose day and weekday must both match may have no occurrence for 11 or 28 years, as in
 `0 9 */31 3 sun`. Such schedules are rejected. A search misses two clock changes that cancel out within one
-week, but no time zone has such changes.
+week, but this does not occur in any time zone.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Recurrence:
                 return (wall_s - offset_s) * 1000
 
     def between(self, after_ms: int, until_ms: int) -> Iterator[int]:
-        """Yield the occurrences in milliseconds after `after_ms`, up to and including `until_ms`."""
+        """Yield the occurrences, in milliseconds, after `after_ms` up to and including `until_ms`."""
         at_ms = self.next_after(after_ms)
         while at_ms is not None and at_ms <= until_ms:
             assert at_ms > after_ms, "an occurrence is found again: the search would never end"
@@ -94,7 +94,7 @@ class Recurrence:
     def last_until(self, after_ms: int, until_ms: int) -> int:
         """Return the last occurrence after `after_ms` up to and including `until_ms`.
 
-        There must be at least one. A binary search finds the earliest time with no later occurrence.
+        An occurrence must exist. A binary search finds the earliest time with no later occurrence.
         """
         low_ms, high_ms = after_ms, until_ms
         while low_ms < high_ms:
@@ -112,7 +112,7 @@ class Recurrence:
         return datetime.fromtimestamp(at_ms // 1000, self._zone).isoformat()
 
     def _occurs_at(self, change_s: int) -> bool:
-        """Return whether a clock change skips a matching wall time and is therefore an occurrence."""
+        """Return whether a clock change skips a matching wall time and thus produces an occurrence."""
         jump_s = self._forward_seconds(change_s)
         if jump_s <= 0:
             return False
@@ -121,11 +121,11 @@ class Recurrence:
         return wall_s is not None and wall_s < skipped_s + jump_s
 
     def _repeated_seconds(self, change_s: int) -> int:
-        """Return for how many seconds after a clock change repeated wall times are ignored."""
+        """Return the number of seconds after a clock change for which repeated wall times are ignored."""
         return max(0, -self._forward_seconds(change_s))
 
     def _forward_seconds(self, change_s: int) -> int:
-        """Return how many seconds the clock is set forward, or 0 if no adjustment is needed."""
+        """Return by how many seconds the clock is set forward, or 0 if no adjustment is needed."""
         jump_s = self._offset(change_s) - self._offset(change_s - 1)
         return 0 if self._has_wildcard or abs(jump_s) > CHANGE_S_MAX else jump_s
 
@@ -169,7 +169,7 @@ def _fire(trigger: CronTrigger, from_wall: datetime) -> datetime | None:
 
 
 def _triggers_for(line: CronLine) -> list[CronTrigger]:
-    """Return the APScheduler triggers for a cron line. All their fire times are occurrences."""
+    """Return the APScheduler triggers for a cron line. Each of their fire times is an occurrence."""
     if not line.fits_either_day:
         return [CronTrigger(**line.fields, timezone=UTC)]
     either = [line.fields | {"day": "*"}, line.fields | {"day_of_week": "*"}]

@@ -23,8 +23,8 @@ Rules:
   computes the next occurrence.
 - No runs are sent while the disk is full. Once space is available again, the missed-run policy applies.
 
-Cost: each occurrence needs one calendar search and one record of about the template's size. All templates are
-kept in memory. A decision about missed runs requires many calendar searches
+Cost: each occurrence needs one calendar search and one record about the size of the template. All templates
+are kept in memory. A decision about missed runs requires many calendar searches
 (`services.broker.schedules.missed_runs`), but their number per tick is limited.
 
 Weak spot: time zone data comes from the host. After an update or a move to another host, future occurrences
@@ -424,8 +424,8 @@ class Schedules:
 def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
     """Return up to `count` occurrences of a schedule without storing it.
 
-    They begin at the schedule's start, even if it is in the past, or at `now_ms` if it has none. Raise
-    `IllegalSchedule` if the schedule is invalid.
+    The occurrences begin at the schedule's start, even if it is in the past, or at `now_ms` if there is none.
+    Raise `IllegalSchedule` if the schedule is invalid.
     """
     check_cron(schedule.cron)
     from_ms = now_ms if schedule.start_ms is None else min(now_ms, schedule.start_ms - 1)

@@ -11,9 +11,9 @@ The body of a `TW_SYS_AUTH` record is a JSON object:
              expires_ms                  `made_ms`
     no token id                          revokes a token
 
-A rule is a list of [user, kind, pattern, verb, effect] (`services.auth.rights`). The key is everything except
-`effect`. `sealed` is a secret encrypted with a key outside the log (`services.auth.vault`). The core never
-holds this key. `digest` is the hash of a token (`services.auth.tokens`).
+A rule is a list of [user, kind, pattern, verb, effect] (`services.auth.rights`). A rule's key is everything
+except `effect`. `sealed` is a secret encrypted with a key outside the log (`services.auth.vault`). The core
+never holds this key. `digest` is the hash of a token (`services.auth.tokens`).
 
 A change takes effect when its record is appended, so revocations are not delayed by the disk. Changes are
 accepted even if the disk is almost full.
@@ -101,7 +101,7 @@ class Access:
         return durable_at
 
     def remove_user(self, name: str, now_ms: int) -> int:
-        """Remove a user, including all rules and tokens. Raise `UserNotFound`.
+        """Remove a user and all the user's rules and tokens. Raise `UserNotFound`.
 
         Return the offset up to which the log must be durable before a response is sent.
         """
@@ -162,7 +162,7 @@ class Access:
             raise Unauthorized(f"Token {token.id} of {token.user!r} has expired. {another}")
 
     def add_token(self, user: str, text: str, kept_ms: int | None, now_ms: int) -> int:
-        """Store a token that expires after `kept_ms` milliseconds, or never expires if None.
+        """Store a token that expires after `kept_ms` milliseconds, or never if `kept_ms` is None.
 
         Return the offset up to which the log must be durable before a response is sent. Raise `UserNotFound`
         if the user does not exist, or `ClientMistake` if there are too many tokens or the token id is in use.
@@ -248,7 +248,7 @@ class Access:
                 del self._ids[token.user]
 
     def _forget_tokens(self, user: str, at_ms: int | None = None) -> None:
-        """Remove a user's tokens or, if `at_ms` is given, only those expired by then."""
+        """Remove a user's tokens or, if `at_ms` is given, only those that had expired by then."""
         for one in self.tokens(user):
             if at_ms is None or one.has_expired(at_ms):
                 self._forget_token(one.id)

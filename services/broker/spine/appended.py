@@ -1,4 +1,4 @@
-"""Drafts, which are the arguments of `Store.append`, and `Appended`, its result.
+"""Drafts, which are passed to `Store.append`, and `Appended`, the object that it returns.
 
     draft          contents                               encoder
     Record         any record; `facts_of` reads its facts `commitlog.record.encode`
@@ -34,7 +34,7 @@ class NewMessage(NamedTuple):
     """A message for `topic`, with its encoded properties (`stored`) and its facts.
 
     If `half_offset` is not None, the message commits the half message at that log offset. `id_digest` is the
-    message id's digest, or empty if it is not computed yet.
+    message id's digest, or empty if it has not been computed yet.
     """
 
     message: Message

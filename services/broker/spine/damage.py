@@ -20,8 +20,8 @@
    records are only counted in `unreadable_records`.
 
 A new listener is called for each existing entry and later for each new one. An undamaged store incurs no
-cost. Weak spot: damage found by a worker thread, for example during a checkpoint, is reported only when the
-event loop processes the worker's result.
+overhead. Weak spot: damage found by a worker thread, for example during a checkpoint, is reported only when
+the event loop processes the worker's result.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class DamageList:
         self._listeners.append(listener)
 
     def report(self, found: DamagedPart, place: Hashable = None) -> None:
-        """Report damage unless its location is already known. `place` defaults to `found` itself."""
+        """Report damage unless its location is already known. `place` defaults to `found`."""
         place = place or found
         if place not in self._places:
             self._put(place, found)

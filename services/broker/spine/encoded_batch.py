@@ -72,7 +72,7 @@ class EncodedBatch:
         return RowsByQueue(codes[firsts].tolist(), places, np.append(firsts, len(codes)))
 
     def slice_rows(self, first: int, end: int) -> EncodedBatch:
-        """Return rows `first` up to but excluding `end`."""
+        """Return rows `first` to `end` (exclusive)."""
         if first == 0 and end == len(self):
             return self
         bounds = np.concatenate(([0], np.cumsum(self.record_bytes)))

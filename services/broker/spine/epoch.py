@@ -3,12 +3,12 @@
 The shared log determines the leader and its epoch.
 
 1. A new leader's first record begins a new epoch, so every reader of the log sees where the epoch starts.
-   Epoch numbers always increase, so a delayed call of an earlier leader cannot restore an older epoch.
-2. Each flush belongs to one epoch, which is passed to the sink (`commitlog.sink`). Records of an older epoch
-   are durable before the new epoch begins, or are discarded with their core. They are never flushed in a
-   newer epoch.
+   Epoch numbers only ever increase, so a delayed call from a former leader cannot restore an older epoch.
+2. Each flush belongs to exactly one epoch, which is passed to the sink (`commitlog.sink`). Records from an
+   older epoch are either made durable before the new epoch begins or discarded with their core. They are
+   never flushed in a newer epoch.
 3. Receipt handles contain the epoch unless it is 0 (`consumequeue.receipts`). A node that receives a handle
-   with a newer epoch is no longer the leader. A handle with an older epoch, or with none, is valid until its
+   with a newer epoch is no longer the leader. A handle with an older epoch or no epoch is valid until its
    lease expires. Recall handles and transaction ids contain no epoch, because they only identify a message.
 
 The body of a `TW_SYS_EPOCH` record is a JSON object with "epoch", "node" (the leader), and "version" (the
@@ -37,9 +37,9 @@ class Epoch:
         return self._log.epoch
 
     def raise_to(self, number: int, now_ms: int, node: str = "", version: int = OLDEST) -> int:
-        """Begin a newer epoch. All records of the previous epoch must be durable.
+        """Begin a newer epoch. All records from the previous epoch must be durable.
 
-        Return the offset up to which the log must be durable before using the epoch. `node` is the epoch's
+        Return the offset up to which the log must be durable before the epoch is used. `node` is the epoch's
         leader, and `version` is the cluster's finalized version. The caller must have verified that the node
         is the leader, so an epoch that is not higher indicates a bug.
         """

@@ -1,7 +1,7 @@
 """Looks up messages by key or message id. Candidates from the index are verified against the log.
 
-A lookup returns all records with the key. A delayed message has two: the timer and its delivery. A
-transactional message also has two: the half message and its commit.
+A lookup returns all records with the given key. A delayed message has two records: the timer and its
+delivery. A transactional message also has two records: the half message and its commit.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MessageLookup:
         self._store, self._topics, self._reading = store, topics, reading
 
     def find(self, topic: str, key: str, count_max: int) -> FoundMessages:
-        """Return up to `count_max` durable messages in a topic with a given key or id, newest first.
+        """Return up to `count_max` durable messages with a given key or id in a topic, newest first.
 
         Fewer messages are returned if they are large. Damaged records are omitted. Raise `StoreDamaged` if
         the index is damaged.
@@ -56,7 +56,7 @@ class MessageLookup:
         return FoundMessages(found, False)
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Return up to `count` messages from a queue, starting at an offset. Raise `TopicNotFound`."""
+        """Return up to `count` messages from a queue, starting at a given offset. Raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)
         return self._reading.read(topic, queue_id, queue_offset, count)
 
@@ -94,12 +94,12 @@ class MessageLookup:
         return self._reading.offset_at(topic, queue_id, store_ms)
 
     def verdict(self, physical_offset: int) -> str:
-        """Return the result of a message's timer operation, or "" if it has none."""
+        """Return the result of a message's timer operation, or "" if there is none."""
         stored = self._store.read(physical_offset).properties
         return properties.value_of(stored, verb_properties.VERDICT)
 
     def ending(self, physical_offset: int) -> Record | None:
-        """Return the durable record that ended a timer, or None if it is deleted or damaged."""
+        """Return the durable record that ended a timer, or None if the record is deleted or damaged."""
         log = self._store.log
         if not log.first_offset <= physical_offset < log.durable_offset:
             return None

@@ -1,4 +1,4 @@
-"""Elapsed time for leases, which is unaffected by system clock steps.
+"""Elapsed time for leases, unaffected by system clock steps.
 
     broker's time   10:00:00   10:00:10 | step forward by one hour | 11:00:10   11:00:20
     elapsed time    10:00:00   10:00:10 |                          | 10:00:10   10:00:20
@@ -9,21 +9,21 @@ therefore use elapsed time. All other times are broker time, including `leased_m
 the times in responses and records.
 
 Rules:
-- The core reads no clock. Before each call, the server compares the system clock with a monotonic clock, and
-  reports steps to the core (`Broker.record_clock_jump`, `services.live.clock`).
+- The core reads no clocks. Before each call, the server compares the system clock with a monotonic clock, and
+  reports any steps to the core (`Broker.record_clock_jump`, `services.live.clock`).
 - At startup, elapsed time equals broker time, because earlier clock steps are unknown. Recovery treats
-  recorded lease ends as elapsed times. After a restart, the remaining time of a lease thus depends on the
+  recorded lease end times as elapsed time. After a restart, a lease's remaining time thus depends on the
   system clock (`Leases.restore`).
 
-Weak spot: a lease record contains the lease's end by the broker's clock at the time of writing. If the clock
-then changes and the broker is restarted, the change is mistaken for elapsed time.
+Weak spot: a lease record contains the lease's end according to the broker's clock at the time of writing. If
+the clock then changes and the broker is restarted, the change is mistaken for elapsed time.
 """
 
 from __future__ import annotations
 
 
 class LeaseClock:
-    """The sum of all clock steps since startup in milliseconds. Steps back are negative."""
+    """The sum of all clock steps since startup, in milliseconds. Steps back are negative."""
 
     def __init__(self) -> None:
         self._steps_ms = 0

@@ -1,9 +1,9 @@
 """Reads messages by queue position. Damaged and deleted messages are skipped.
 
-The first read of an entry in a queue file reads and verifies the whole file. A call for several queues reads
-whole files totaling up to `QUEUE_FILES_COMPARED_BYTES`, but at least one file. Later calls read the remaining
-files (`ArrivedMessages.is_unfinished`). Each file is read in full only once, so repeated calls complete the
-operation.
+The first read of an entry in a queue file reads and verifies the whole file. A call that covers several
+queues reads whole files of up to `QUEUE_FILES_COMPARED_BYTES` in total, but at least one file. Later calls
+read the remaining files (`ArrivedMessages.is_unfinished`). Each file is read in full only once, so repeated
+calls complete the operation.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ class MessageReader:
         return queue_offset + 1 if entry.record_bytes else self._store.gap_end(queue, queue_offset, entry)
 
     def read_near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
-        """Read the records of adjacent entries at once, stopping at the first distant one.
+        """Read the records of adjacent entries in one read, stopping at the first distant entry.
 
-        The entries must be in log order. Return records by log offset, or None for records that must be read
-        with `record`.
+        The entries must be in log order. Return records keyed by log offset, with None for those that must be
+        read with `record`.
         """
         first, wanted_bytes, length, count = entries[0].physical_offset, 0, 0, 0
         for physical_offset, record_bytes, _ in entries:
@@ -126,7 +126,8 @@ class MessageReader:
         """Return the offset of the first message stored at or after `store_ms`, or the queue's end.
 
         Store times never decrease, so the offset is found by a binary search that reads one record per probe.
-        Probes do not verify the queue file's CRC, so the entry found and the one before it are verified.
+        Probes do not verify the queue file's CRC, so the entry found and its predecessor are verified
+        afterwards.
         """
         queue = self._store.dispatch.find_queue(topic, queue_id)
         offsets, first = range(queue.end_offset), queue.min_offset
@@ -187,7 +188,7 @@ def _stop_at_limit(found: Iterator[_QueuedEntry]) -> Iterator[_QueuedEntry]:
 
 
 def limit_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]:
-    """Yield messages whose bodies total at most `bytes_max` bytes, but at least one."""
+    """Yield messages whose bodies total at most `bytes_max` bytes, but at least one message."""
     left = bytes_max
     for number, one in enumerate(found):
         left -= len(one.record.body)

@@ -17,22 +17,23 @@ Rules
 2. The table starts with 2^13 buckets and doubles, up to 2^19, before the live ids outnumber the buckets. When
    the live ids exceed half the buckets, the next table's memory is initialized in small pieces. The tags in
    the slots contain the hash bit that splits a bucket. The table never shrinks.
-3. If all four slots of a bucket are live, the id is added to the dictionary `_overflow`, keyed by hash, with
-   at most RECENT_IDS_SPILLED_MAX ids. Beyond this limit, durable ids are discarded. Until `since` is above
-   their offsets, `is_incomplete` is true, and lookups must also read the key index.
-4. A lookup returns all matching offsets and possibly some that do not match. These belong to another id with
-   the same bucket and tag (one in 65,000 probes of a full table), to a message key, or to a broker record.
-   The caller must read and compare the records.
+3. If all four slots in a bucket are live, the id is added to the dictionary `_overflow`, which is keyed by
+   hash and holds at most RECENT_IDS_SPILLED_MAX ids. Beyond this limit, durable ids are discarded. Until
+   `since` is above the discarded ids' offsets, `is_incomplete` is true, and lookups must also read the key
+   index.
+4. A lookup returns all matching offsets, and possibly some false matches. A false match belongs to another id
+   with the same bucket and tag (one in 65,000 probes of a full table), to a message key, or to a broker
+   record. The caller must read and compare the records.
 
-Cost: the table initially takes 256 KiB, and at most 16 MiB. A probe takes 0.2 us, and an insertion takes 0.1
-us, half of it for batch insertion into the table. Individual insertions took 0.5 to 0.9 us. With an initial
-size of 16 MiB, each send took 0.4 us longer because of processor cache misses. At 1,000 messages per second,
-40 s of ids require 2 MiB. At 16,000 messages per second, the largest table is one third full, and 0.5 % of
-the ids are spilled. At startup, loading 500,000 ids from 10 million index entries takes 0.15 s. Weak spots:
-at 43,000 messages per second, `_overflow` is full (60 MiB) after 40 s, and each probe without a match reads
-the key index. Doubling to the maximum size blocks the event loop for about 8 ms. Slots represent log offsets
-up to 1 TiB above the origin. `expire_before` therefore adjusts all slots after every 512 GiB of log data,
-which takes about 10 ms.
+Cost: the table requires 256 KiB initially, and at most 16 MiB. A probe takes 0.2 us, and an insertion takes
+0.1 us, half of which is spent on batch insertion into the table. Individual insertions took 0.5 to 0.9 us.
+With an initial size of 16 MiB, each send took 0.4 us longer because of processor cache misses. At 1,000
+messages per second, the ids from 40 s require 2 MiB. At 16,000 messages per second, the largest table is one
+third full, and 0.5 % of the ids are spilled. At startup, loading 500,000 ids from 10 million index entries
+takes 0.15 s. Weak spots: at 43,000 messages per second, `_overflow` is full (60 MiB) after 40 s, and each
+probe without a match reads the key index. Doubling to the maximum size blocks the event loop for about 8 ms.
+Slots represent log offsets up to 1 TiB above the origin. `expire_before` therefore adjusts all slots after
+every 512 GiB of log data, which takes about 10 ms.
 """
 
 from __future__ import annotations

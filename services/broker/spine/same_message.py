@@ -7,7 +7,7 @@ because protobuf's map order depends on a per-process seed. The order of propert
 restart or takeover.
 
 Rules
-1. Both dictionaries must be equal. A message that lacks some of a record's properties is different. Empty
+1. Both dictionaries must be equal. A message that lacks any of the record's properties is different. Empty
    properties are never stored (`properties.encode_message`), so they are equivalent to absent ones.
 2. Properties added by the broker (BROKER_PROPERTIES), such as those of timers, half messages, moves, and
    schedules, are removed from the record first. Clients cannot set them, because `validation` rejects them.
@@ -15,10 +15,10 @@ Rules
    These are trace contexts and the end of a time span that starts with the attempt. Birth times and delivery
    times also differ between attempts and are ignored.
 4. Records that the broker derives from a message are not sends (`is_sent`). They are timer deliveries,
-   commits, redriven dead letters, and runs of schedules.
+   commits, redriven dead letters, and schedule runs.
 
-Cost: a single comparison of bytes if the properties are in the same order. Otherwise, parsing both takes
-about 2 us. A message with a new id is never compared.
+Cost: a single byte comparison if the properties are in the same order. Otherwise, parsing both takes about 2
+us. A message with a new id is never compared.
 """
 
 from __future__ import annotations

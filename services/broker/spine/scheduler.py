@@ -9,7 +9,7 @@ shifted left by three bits, plus the purpose.
     HOUSE     0                                  check the free disk space
     SCHEDULE  the number of a schedule           send the message, or compute the next occurrence
 
-Times are broker time in milliseconds since the Unix epoch, but lease timers use elapsed time
+Times are in broker time, as milliseconds since the Unix epoch, but lease timers use elapsed time
 (`lease_clock.py`). The wheels are not durable. Recovery sets the timers again.
 """
 
@@ -62,11 +62,11 @@ class Scheduler:
         )
 
     def cancel(self, purpose: Purpose, subject: int) -> bool:
-        """Remove a subject's timer. Return whether a timer was set."""
+        """Remove a subject's timer. Return whether a timer existed."""
         return self._wheel(purpose).cancel(subject << _PURPOSE_BITS | purpose)
 
     def cancel_many(self, purpose: Purpose, subjects: Iterable[int]) -> None:
-        """Remove the timers of these subjects."""
+        """Remove the timers for these subjects."""
         self._wheel(purpose).cancel_many([subject << _PURPOSE_BITS | purpose for subject in subjects])
 
     def due_ms(self, purpose: Purpose, subject: int) -> int:
@@ -85,7 +85,7 @@ class Scheduler:
     def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
         """Remove and return up to `count_max` due timers, in order of due time.
 
-        At most half of `count_max` are lease timers.
+        Lease timers make up at most half of `count_max`.
         """
         due = self._leases.advance(self._lease_clock.to_elapsed_time(now_ms), max(count_max // 2, 1))
         # At least one timer is allowed for each wheel, so that neither wheel can starve the other.

@@ -18,10 +18,10 @@ _BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # Creating the array
 
 @dataclass(slots=True)
 class Lateness:
-    """A histogram of the delay between due time and store time of delayed messages.
+    """A histogram of the delay between the due time and the store time of delayed messages.
 
-    If a timer was set after its due time, for example by a commit, the delay is measured from when it was
-    set. `counts` has one bucket per bound in `LATENESS_BOUNDS_MS`, and one for higher values.
+    If a timer was set after its due time, for example by a commit, the delay is measured from the time at
+    which it was set. `counts` has one bucket per bound in `LATENESS_BOUNDS_MS`, and one for higher values.
     """
 
     counts: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
@@ -45,7 +45,7 @@ class TopicTraffic:
 
 @dataclass(slots=True)
 class Statistics:
-    """Counters since startup, labeled only with topic and consumer group."""
+    """Counters since startup, labeled only by topic and consumer group."""
 
     stored: dict[str, TopicTraffic] = field(default_factory=dict)
     """The counters of stored messages by topic."""
@@ -77,8 +77,8 @@ class Statistics:
     def count_lateness(self, topics: Sequence[str], begins: Integers, lateness_ms: Integers) -> None:
         """Add delayed deliveries to the histograms. `lateness_ms` contains the delays.
 
-        Deliveries with `begins[n]` <= index < `begins[n + 1]` belong to `topics[n]`. Each topic must have at
-        least one.
+        Deliveries with `begins[n]` <= index < `begins[n + 1]` belong to `topics[n]`. Every topic must have
+        deliveries.
         """
         assert begins[0] == 0, "the first deliveries are of no topic"
         assert begins[-1] == len(lateness_ms), "the last deliveries are of no topic"

@@ -132,7 +132,7 @@ class Store:
             raise
 
     def probe(self, queue: ConsumeQueue, queue_offset: int) -> Record | None:
-        """Return the record of an entry in an unverified queue file, or None if unreadable.
+        """Return the record of an entry in an unverified queue file, or None if it is unreadable.
 
         Damage is not reported, because only searches that verify their results call this method. Raise
         `StoreDamaged` if the queue is damaged.
@@ -185,7 +185,7 @@ class Store:
     def gap_end(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
         """Return the queue offset after a gap.
 
-        In an imported log, the result may be an offset within the gap.
+        In an imported log, the returned offset may lie within the gap.
         """
         if entry.physical_offset >= self._imported_until:
             return queue.whole_gap_end(queue_offset)
@@ -204,8 +204,8 @@ class Store:
     def append(self, new: Draft, now_ms: int) -> Appended:
         """Stamp and encode a draft, add it to the next flush, and apply its facts.
 
-        A response that depends on the record must wait until the log is durable up to `end_offset`. From a
-        batch of copies, only those that fit into the current segment are appended.
+        A response that depends on the record must wait until the log is durable up to `end_offset`. Only the
+        copies in a batch that fit into the current segment are appended.
         """
         store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms
         appended = self._encoders[type(new)](new, store_ms)

@@ -1,7 +1,7 @@
-"""Log offsets by store time, with one for each period of STEP_MS milliseconds.
+"""Log offsets by store time, one for each period of STEP_MS milliseconds.
 
 This table lets recovery find the log offset at which the last few seconds begin without reading the log. The
-table is derived from the log and is part of snapshots. Store times never decrease, so both columns are
+table is derived from the log and included in snapshots. Store times never decrease, so both columns are
 ascending. Only the newest KEPT_COUNT pairs are kept, and a forward clock step adds only one pair.
 """
 
@@ -32,7 +32,7 @@ class StoreTimes:
             self.next_ms = (store_ms // STEP_MS + 1) * STEP_MS
 
     def offset_at(self, store_ms: int) -> int | None:
-        """Return a lower bound for the offsets of records stored at or after a time, or None if unknown."""
+        """Return a lower bound on the offsets of records stored at or after a time, or None if unknown."""
         return max((offset for known_ms, offset in self._moments if known_ms <= store_ms), default=None)
 
     def freeze(self) -> Any:

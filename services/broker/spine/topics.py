@@ -1,12 +1,12 @@
-"""Topics, stored as log records. A topic is created by an operator or its first message.
+"""Topics, stored as log records. A topic is created by an operator or by its first message.
 
 The body of a `TW_SYS_TOPIC` record is a JSON object with "name", "message_type", and "queue_count". An
 optional "check_back" policy is an object with "immunity_ms", "interval_ms", "interval_ms_max", and
-"count_max". An optional "retention_ms" is the topic's retention. Only each topic's newest record is valid. A
-record with "name" and "deleted" deletes the topic. Its members "queues", "places", and "groups" empty the
-topic's queues and remove its groups. A record with "name" and "held" (the reason) holds the topic's timers. A
-record with "name" and "released" (timers per second) releases them (`services.broker.timers.holding`).
-Holding or releasing timers does not change the topic's settings.
+"count_max". An optional "retention_ms" is the topic's retention. Only the newest record for each topic is
+valid. A record with "name" and "deleted" deletes the topic. Its members "queues", "places", and "groups"
+specify which queues to empty and which groups to remove. A record with "name" and "held" (the reason) holds
+the topic's timers. A record with "name" and "released" (timers per second) releases them
+(`services.broker.timers.holding`). Holding or releasing timers does not change the topic's settings.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def require_receivable_topic(name: str) -> None:
-    """Raise `IllegalTopic` if a topic is internal and cannot be received."""
+    """Raise `IllegalTopic` if a topic is internal and cannot be received from."""
     if is_system(name):
         raise IllegalTopic(f"{name!r} is one of the broker's own topics. Receive from a topic of yours.")
 
@@ -86,7 +86,7 @@ class Topics:
         return len(self._topics)
 
     def names(self) -> list[str]:
-        """Return the names of all topics in any order."""
+        """Return the names of all topics in arbitrary order."""
         return list(self._topics)
 
     def all(self) -> list[Topic]:
@@ -201,7 +201,7 @@ class Topics:
         return 0 if topic is None or topic.hold is None else topic.hold.per_second or 0
 
     def infer_topic(self, name: str, queue_id: int) -> None:
-        """Create or extend a topic from a message, in case damage destroyed the topic's record."""
+        """Create or extend a topic based on a message, in case damage destroyed the topic's record."""
         known = self._topics.get(name)
         if (known is None or known.queue_count <= queue_id) and not is_system(name):
             learnt = known or Topic(name, MessageType.MIXED, 0)

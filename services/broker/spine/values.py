@@ -24,7 +24,7 @@ from txn.states import State
 class TimerHold:
     """The latest hold on a topic's timers.
 
-    `per_second` is the release rate. It is None while the timers are held, and 0 for no limit.
+    `per_second` is the release rate. It is None while the timers are held, and 0 if there is no limit.
     """
 
     since_ms: int
@@ -82,7 +82,7 @@ class Verdict(Enum):
     """The result of a timer operation.
 
     ALREADY means that the timer was already cancelled, or replaced by a newer timer with the same key.
-    FORGOTTEN means that the timer ended before the retained history begins, or that its outcome is lost.
+    FORGOTTEN means that the timer ended before the start of the retained history or that its outcome is lost.
     """
 
     CANCELLED = "CANCELLED"
@@ -144,7 +144,8 @@ class PendingTimer:
 class LostTimer(NamedTuple):
     """A timer with the outcome UNREADABLE. All nodes have lost its record.
 
-    If topic and due time are unknown, `topic` is empty and `due_ms` is the time of the timing wheel slot.
+    If the topic and the due time are unknown, `topic` is empty and `due_ms` is the time of the timing wheel
+    slot.
     """
 
     timer_offset: int
@@ -178,7 +179,7 @@ class TimerFilter:
         return bool(self.key or self.tag or self.message_key or self.properties)
 
     def texts(self) -> list[bytes]:
-        """Return the texts contained in the record of every matching timer."""
+        """Return the texts that every matching timer's record contains."""
         given = (self.key, self.message_key, self.tag, *(value for _, value in self.properties))
         return [text.encode() for text in given if text]
 
@@ -193,7 +194,7 @@ class TimerPage:
 
 @dataclass(slots=True, frozen=True)
 class HalfFilter:
-    """A filter for half messages. If the state is None, both open and expired ones match."""
+    """A filter for half messages. If the state is None, both open and expired messages match."""
 
     topic: str = ""
     state: State | None = None
@@ -369,7 +370,7 @@ class DamagedPart:
     """A damaged part of the store. Rebuilt parts are reported too.
 
     `part` is log, snapshot, queue, index, partition, names, ends, keep, or another file name, as in
-    `services.store.findings`. The value gap means a queue gap caused by log damage before this startup.
+    `services.store.findings`. The value "gap" denotes a queue gap caused by log damage before this startup.
     """
 
     part: str

@@ -1,4 +1,4 @@
-"""Message properties with which clients cancel, move, and fire timers.
+"""Message properties that clients use to cancel, move, and fire timers.
 
 | property          | value                                                                          |
 |-------------------|--------------------------------------------------------------------------------|
@@ -13,8 +13,8 @@ Rules:
 - A message contains at most one timer operation. `TW_TIMER_TO` requires a move. `TW_TIMER_TOPIC` and
   `TW_TIMER_STRICT` work with any operation.
 - The front end converts a time span to an absolute time, and `services.live.clock` converts that to broker
-  time. `TW_TIMER_TO` is therefore stored in broker time. In a transaction, the time span starts with the
-  send, not with the commit.
+  time. `TW_TIMER_TO` is therefore stored in broker time. In a transaction, the time span starts at the send,
+  not at the commit.
 - The front end adds the message's namespace to `TW_TIMER_TOPIC` (`services.rpc.wire.messages`), so clients
   cannot change timers in other namespaces.
 - In the stored message, `TW_TIMER_VERDICT` contains the result of the operation. Clients cannot set it.
@@ -82,8 +82,8 @@ def may_have_verb(stored: bytes) -> bool:
 def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -> CarriedTimerVerb | None:
     """Return a message's timer operation, or None. Raise a `ClientMistake` if it is illegal.
 
-    All times must be broker time. If `delay_ms_max` is None, the delay is not limited, because the send has
-    already checked it.
+    All times must be in broker time. If `delay_ms_max` is None, the delay is not limited, because the send
+    has already checked it.
     """
     given = message.properties
     if not has_verb(message):

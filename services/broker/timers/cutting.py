@@ -138,9 +138,9 @@ def _target(tail: bytes) -> tuple[RealTopic, int] | None:
 
 @lru_cache(maxsize=limits.TOPICS_CACHED)
 def _real_topic(pairs: bytes) -> RealTopic | None:
-    """Return the topic in `pairs`, or None if malformed.
+    """Return the topic in `pairs`, or None if it is malformed.
 
-    `pairs` contains the bytes of a target before the queue id.
+    `pairs` contains a target's bytes up to the queue id.
     """
     topic = pairs[len(_TARGET) : -len(_QUEUE)]
     if pairs != _TARGET + topic + _QUEUE or not 0 < len(topic) <= record.TOPIC_V1_CHARACTERS_MAX:

@@ -10,21 +10,22 @@
    Like deliveries, they take effect in log order. Between the hold record and the release record, no timer of
    the topic is delivered unless an operator or a client fires it.
 2. When a timer of a held topic becomes due, it is moved to its own due time. A single record ends the old
-   timer and sets the new one, which is marked TW_HELD. After a crash, the move is thus either complete or
-   without effect, and each timer ends only once.
-3. A marked timer is in `HeldTimers` from the flush of its record until it ends, and never in the wheel or a
-   partition. Like any pending timer, it can be cancelled, moved, fired, or replaced by name. If an operator
-   moves it, the mark is removed. If the topic is still held at the new due time, the timer is held again.
+   timer and sets the new one, which is marked TW_HELD. After a crash, the move has thus either taken full
+   effect or none, and each timer ends only once.
+3. A marked timer is in `HeldTimers` from the time its record is flushed until it ends, and is never in the
+   wheel or a partition. Like any pending timer, it can be cancelled, moved, fired, or replaced by name. If an
+   operator moves it, the mark is removed. If the topic is still held at the new due time, the timer is held
+   again.
 4. After a release, timers in `HeldTimers` are delivered at the release rate, in order of due time. A release
    has no other state, so it continues after a crash, a restart, or a takeover. Timers that become due after
    the release are delivered on time, ahead of the held ones.
 5. A held timer's record is kept beyond the retention time, like that of an open half message
-   (`commitlog.keep`). The names and ends of all timers are kept from the earliest held timer on, so a held
-   timer is never lost.
+   (`commitlog.keep`). The names and ends of all timers are kept from the earliest held timer onward, so a
+   held timer is never lost.
 
 Rejected alternative: a reserved due time in the distant future for held timers. All held timers would then be
-in one partition that never becomes due and is never deleted. Each release would read this partition, and the
-names and ends of all timers would be kept until the reserved time.
+in one partition that never becomes due and is never deleted. Each release would have to read this partition,
+and the names and ends of all timers would be kept until the reserved time.
 
 Cost: each held timer is written to the log again (about 100 us) and occupies 20 bytes in memory and in each
 snapshot. A tick examines only the held timers of released topics. A release sorts its topic's timers once.
@@ -186,7 +187,7 @@ class HeldTimers:
         return order
 
     def _compact(self) -> None:
-        """Drop the rows of removed timers."""
+        """Drop the rows for removed timers."""
         kept = np.array(self._due_ms, np.int64) != _GONE
         self._offsets = array("q", np.array(self._offsets, np.int64)[kept].tobytes())
         self._topics = array("i", np.array(self._topics, np.int32)[kept].tobytes())
@@ -197,8 +198,8 @@ class HeldTimers:
 class ReleasePaces:
     """Limits the delivery rate of released timers.
 
-    After an interruption, for example because of a busy disk, a release catches up on at most one second of
-    deliveries.
+    After an interruption, for example because of a busy disk, a release catches up on at most one second's
+    worth of deliveries.
     """
 
     def __init__(self) -> None:

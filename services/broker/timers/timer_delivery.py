@@ -8,10 +8,10 @@
 
     held timers of a released topic        ---- the same, at the pace of the release
 
-A due timer of a held topic is held instead of delivered (`services.broker.timers.holding`).
+A due timer of a held topic is held instead of being delivered (`services.broker.timers.holding`).
 
-Due runs and the near wheel are merged by sort key. At equal sort times, due runs go first, because their
-timers were set first. Delivery pauses while more than `UNFLUSHED_BYTES_MAX` bytes are unflushed.
+Due runs and the near wheel are merged by sort key. If sort times are equal, due runs go first, because their
+timers were set earlier. Delivery pauses while more than `UNFLUSHED_BYTES_MAX` bytes are unflushed.
 
 Cost: a single timer takes 47 to 65 us, including its share of the flush. A timer in a run of 2,000 takes 13
 to 18 us, but each run has a fixed cost of about 900 us. At two timers per millisecond, delivering them as
@@ -27,7 +27,7 @@ Each late delivery is counted under the first matching cause. A delivery after a
     disk        delivery was paused because of unflushed bytes
     burst       more timers were due than could be delivered at the due time
 
-Weak spot: all late timers of a topic in a run are counted under the cause of the first one.
+Weak spot: all of a topic's late timers in a run are counted under the first timer's cause.
 """
 
 from __future__ import annotations
@@ -207,8 +207,8 @@ class TimerDelivery:
         """Deliver a batch of timers, given as (due time, offset) pairs.
 
         The timers are from the wheel or, if `is_held` is true, from one released topic. If a timer record
-        cannot be read from the log, return False without delivering any. The caller then delivers the timers
-        one by one.
+        cannot be read from the log, return False without delivering any timers. The caller then delivers the
+        timers one by one.
         """
         due_ms, offsets = np.array(pairs, np.int64).T
         in_log = np.argsort(offsets)
@@ -268,7 +268,7 @@ class TimerDelivery:
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
         """Deliver the ready records of partition rows, and advance the watermark past them.
 
-        The watermark also passes the rows of ended timers and the rows with damaged records.
+        The watermark also advances past the rows of ended timers and past rows with damaged records.
         """
         if not len(rows):
             return
@@ -319,8 +319,8 @@ class TimerDelivery:
     ) -> None:
         """Append the rows' records, which are contiguous in `content`, and record the lateness.
 
-        The lateness of a timer set after its due time is measured from when it was set. If `is_held` is true,
-        the timers are held timers of one topic, and are counted separately.
+        The lateness of a timer set after its due time is measured from the time it was set. If `is_held` is
+        true, the timers are held timers of one topic, and are counted separately.
         """
         record_bytes = rows["record_bytes"].astype(np.int64)
         assert int(record_bytes.sum()) == len(content), "a row without its record, or the other way round"
@@ -351,7 +351,7 @@ class TimerDelivery:
     def _waiting_rows(self, rows: Rows, path: str) -> Rows:
         """Return the rows of pending timers after damage may have destroyed tombstones.
 
-        A timer with an unreadable end is in doubt and is registered for a repair.
+        A timer with an unreadable end is in doubt and is registered for repair.
         """
         ends, offsets = self._timers.ends, rows["timer_offset"].copy()
         with suppress(StoreDamaged):
@@ -421,7 +421,7 @@ class TimerDelivery:
         return bytearray(b"".join([content[start:end] for start, end in spans])), rows[sound]
 
     def _deliver_damaged(self, row: Any, path: str, now_ms: int) -> None:
-        """From the log, deliver a timer whose partition record is damaged or missing.
+        """Use the log to deliver a timer whose partition record is damaged or missing.
 
         If the log does not contain the record, the timer is registered for a repair, which also searches
         older files (`services.broker.timers.timer_repair`).

@@ -1,6 +1,6 @@
 """Stores timer names and ends independently of log retention.
 
-Names and ends are in two exact indexes on disk (`consumequeue.timerindex`):
+Names and ends are stored in two exact indexes on disk (`consumequeue.timerindex`):
 
     index   key                                      value
     names   topic and message id, topic and key      the newest timer with that name, its due and store times
@@ -22,7 +22,7 @@ depend on the setting `history_ms`, which may change when the store is reopened.
 
 Memory holds all facts recorded since the last checkpoint, and Bloom filters of about 12 bits per fact.
 
-An end is a fact of `consumequeue.timerindex_fact` with these u64 fields:
+An end is a `consumequeue.timerindex_fact` fact with these u64 fields:
 
     field   bits   contents
     key     64     the timer's offset
@@ -106,7 +106,7 @@ class EndsToWrite:
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return the files and their damage for a snapshot."""
+        """Return the files and any damage to them for a snapshot."""
         damaged = {"names": sorted(self.names.damaged), "ends": sorted(self.ends.damaged)}
         files = {"names": self.names.freeze(), "ends": self.ends.freeze()}
         return files | {"forgotten_ms": self.forgotten_ms, "damaged": damaged}
@@ -208,7 +208,7 @@ class TimerEnds:
         return known_ms < max(now_ms - self._history_ms, self.forgotten_ms)
 
     def spill(self, now_ms: int) -> None:
-        """Write facts that exceed the memory limit during log replay. For `now_ms`, see `to_write`."""
+        """During log replay, write facts that exceed the memory limit. For `now_ms`, see `to_write`."""
         self._advance_forgotten(now_ms)
         self.names.spill(now_ms)
         self.ends.spill(now_ms)
@@ -281,7 +281,7 @@ def name_hash(name: TimerName) -> NameWords:
 
 
 def key_words(message: Message) -> NameWords | None:
-    """Return the 128-bit hash of a message's timer key, or None without a key."""
+    """Return the 128-bit hash of a message's timer key, or None if it has no key."""
     key = message.properties.get(property_names.TIMER_KEY)
     return hashes_of(message.topic, text_of("", key)) if key else None
 
@@ -296,6 +296,6 @@ def words_of(timer: TimerSet) -> list[NameWords]:
 def text_of(message_id: str, key: str) -> str:
     """Return the text whose hash identifies a name.
 
-    It is the message id, or the key after a prefix that is illegal in a message id.
+    It is the message id, or the key preceded by a prefix that is illegal in a message id.
     """
     return message_id or f"\x01{key}"

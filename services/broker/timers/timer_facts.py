@@ -7,7 +7,7 @@
    it would be considered pending.
 
 If the first fact of the damaged run is still in the log, the rebuilt data is complete. Otherwise, facts about
-timers that ended before the log begins may be missing. An operation on such a timer returns TOO_LATE or
+timers that ended before the start of the log may be missing. An operation on such a timer returns TOO_LATE or
 NEVER_SET. The next checkpoint rewrites the runs. Cost: a rebuild reads the log and the partitions once.
 """
 
@@ -82,7 +82,7 @@ def _remove_run(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged
 
 
 def _waiting_records(timers: Timers, before_offset: int) -> Iterator[Record]:
-    """Yield the records of pending timers that are older than the log."""
+    """Yield pending timers' records that are older than the log."""
     for timer_offset in timers.held.between(0, before_offset):
         with suppress(StoreDamaged):
             yield timers.read_logged(timer_offset)

@@ -1,11 +1,11 @@
-"""Writes a checkpoint's timer files: time partitions, names, ends, and queue table.
+"""Writes a checkpoint's timer files: time partitions, names, ends, and the queue table.
 
-The snapshot lists all timer files with their lengths, so they are consistent at one log offset.
+The snapshot lists all timer files with their lengths, so they are consistent as of a single log offset.
 
 A file that no snapshot lists is deleted unless it covers a time in doubt. A time is in doubt if timers due at
 that time were in a damaged part of a file. The last copies of their records may then be in an older file. The
-time stays in doubt until all its timers are rebuilt and durable, and a checkpoint begins afterwards. A failed
-repair leaves the time in doubt.
+time remains in doubt until all its timers have been rebuilt and made durable and a later checkpoint has
+begun. A failed repair leaves the time in doubt.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def read_move_reason(stored: dict[str, str]) -> str | None:
 
 
 def delivered_record(timer: Record, timer_offset: int, verb: str = "", reason: str = "") -> Record:
-    """Return the record that delivers a timer's message to the message's real queue.
+    """Return the record that delivers a timer's message to its real queue.
 
     The record also contains the timer offset, the verb, and the reason.
     """

@@ -1,4 +1,4 @@
-"""Repairs damaged timer files. Each lost timer is rebuilt from another copy, or ends as UNREADABLE.
+"""Repairs damaged timer files. Each lost timer is either rebuilt from another copy or ended as UNREADABLE.
 
     CheckJob  --- verifies files, some megabytes at a time: at a start, then once a day --------+
     ReadAhead --- finds damage when it reads timers that are due soon                           +--> gaps
@@ -7,26 +7,26 @@
     RepairJob a worker finds the timers that the gaps contained <-------------------------------------+
     repair_some   the core appends those with a readable copy again, and ends the others
 
-The timers in a gap are found by elimination. From all named timers due in the damaged file's window, the
-repair removes timers that are in undamaged batches, are in memory, or have ended. If fewer timers remain than
-rows were lost, the log is also read, because a timer without a message id may have no name. The gap may also
-have contained tombstones, so rows of ended timers in the window are deleted again. A timer's end is kept
-while a timer with the same due time may be pending in a damaged file. All timers due before
-`Partitions.undone_ms` have ended.
+The timers in a gap are found by elimination. Of all named timers due in the damaged file's window, the repair
+excludes those that are in undamaged batches, are in memory, or have ended. If fewer timers remain than rows
+were lost, the log is also read, because a timer without a message id may have no name. The gap may also have
+contained tombstones, so rows of ended timers in the window are deleted again. A timer's end is kept while a
+timer with the same due time may be pending in a damaged file. All timers due before `Partitions.undone_ms`
+have ended.
 
 To rebuild a timer, the broker appends a record that replaces the old timer, like a move to the same due time.
 A rebuilt timer is therefore durable and delivered only once, and a crash during the repair loses no timer.
 The record comes from the log or from an older timer file. Files that cover a time in doubt are therefore kept
-until all affected timers are rebuilt and a checkpoint begins afterwards. At startup, the times in doubt are
-unknown, so no timer file is deleted until all files are verified.
+until all affected timers have been rebuilt and a later checkpoint has begun. At startup, the times in doubt
+are unknown, so no timer file is deleted until all files are verified.
 
-An undamaged row with a damaged record is repaired like a gap. So is a timer whose damage is found only when
-it is due or when a checkpoint copies it (`Timers.in_doubt`), because a late delivery is better than none. If
-neither the log nor an older file contains a readable record, the timer ends as UNREADABLE. Such timers are
-counted and listed, and never become pending again.
+An undamaged row with a damaged record is repaired like a gap. The same applies to a timer whose damage is
+found only when it is due or when a checkpoint copies it (`Timers.in_doubt`), because a late delivery is
+better than none. If neither the log nor an older file contains a readable record, the timer ends as
+UNREADABLE. Such timers are counted and listed, and never become pending again.
 
-Cost: only checks, unless there is damage. A repair reads the names and ends once and uses 16 bytes of memory
-per timer in the window.
+Cost: only the checks, unless there is damage. A repair reads the names and ends once and uses 16 bytes of
+memory per timer in the window.
 
 If no file on the disk can be read, read errors are not evidence of damage. The repair then fails and is
 retried later.
@@ -222,7 +222,7 @@ class RepairJob:
     """Why the search failed, or ""."""
 
     def run(self, disk: Disk) -> None:
-        """Search the files. Raise OSError if the disk fails, so that no timer ends because of it."""
+        """Search the files. Raise OSError if the disk fails, so that no timer ends because of the failure."""
         self._require_reading(disk)
         try:
             for from_ms, until_ms in self.windows:
@@ -244,7 +244,7 @@ class RepairJob:
 
         A missing timer is due in the window, has not ended, and is neither in an undamaged batch nor in
         memory. A revived timer has ended but is still in an undamaged batch at or after the watermark. Its
-        tombstone was destroyed, and memory has no copy of it.
+        tombstone was destroyed, and no copy is in memory.
         """
         present, lost_count = self._live_rows(disk, from_ms, until_ms)
         held = np.union1d(present["timer_offset"], self.in_memory)
@@ -423,7 +423,7 @@ class TimerRepair:
                                                        --done of a check, or failed-------------> idle
 
     Only one job runs at a time, because a repair requires a consistent view of files and memory. All missing
-    timers of a repair are rebuilt or ended before the next repair begins.
+    timers found by a repair are rebuilt or ended before the next repair begins.
     """
 
     def __init__(self, store: Store, timers: Timers) -> None:
@@ -509,7 +509,7 @@ class TimerRepair:
         return self._has_begun and not is_reading
 
     def _uncertain_times(self) -> list[Span]:
-        """Return the times of damaged bytes whose timers are not all rebuilt or ended."""
+        """Return the times for damaged bytes whose timers have not all been rebuilt or ended."""
         jobs = [job for job in (self._running, self._applying) if isinstance(job, RepairJob)]
         gaps = chain(self._partitions.damage, *(job.gaps for job in jobs))
         rows_without_record = chain(self._rows_without_record, *(job.rows_without_record for job in jobs))
@@ -522,7 +522,7 @@ class TimerRepair:
         ]
 
     def next_job(self) -> CheckJob | RepairJob | None:
-        """Return the next job for a worker, or None if none is due or one is unfinished."""
+        """Return the next job for a worker, or None if no job is due or a job is unfinished."""
         if self._running is not None or self._applying is not None:
             return None
         if self._can_repair():
@@ -556,7 +556,7 @@ class TimerRepair:
             self._log_pass = None
 
     def requeue_job(self, job: CheckJob | RepairJob) -> None:
-        """Requeue a failed job. The job is retried after the next `run_maintenance`."""
+        """Requeue a failed job. The job is retried after the next `run_maintenance` call."""
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, RepairJob):

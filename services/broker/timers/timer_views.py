@@ -4,8 +4,8 @@ Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a tim
 A row on disk contains the timer's queue and the hashes of its tag, message id, and message keys. A filter by
 topic, tag, or key therefore reads only records that may match. A filter by property reads the records of all
 timers that match the other conditions. Timer keys are stored in the index of names (`offsets_of_key`) rather
-than in rows. A timer set after the last checkpoint has no hashes in its row. Its record is searched in the
-log for the filter's texts, and is decoded only if it contains all of them. Held timers
+than in rows. A timer set after the last checkpoint has no hashes in its row. Its record in the log is
+searched for the filter's texts, and is decoded only if it contains all of them. Held timers
 (`services.broker.timers.holding`) are merged in by due time.
 
 A long search is performed in steps (`TimerSearch`), and other calls are served between the steps. The rows
@@ -63,7 +63,7 @@ class LookupResults(NamedTuple):
     """The results of a query's lookups in the index of names and in the log.
 
     `keyed` contains the offsets of the timers whose timer key matches the filter. `searched` contains the
-    records searched in the log, and `found` contains those with all the filter's texts. All offsets are
+    records searched in the log, and `found` contains those that have all the filter's texts. All offsets are
     sorted.
     """
 
@@ -235,7 +235,7 @@ class TimerViews:
         return is_match(self.read_timer(candidate), wanted)
 
     def runs(self, listing: Listing, wanted: TimerFilter, after: SortKey | None) -> Iterator[Run]:
-        """Yield runs of rows for unheld timers after the position `after` that may match."""
+        """Yield runs of rows for unheld timers that may match, starting after the position `after`."""
         if wanted.is_held:
             return iter(())
         select = None if wanted == _window_of(wanted) else self._selection(wanted)
@@ -261,7 +261,7 @@ class TimerViews:
     def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter, matching: Mask) -> Mask:
         """Return a bool array that is true for matching rows.
 
-        Records are read only if the row is inconclusive.
+        A record is read only if its row is inconclusive.
         """
         unsure = matching if wanted.reads_records else matching & (rows["record_at"] == np.uint64(IN_LOG))
         for place in np.flatnonzero(unsure).tolist():

@@ -18,8 +18,8 @@ broker's clock and are not derived from the log.
 
 The *sort key* of a timer is (sort_ms, timer_offset), where `sort_ms` is nearly always the due time. Timers
 are delivered in sort key order. The watermark is the last delivered sort key. Delivery resumes there after a
-restart (`timingwheel.partitions`). If a timer is set after its due time, its `sort_ms` must therefore be at
-least the watermark time and the wheel time.
+restart (`timingwheel.partitions`). If a timer is set after its due time, its `sort_ms` must therefore be no
+earlier than the watermark time or the wheel time.
 
 After the clock has been set back, the watermark is in the future. Timers set then are delivered at their due
 times, but their sort time on disk is that of the watermark. `NearTimers.deviating` contains the `sort_ms` of
@@ -136,7 +136,7 @@ class Timers:
     # Methods for setting timers.
 
     def check_room(self, topic: str) -> None:
-        """Raise `TooManyTimers` if a topic has the maximum number of pending timers."""
+        """Raise `TooManyTimers` if a topic has reached the maximum number of pending timers."""
         waiting_count = self.pending_by_topic[topic]
         if waiting_count >= self._settings.timers_per_topic_max:
             raise TooManyTimers(
@@ -154,7 +154,7 @@ class Timers:
         return not self.is_forgotten(found, now_ms) and self.ends.find_end(found.timer_offset) is None
 
     def is_forgotten(self, found: NamedTimer, now_ms: int) -> bool:
-        """Return whether a timer may have ended before the retained history begins.
+        """Return whether a timer may have ended before the start of the retained history.
 
         A held timer is never forgotten.
         """
@@ -175,7 +175,7 @@ class Timers:
             return 0
 
     def mark_replaced(self, timer: Record, now_ms: int) -> None:
-        """Mark a timer record as the replacement of the pending timer with the same key, if any.
+        """Mark a timer record as the replacement for the pending timer with the same key, if any.
 
         Call this after `VerbExecutor.execute` and before the append. If the record's verb has cancelled the
         pending timer, do not also mark it as replaced, because a timer can end only once.
@@ -311,7 +311,7 @@ class Timers:
         """Replace a timer in the damaged file `path` with a rebuilt timer.
 
         The new timer gets only the names that no other timer uses. If the old timer is overdue by more than
-        the retained history, a newer timer may use its key and keeps it.
+        the retained history, a newer timer may already use its key, and then keeps it.
         """
         names = self._names_kept(timer, timer_offset, now_ms)
         self._store.append(timer_records.rebuilt_record(timer, timer_offset, names, path), now_ms)
@@ -432,7 +432,7 @@ class Timers:
         return StoreDamaged(what)
 
     def spill(self) -> None:
-        """Write the names and ends that exceed the memory limit during log replay."""
+        """During log replay, write the names and ends that exceed the memory limit."""
         # The watermark also passes damaged files, but the names and ends of the timers in damaged files are
         # needed for a repair.
         undone_ms = min(self.partitions.undone_ms, self.partitions.watermark[0])
@@ -565,7 +565,7 @@ class Timers:
     def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:
         """Return whether the replacement of the timer at `old_offset` may keep a name.
 
-        It may unless another timer that has not been forgotten uses the name.
+        It may do so unless another timer that has not been forgotten uses the name.
         """
         with suppress(StoreDamaged):
             found = self.ends.find_named(name)
@@ -674,7 +674,7 @@ class NearTimers:
         return self.deviating.get(timer_offset, due_ms)
 
     def schedule(self, timer_offset: int, due_ms: int) -> None:
-        """Schedule a timer for its due time, or immediately if that has passed."""
+        """Schedule a timer for its due time, or immediately if that time has passed."""
         self._wheel.schedule(timer_offset, due_ms)
 
     def remove(self, timer_offset: int, due_ms: int) -> int:
@@ -694,7 +694,7 @@ class NearTimers:
         return self._wheel.next_due_ms()
 
     def set_time(self, now_ms: int) -> int:
-        """Set the current time. Return how many milliseconds the clock was set back, or 0."""
+        """Set the current time. Return by how many milliseconds the clock was set back, or 0."""
         back_ms = self._seen_ms - now_ms
         if back_ms > CLOCK_BACK_MS_MIN:
             # A wheel immediately returns any timer whose due time is before the current time of the wheel.
@@ -715,7 +715,7 @@ class NearTimers:
 
 
 class UnarmedTimers:
-    """Timer records that are not flushed yet, by offset in log order."""
+    """Unflushed timer records by offset, in log order."""
 
     def __init__(self) -> None:
         self._records: dict[int, Record | bytes] = {}
@@ -723,7 +723,7 @@ class UnarmedTimers:
 
     @property
     def first_offset(self) -> int:
-        """The lowest offset of an unarmed timer, or a value above all offsets if none."""
+        """The lowest offset of an unarmed timer, or a value above all offsets if there are none."""
         return next(iter(self._records), _NO_OFFSET)
 
     def __contains__(self, timer_offset: int) -> bool:

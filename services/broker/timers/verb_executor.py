@@ -6,7 +6,7 @@ is appended just before the message. The property `TW_TIMER_VERDICT` contains a 
 is the verdict.
 
 A verb is checked when its message is sent. It is not checked again when a half message is committed, even if
-the limits or the clock changed.
+the limits or the clock have changed.
 
 A verb that specifies the wrong topic matches no timer, but its message is stored unless the verb is strict
 (`refuse_unknown`). Verdicts are counted for the message's topic, because the timer topic in a verb may be

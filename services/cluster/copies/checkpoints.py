@@ -166,7 +166,7 @@ class LogFacts(NamedTuple):
     `first` is the offset of the first record in the log. `copies` lists the usable copies of other nodes,
     newest first. A copy is usable if the log still contains all records that follow it. `epoch` is the newest
     EPOCH record, updated with the leader's current certificate. `finalized` is the newest cluster version in
-    any `Holding`, and `own` is this node's holding.
+    any `Holding`, and `own` is this node's `Holding`.
     """
 
     first: int

@@ -206,7 +206,10 @@ class StoreCopier:
         return fold.has_position(Position(claimed.end, claimed.chain)) is True
 
     def verify_fetched_copy(self, replica: Replica) -> None:
-        """Verify a newly fetched copy on first opening it. Raise `StoreDamaged` if the copy is damaged."""
+        """Verify a newly fetched copy when it is first opened.
+
+        Raise `StoreDamaged` if the copy is damaged.
+        """
         if not self._is_fetched:
             return
         commit_log, end = replica.core.store.log, replica.core.end_offset

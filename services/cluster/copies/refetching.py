@@ -4,7 +4,7 @@ The command `tidewheel cluster refetch` creates the file `refetch` in the store 
 node restarts, it replaces its copy with another node's copy. The new copy must cover the evidence.
 
 With `--accept-loss-of N`, the command deletes the evidence and the copy immediately. N must equal the
-accepted end in the evidence, or be 0 if the evidence is damaged or missing.
+accepted end in the evidence, or 0 if the evidence is damaged or missing.
 """
 
 from __future__ import annotations

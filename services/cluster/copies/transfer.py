@@ -105,7 +105,7 @@ class FetchedCopy:
         return snapshot.decode(self._disk.read(kept, 0, max(0, self._disk.size(kept))), self.end)
 
     def has_same_bytes_before(self, end: int, bytes_max: int) -> bool:
-        """Return whether the bytes before `end` are the same in the copy and the store.
+        """Return whether the bytes before `end` are the same in the copy and in the store.
 
         Compare at most the last `bytes_max` bytes that both logs contain. Return False if there are no such
         bytes or if all of them are zero.
@@ -132,7 +132,7 @@ class FetchedCopy:
         return [int(one) for one in found if one.isdecimal()]
 
     def _segment_bounds(self, offset: int, end: int) -> tuple[int, int]:
-        """Return the start offset of the store segment containing `offset` and that of the next segment.
+        """Return the start offsets of the store segment that contains `offset` and of the next segment.
 
         If there is no next segment, the second value is `end`.
         """

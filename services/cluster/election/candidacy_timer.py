@@ -3,17 +3,17 @@
 A node becomes a candidate if no record is accepted for LEADER_TIMEOUT_MS + rank * RANK_DELAY_MS milliseconds.
 The rank is the node's position in the list of nodes sorted by name. The timeout is restarted while the engine
 is not responding. A leader can announce in its last BEAT record that it is stepping down, and name a
-successor. The successor then becomes a candidate immediately. If no successor is named, each node only waits
+successor. The successor then becomes a candidate immediately. If no successor is named, each node waits only
 rank * RANK_DELAY_MS. An unfit node waits an additional UNFIT_DELAY_MS to let fit nodes go first.
 
 After a failed candidacy, a node waits PAUSE_MIN_MS before it tries again. The pause doubles with each
-failure, up to PAUSE_MAX_MS. Without it, two nodes could depose each other forever. A candidate that lost to
-another candidate does not pause, and neither does a named successor.
+failure, up to PAUSE_MAX_MS. Without it, two nodes could depose each other indefinitely. A candidate that lost
+to another candidate does not pause, and neither does a named successor.
 
 Followers never depose a leader that is still writing to the shared log. Nodes do not probe each other. Two
 nodes that can both reach the engine agree on the leader, even if they cannot reach each other.
 
-All times are readings of the node's own monotonic clock in milliseconds. Clocks on different machines are
+All times are readings of the node's own monotonic clock, in milliseconds. Clocks on different machines are
 never compared.
 """
 

@@ -4,7 +4,7 @@ Each EPOCH record contains the node name and the holder, a random value generate
 Once a process has read the whole shared log, any append that has its node name but an unknown holder must
 come from another process. At first, this may be a previous process of the same node. Several such appends may
 be read if the engine initially returns outdated data, as a lagging standby does. If such appends still occur
-LIVES_MS after the first one, the other process must be running.
+LIVES_MS after the first one, the other process must still be running.
 
 All times are monotonic clock readings in milliseconds. Weak spot: if two followers have the same name, this
 is detected only when one of them becomes the leader.

@@ -1,7 +1,7 @@
 """Determines from the clock and the free disk space whether a node is fit to lead.
 
-Each follower reports to the leader that it is fit, or why it is not (`followers`). An unfit leader steps down
-and names a fit follower as its successor. If no follower is fit, it continues to lead and checks again.
+Each follower reports to the leader whether it is fit and, if not, why (`followers`). An unfit leader steps
+down and names a fit follower as its successor. If no follower is fit, it continues to lead and checks again.
 
     reason for being unfit    consequence if the node leads
     clock off (`pace`)        messages are delivered at wrong times

@@ -1,7 +1,7 @@
 """The inputs of the election: action results, shared log records, ticks, and commands.
 
 Inputs are immutable. Worker threads and the event loop create them. The state machine ignores fields of type
-Any, which the node or a later action uses.
+Any, which are used by the node or a later action.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def read_progress_of(fold: Fold) -> ReadProgress:
 
 
 class ReplicaOpened(NamedTuple):
-    """The result of OPEN_REPLICA: checkpoint epoch (or 0) and facts, position, and replica."""
+    """The result of OPEN_REPLICA: the checkpoint's epoch (or 0) and facts, position, and replica."""
 
     epoch: int
     leads: Mapping[str, Any]

@@ -8,15 +8,15 @@
 
 The engine timestamps a record after its append starts and before any read returns it. The timestamp therefore
 lies between two times measured by the node. Both bounds on the skew are relative to the monotonic clock, and
-are the tightest from the last SAMPLES records. The wall clock is read only when the skew is requested, so a
-jump of the wall clock is detected immediately.
+are the tightest bounds from the last SAMPLES records. The wall clock is read only when the skew is requested,
+so a jump of the wall clock is detected immediately.
 
     reads              the time of the read minus the engine's timestamp is an upper bound of the skew
     own appends        the start of the append minus the engine's timestamp is a lower bound of the skew
 
 A clock is off if the bounds prove a difference of more than OFF_MS. A follower appends no records, so it
-cannot distinguish a fast clock from SAMPLES slow reads in a row. In both cases, it considers the clock off.
-Only records read after the node has caught up are used to measure the skew.
+cannot distinguish a fast clock from SAMPLES slow reads in a row. In both cases, it considers the clock to be
+off. Only records read after the node has caught up are used to measure the skew.
 
 Weak spot: the lag in bytes is unknown, because the sizes of unread records are unknown. If the engine's clock
 jumps, all nodes' clocks appear to be off, and no node is preferred as leader.
@@ -88,7 +88,7 @@ class LagAndSkew:
         self._narrow()
 
     def _narrow(self) -> None:
-        """Recompute the bounds. A single assignment publishes them atomically to other threads."""
+        """Recompute the bounds. A single assignment publishes the bounds atomically to other threads."""
         self._bounds_ms = (
             max(self._at_least) if self._at_least else None,
             min(self._at_most) if self._at_most else None,

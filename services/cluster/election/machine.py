@@ -20,12 +20,12 @@ The node (`services.cluster.node`) or the simulation performs them. The state ma
 files, or the network.
 
 Rules
-1. Each stage performs exactly one action or WAIT. A result that arrives after the stage has changed is
+1. Each stage performs exactly one action or a WAIT. A result that arrives after the stage has changed is
    discarded. An early tick merely starts the next action early. Checks, complaints, BEAT appends, and client
    probes run concurrently with the stage's action.
 2. The shared log alone determines the leader. A node enters LEADING only after reading back its own EPOCH
-   record and finding it the newest. It leaves LEADING if an append is not confirmed. A node that stops
-   leading discards its core (OPENING), because the core may contain records that were not accepted.
+   record and finding that it is the newest. It leaves LEADING if an append is not confirmed. A node that
+   stops leading discards its core (OPENING), because the core may contain records that were not accepted.
 3. If the engine does not respond, the node retries indefinitely. If the shared log is inconsistent, the node
    stops reading it (HALTED). If a record is damaged, the node needs a copy that extends past that record
    (COPYING).
@@ -191,7 +191,7 @@ class Election:
             self._apply_event(Event.LOG_END_REACHED, holder)
 
     def _continue_following(self, given: inputs.ReadCompleted, now_ms: int) -> None:
-        """Start any check or complaint that is due. Then read on, wait, or become a candidate."""
+        """Start any check or complaint that is due. Then keep reading, wait, or become a candidate."""
         leadership = self.leadership
         try:
             leadership.check(is_newest=not given.records)

@@ -14,7 +14,7 @@ Rules
    complaint until the leader responds to calls.
 3. Two nodes without clients that cannot reach each other could pass the leadership back and forth. Therefore,
    after stepping down because of a complaint, a node ignores further complaints during a pause. The pause
-   doubles with each such resignation. If CALM_PAUSES pauses pass without a departure, it is reset.
+   doubles with each such resignation. If CALM_PAUSES pauses pass without a departure, the pause is reset.
 
 All times are monotonic clock readings in milliseconds. Weak spot: the leader cannot probe HTTP-only clients,
 because they have no open connection.

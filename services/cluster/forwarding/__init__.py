@@ -1,1 +1,1 @@
-"""Forwarding of client calls and HTTP requests from followers to the leader."""
+"""Forwards client calls and HTTP requests from followers to the leader."""

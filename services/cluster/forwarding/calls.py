@@ -4,19 +4,19 @@
     client <--reply--  this node   <--the same bytes--       leader
 
 A unary call or a receive is retried with each new leader until a leader answers. The call fails with
-UNAVAILABLE when RETRY_MARGIN_SECONDS remain before the caller's deadline. A retried write (WRITES) also fails
-with UNAVAILABLE if a leader refuses it, because a previous leader may have executed it. The node opens one
-stream to the leader for each client Telemetry stream. After a leader change, the node opens a new stream to
-the next leader and begins by sending the stored client state (`connected_clients`).
+UNAVAILABLE if only RETRY_MARGIN_SECONDS remain until the caller's deadline. A retried write (WRITES) also
+fails with UNAVAILABLE if a leader refuses it, because a previous leader may have executed it. The node opens
+one stream to the leader for each client Telemetry stream. After a leader change, the node opens a new stream
+to the next leader and begins by sending the stored client state (`connected_clients`).
 
 Rules
 1. The leader authorizes and executes calls. The forwarding node parses messages only to track client state.
 2. No call is forwarded more than once (FORWARDED). If a follower receives a forwarded call, it returns
    UNAVAILABLE, and the forwarding node retries the call.
-3. A call is retried only if no leader has answered it. The broker detects duplicate messages by id and
-   content and stores them only once (`services.broker.repeats`). A refusal means only that the refused
-   attempt had no effect. A previous leader may still execute an earlier attempt, and only sends are checked
-   for previous results. If a leader refuses a retried write, the node tells the client that the outcome is
+3. A call is retried only if no leader has answered it. The broker detects duplicate messages by their id and
+   content, and stores each message only once (`services.broker.repeats`). A refusal means only that the
+   refused attempt had no effect. A previous leader may still execute an earlier attempt, and only sends are
+   checked for duplicates. If a leader refuses a retried write, the node tells the client that the outcome is
    unknown.
 4. On the leader, this module also handles the Telemetry and SyncLiteSubscription calls of the node's own
    clients (`switch`). They are passed to the node's broker, `local`. Client streams therefore stay open when
@@ -25,7 +25,7 @@ Rules
    with UNAVAILABLE, and the other nodes reconnect their client streams to the next leader. The leader's
    status takes precedence over a write error (`services.cluster.forwarding.leader_stream`).
 6. If a peer sends neither TCP acknowledgements nor ping replies for SILENT_MS, the node closes the connection
-   and retries the affected calls. This happens when the network silently drops packets.
+   to it and retries the affected calls. This happens when the network silently drops packets.
 
 Cost: one additional round trip and about 300 us of CPU time per call (`benchmarks/cluster.py`). Weak spot:
 connection limits apply to the forwarding node's address, but per-client limits apply to the client's address
@@ -132,9 +132,9 @@ class LeaderChanged(Exception):
 
 @dataclass
 class ForwardAttempt:
-    """One attempt to forward a call to the leader of an epoch.
+    """An attempt to forward a call to the leader in a given epoch.
 
-    `local` is this node's broker if this node is the leader, and None otherwise.
+    `local` is this node's broker if this node is the leader, or None otherwise.
     """
 
     channel: grpc.aio.Channel
@@ -299,7 +299,7 @@ class CallForwarder:
     # Calls that change the stored client state.
 
     async def _forward_sync(self, asked: ClientCall, message: bytes) -> None:
-        """Forward a subscription request, and record the subscription if accepted."""
+        """Forward a subscription request, and record the subscription if it is accepted."""
         client_id, head = _client_id_of(asked.head), asked.head
         kept = self.connected_clients.find(client_id)
         if kept is None:
@@ -351,9 +351,9 @@ class CallForwarder:
     async def _exchange_messages(
         self, attempt: ForwardAttempt, asked: ClientCall, said: ClientMessages, kept: ClientState
     ) -> None:
-        """Relay client messages to the leader, and the replies to the client.
+        """Relay client messages to the leader and the leader's replies to the client.
 
-        Return when the leader has ended the stream.
+        Return once the leader has ended the stream.
         """
         if attempt.local is not None:
             messages, path = said.messages(), asked.rpc_method.path
@@ -427,7 +427,7 @@ class CallForwarder:
     # The leader.
 
     async def _run_while_leader(self, attempt: ForwardAttempt, call: Awaitable[Any]) -> Any:
-        """Return the result of a call. Raise `LeaderChanged` if a new epoch begins before that."""
+        """Return the result of a call. Raise `LeaderChanged` if a new epoch begins before it completes."""
         calling = asyncio.ensure_future(call)
         moving = asyncio.ensure_future(self._node.wait_for_other_epoch(attempt.epoch))
         try:
@@ -514,14 +514,14 @@ async def _call_leader(attempt: ForwardAttempt, rpc_method: RpcMethod, message: 
 
 
 def _require_done(reply: bytes) -> None:
-    """Raise `Refused`, reporting an unknown outcome, if the reply is a refusal."""
+    """Raise `Refused` with an unknown outcome if the reply is a refusal."""
     status = service_pb2.EndTransactionResponse.FromString(reply).status
     if status.code != Code.OK:
         raise Refused(Status.UNAVAILABLE, f"{OUTCOME_UNKNOWN} It says: {status.message}")
 
 
 async def _sync_with_leader(attempt: ForwardAttempt, asked: ClientCall, message: bytes) -> bytes:
-    """Send a SyncLiteSubscription call to the leader, which may be this node, and return the reply."""
+    """Send a SyncLiteSubscription call to the leader, which may be this node, and return its reply."""
     if attempt.local is None:
         return await _call_leader(attempt, asked.rpc_method, message)
     connection, path = asked.connection, asked.rpc_method.path
@@ -562,19 +562,19 @@ def _is_retryable(error: grpc.aio.AioRpcError) -> bool:
 
 
 def status_of(error: grpc.aio.AioRpcError) -> Status:
-    """Return the status to send for an error from the leader."""
+    """Return the status to send for an error returned by the leader."""
     code = error.code().value[0]
     return Status(code) if code in Status.__members__.values() else Status.UNKNOWN
 
 
 def rpc_method_of(method: Method) -> RpcMethod:
-    """Return the `RpcMethod` of a method returned by `CallForwarder.method_of`."""
+    """Return the `RpcMethod` for a method returned by `CallForwarder.method_of`."""
     assert isinstance(method.target, RpcMethod), "the switch looks up what a broker before it has looked up"
     return method.target
 
 
 def _rpc_methods() -> list[RpcMethod]:
-    """Return the methods of RocketMQ's messaging service and of the client metrics services."""
+    """Return the methods of RocketMQ's messaging service and the client metrics services."""
     return [
         RpcMethod(f"/{NAME}/{method.name}", method.client_streaming, method.server_streaming)
         for method in service_pb2.DESCRIPTOR.services_by_name["MessagingService"].methods

@@ -53,7 +53,7 @@ class PooledChannel:
 
 
 class ChannelPool:
-    """All channels to the node called last, and all other channels that have open calls.
+    """All channels to the most recently called node, and all other channels with open calls.
 
     The pool closes channels that lead to former leaders or use outdated certificates. Otherwise, gRPC would
     keep trying to reconnect them.
@@ -83,7 +83,7 @@ class ChannelPool:
                 self._call_only(self._called)
 
     def close_idle(self) -> None:
-        """Close all channels without open calls. A leader does not call other nodes."""
+        """Close all channels without open calls. A leader makes no calls to other nodes."""
         self._call_only(None)
 
     def _call_only(self, key: Key | None) -> None:

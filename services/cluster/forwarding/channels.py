@@ -1,4 +1,4 @@
-"""gRPC channels between nodes. Channels use TLS if the called node supports it (`services.cluster.peers`).
+"""gRPC channels between nodes. Channels use TLS if the target node supports it (`services.cluster.peers`).
 
 gRPC accepts a pinned certificate as a trust anchor, even if it is not self-signed.
 """

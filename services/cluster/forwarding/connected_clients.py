@@ -8,23 +8,23 @@ Rules
 1. A node stores the state of each client that has an open Telemetry stream. When a client's last stream ends,
    the client state is dropped. Disconnected clients are therefore never reported to a leader.
 2. The node resends the client's last settings. It does not resend responses to commands, because the leader
-   that sent the commands has been replaced. A new command may have the same nonce.
+   that sent those commands has been replaced. A new command may have the same nonce.
 3. The node also declares the topics to which the client has sent messages, because the Python client does not
    do so. Only declared producers receive transaction check-backs. The original settings are sent after the
-   extended ones, so the leader keeps the original ones.
+   extended ones, so that the leader keeps the original ones.
 4. The node resends all accepted lite topic subscriptions except revoked ones. The requests use the action
    COMPLETE_ADD, which does not affect other clients. Start positions (`OffsetOption`) are not resent, because
    the log contains the group offsets.
 5. The node resends a subscription every `REPEAT_SECONDS` seconds until the leader accepts it or the stream
    ends.
 
-A node does not resend other client state. While a stream is open, the leader renews leases even without
-heartbeats (`services.rpc.clients.clients`), so a stable leader causes no periodic traffic. Heartbeats provide
-no information beyond the settings, except those from Java clients before version 5.0.4, which are sent every
-10 s. Pending receives are retried with the next leader (`services.cluster.forwarding.calls`).
+A node resends no other client state. While a stream is open, the leader renews leases even without heartbeats
+(`services.rpc.clients.clients`), so a stable leader causes no periodic traffic. Heartbeats provide no
+information beyond the settings, except those from Java clients before version 5.0.4, which are sent every 10
+s. Pending receives are retried with the next leader (`services.cluster.forwarding.calls`).
 
 Cost: the node parses the first bytes of each SendMessage request. It stores each client's settings, lite
-topics, and up to `TOPICS_MAX` topic names in memory. The lite topics of all clients together are limited to
+topics, and up to `TOPICS_MAX` topic names in memory. The total size of all clients' lite topics is limited to
 `KEPT_BYTES_MAX` per node. Weak spot: a client without a Telemetry stream is unknown to the next leader until
 its next call. Lite topics beyond the limit are unknown to the next leader until the client resends them,
 which may take 30 s.
@@ -148,7 +148,7 @@ class ConnectedClients:
 
 
 class ClientMessages:
-    """A client's Telemetry messages, relayed to one leader after another."""
+    """A client's Telemetry messages, relayed to successive leaders."""
 
     def __init__(self, kept: ClientState) -> None:
         self._kept = kept

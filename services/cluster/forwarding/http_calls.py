@@ -1,4 +1,4 @@
-"""The HTTP interface of a node. It serves the node's status and copy itself, and forwards all other requests.
+"""The HTTP interface of a node. The node serves its own status and copy, and forwards all other requests.
 
     /livez /readyz /metrics      answered by this node (by its broker while the node leads)
     GET /api/cluster             answered by this node
@@ -22,9 +22,9 @@ are busy, further requests are refused. A follower can therefore forward only a 
 but many gRPC long polls (`calls.py`).
 
 Requests that the node answers itself pass through the same gate as broker requests (`services.ops.gate`). The
-gate uses the users and tokens in the node's copy, which may briefly be behind the leader's. Requests between
-nodes bypass the gate and are authenticated with a secret from the shared log. For forwarded requests, the
-gate checks the host and the origin, but not the token. Paths are forwarded byte for byte, because decoding a
+gate uses the users and tokens in the node's copy, which may briefly lag behind the leader's copy. Requests
+between nodes bypass the gate and are authenticated with a secret from the shared log. For forwarded requests,
+the gate checks the host and origin but not the token. Paths are forwarded byte for byte, because decoding a
 path could change its meaning. A forwarded request contains the caller's token, so the leader authorizes it
 like a direct request.
 """
@@ -228,7 +228,7 @@ class ClusterHttp:
     # Copies for other nodes.
 
     async def _send_copy(self, request: Request, send: Send) -> None:
-        """Send this node's newest checkpoint to a caller that provides the secret for the copy."""
+        """Send this node's newest checkpoint to a caller that provides the copy's secret."""
         given = request.headers.get(SECRET, "")
         if not hmac.compare_digest(given.encode(), self._node.own_copy.secret.encode()):
             response: Response = await refuse(
@@ -271,7 +271,7 @@ class ClusterHttp:
         return StreamingResponse(sent(), media_type="application/octet-stream")
 
     async def _record_position(self, request: Request) -> Response:
-        """Record a follower's report if the request contains the secret for the epoch."""
+        """Record a follower's report if the request contains the current epoch's secret."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         try:
@@ -349,11 +349,11 @@ class ClusterHttp:
     async def _run_while_leader(
         self, epoch: int, connection: http.client.HTTPConnection, calling: Awaitable[Response]
     ) -> Response:
-        """Return a leader's response. Raise OSError if another node becomes the leader first.
+        """Return a leader's response. Raise OSError if another node becomes leader during the call.
 
         A paused leader process keeps its connections open, so a new leader must be detected by reading the
         log. A former leader has FORMER_LEADER_SECONDS seconds to respond, for example to the command that
-        moved the leadership.
+        transferred leadership.
         """
         answering = asyncio.ensure_future(calling)
         moving = asyncio.ensure_future(self._node.wait_for_other_epoch(epoch))
@@ -392,14 +392,14 @@ class Chunks:
         return await asyncio.shield(self._step)
 
     async def aclose(self) -> None:
-        """Close the generator when the current step ends."""
+        """Close the generator after the current step has ended."""
         if self._step is not None:
             await asyncio.wait({self._step})
         await asyncio.to_thread(self._stream.close)
 
 
 async def handle_move(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Transfer the leadership to another node, and return the new leader."""
+    """Transfer leadership to another node, and return the new leader."""
     return {
         "leader": (
             await operator_commands.transfer_leadership(node, await node_name_in(request))
@@ -417,7 +417,7 @@ async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
 
 
 async def handle_set_version(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Finalize and return a cluster version."""
+    """Finalize a cluster version, and return it."""
     wanted = await read_only_field(request, "version", None)
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
         raise InvalidCommand('The body is {"version": N}, a whole number from 1 on, and no more.')
@@ -467,7 +467,7 @@ def shut_down(connection: http.client.HTTPConnection) -> None:
 
 
 def request_to_forward(request: Request, body: bytes) -> ForwardedRequest:
-    """Return the request to forward. The path remains as encoded by the caller."""
+    """Return the request to forward. The path keeps the caller's encoding."""
     scope = request.scope
     target = scope.get("raw_path") or quote(scope["path"]).encode()
     if query := scope["query_string"]:

@@ -10,9 +10,9 @@ The leader still verifies the client's signature, so invalid secrets are rejecte
 the header within `WINDOW_MS`, so use TLS on untrusted networks (`services.cluster.peers`).
 
 With each call, a node also sends the client's address and connection in the ORIGIN header field. The leader
-uses this field to count clients (`services.rpc.clients.client_room`). ORIGIN is signed with the cluster key
-or, if --auth-key is not used, with the cluster id from the shared log. If there is no valid signature, the
-leader attributes the call to the connection of the forwarding node.
+uses this field when it counts clients (`services.rpc.clients.client_room`). ORIGIN is signed with the cluster
+key or, if --auth-key is not used, with the cluster id from the shared log. If there is no valid signature,
+the leader attributes the call to the connection of the forwarding node.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Dispatches calls to the node's own broker on the leader, and forwards calls on other nodes.
+"""Dispatches calls to the node's own broker if the node is the leader, or to the leader otherwise.
 
 Each call is dispatched individually, so connections stay open when the leader changes. Telemetry and
 SyncLiteSubscription calls always go to `CallForwarder`, which stores the client state for the next leader.
@@ -19,7 +19,7 @@ UNKNOWN: Final = "The leader does not answer such a call."
 
 
 class ServiceSwitch:
-    """The service behind a node's port."""
+    """The gRPC service on a node's port."""
 
     def __init__(self, forwarding: CallForwarder) -> None:
         self._forwarding = forwarding
@@ -66,7 +66,7 @@ class ServiceSwitch:
     def _look_up_method(
         self, service: Service, connection: Connection, call: CallReceived | CallStarted
     ) -> Method | None:
-        """Look up the method of a call in `service`. End the call if the method is unknown."""
+        """Look up a call's method in `service`. End the call if there is no such method."""
         method = service.method_of(call.head.get(":path"))
         if method is None:
             connection.end(call.stream_id, Status.UNIMPLEMENTED, UNKNOWN)

@@ -1,1 +1,1 @@
-"""The leadership of a node, including its core, its followers and operator commands."""
+"""A node's leadership, including its core, its followers and operator commands."""

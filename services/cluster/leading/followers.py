@@ -1,4 +1,4 @@
-"""Follower reports. The leader uses them to compute each follower's lag and fitness to lead.
+"""Follower reports. The leader uses the reports to compute each follower's lag and fitness to lead.
 
 Every REPORT_SECONDS seconds, each follower sends a report to the leader's HTTP interface. The report contains
 the follower's name, the end of its applied log, and its fitness to lead. Reports are not written to the
@@ -6,8 +6,8 @@ shared log, because each report would require an engine commit. Reports are auth
 derived from the newest EPOCH record, so a former leader rejects them.
 
 The lag in bytes is the leader's accepted end minus the end in the follower's last report. The lag in ms is
-the time since the leader's accepted end first exceeded the reported end. This lag grows while a follower is
-unavailable.
+the time since the leader's accepted end first exceeded the reported end. This lag increases while a follower
+is unavailable.
 
 Rules
 1. If a node has not sent a report, the lag in bytes is based on the end of its announced copy, and the lag in
@@ -62,7 +62,7 @@ def secret_of(fold: Fold) -> str:
 class _FollowerReport(NamedTuple):
     """A follower's last report: its log end, arrival time, and last time without a lag.
 
-    `unfit` is why the follower is unfit to lead, "" if it is fit, or None if not reported.
+    `unfit` is the reason the follower is unfit to lead, "" if it is fit, or None if unreported.
     """
 
     end: int
@@ -121,7 +121,7 @@ class Followers:
         return {node: one.end for node, one in self._reports.items() if one.heard_ms >= since_ms}
 
     def view(self, held: Mapping[str, Holding], besides: str) -> dict[str, dict[str, Any]]:
-        """Return the lag of each node in `held` except `besides`, as a JSON-serializable dictionary."""
+        """Return the lag of each node in `held` other than `besides`, as a JSON-serializable dictionary."""
         now_ms, found = self._clock(), {}
         for node, holding in held.items():
             if node == besides:

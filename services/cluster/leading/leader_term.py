@@ -74,7 +74,7 @@ RunInWorker = Callable[[Callable[[], Any]], Awaitable[Any]]
 
 
 class LeaderCallbacks(NamedTuple):
-    """Callbacks for a release of the core, a proof request, and a core failure."""
+    """Callbacks for when the core is released, a proof is requested, or the core fails."""
 
     core_released: Callable[[OSError], None]
     proof_requested: Callable[[], None]
@@ -130,7 +130,7 @@ class LeaderTerm:
         return Tick(self._sink.proven_ms, self._changed_facts())
 
     def _changed_facts(self) -> dict[str, Any]:
-        """Return the leader's certificate as a fact, or {} if it has already been announced."""
+        """Return a field with the leader's certificate, or {} if it has already been announced."""
         certificate = self._actions.identity.certificate
         return {} if self.fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 
@@ -179,7 +179,7 @@ class LeaderTerm:
         return identity
 
     async def _check_damage(self) -> None:
-        """Withhold all answers if no other node has the records following a damaged one (`log_damage`)."""
+        """Withhold all answers if no other node has the records following a damaged record (`log_damage`)."""
         assert self._served is not None, "the term has begun before its first health check"
         damage, holdings, core = self.log_damage, self.fold.holdings, self._replica.core
         with suppress(EngineUnavailable, EngineRefused):

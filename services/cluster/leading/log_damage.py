@@ -15,12 +15,12 @@ Rules
 2. In the state HELD, new records follow a record that no other node can read, so they exist only on the
    leader and in the engine. If the leader failed, these records would be lost. The leader therefore sends no
    acknowledgements.
-3. A node has the records after a damaged one if it has announced a checkpoint past it, or if the log end that
-   it reports is not below the leader's log end when the fault was found.
+3. A node has the records after a damaged one if it has announced a checkpoint past the damage, or if the log
+   end that it reports is at least the leader's log end at the time the fault was found.
 4. After fetching another node's copy, a node announces its `Holding` without the report.
 
 Cost: one engine read per reported record. Weak spot: if no other node can fetch a copy, the leader withholds
-answers until an operator removes the reporting node (`tidewheel cluster forget`).
+answers until an operator removes the node that reported the damage (`tidewheel cluster forget`).
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class LogDamage:
         return [one for one in reports if one not in self._checked]
 
     def record_check(self, report: UnreadableReport, fault: str, end: int) -> None:
-        """Record the fault found by a check ("" if there was none) and the leader's log end."""
+        """Record the fault found by a check ("" if none was found) and the leader's log end."""
         self._checked[report] = None
         while len(self._checked) > REPORTS_MAX:
             del self._checked[next(iter(self._checked))]

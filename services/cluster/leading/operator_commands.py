@@ -1,4 +1,4 @@
-"""Operator commands that transfer the leadership, remove a node, or finalize a version.
+"""Operator commands that transfer leadership, remove a node, or finalize a version.
 
 The leader writes each command to the shared log in a BEAT record (`LeaderTerm.beat`, or
 `LeaderTerm.hand_over` for a transfer). The leader responds once the shared log has accepted the record. A
@@ -31,7 +31,7 @@ log = structlog.get_logger()
 
 
 async def transfer_leadership(node: ClusterNode, to: str = "") -> Member:
-    """Transfer the leadership to the node `to`, or to any other node if empty. Return the new leader.
+    """Transfer leadership to the node `to`, or to any other node if `to` is empty. Return the new leader.
 
     Raise `CommandRefused` if this node is not the leader, or if no other node takes over.
     """

@@ -7,12 +7,12 @@
     and the clock of another node agrees with it    the engine's clock is wrong
     but no other clock agrees with it               this node's clock may be wrong
 
-A reported skew remains valid for FRESH_MS after it arrives. If the engine's clock is wrong, every node
+A reported skew remains valid for FRESH_MS after its arrival. If the engine's clock is wrong, every node
 appears unfit to lead. There is no other effect, because timers and leases use the leader's clock.
 
 Weak spot: if two node clocks are wrong by the same amount, for example because of a faulty time server, the
-engine's clock is reported as wrong. If a BEAT append is delayed, the leader's clock appears to be slow by the
-same amount.
+engine's clock is reported as wrong. If a BEAT append is delayed, the leader's clock appears to be behind by
+the length of the delay.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class ClockComparison:
             was_off = bool(said)
 
     def engine_clock_warning(self) -> str:
-        """Return a warning if other clocks show that the engine's clock is wrong, otherwise ""."""
+        """Return a warning if other clocks show that the engine's clock is wrong, or "" otherwise."""
         skew_ms = self._lag_and_skew.skew_ms
         if skew_ms is None or not self._lag_and_skew.is_off:
             return ""

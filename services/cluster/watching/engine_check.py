@@ -5,7 +5,7 @@ that is waiting for the engine (`services.cluster.watching.unanswered`). If a se
 are refused with `EngineTrouble`. All other calls are still served. If the engine does not respond, the check
 has no effect, because appends fail anyway.
 
-No records are lost immediately, but the next power failure might lose some. The leader therefore keeps
+No records are lost immediately, but some might be lost in the next power failure. The leader therefore keeps
 serving clients but refuses new messages until the setting is corrected.
 
 Weak spot: after an unsafe change, messages are still acknowledged until the next check.

@@ -1,4 +1,4 @@
-"""The leader's scrub task. It verifies part of the shared log every LOOK_SECONDS seconds.
+"""The leader's scrub task. The scrub verifies part of the shared log every LOOK_SECONDS seconds.
 
 In each step, a worker thread checks row counts and record CRCs in part of the log (`sharedlog.scrub`). Each
 fault is logged once. `/readyz`, `cluster status` and a metric report it until a later pass completes. If the
@@ -47,7 +47,7 @@ class LogScrubber:
         return [] if self._scrub is None else self._scrub.faults
 
     def sentences(self) -> list[str]:
-        """Return one sentence per fault for the response of `/readyz`."""
+        """Return one sentence for each fault for the `/readyz` response."""
         return [f"the shared log is damaged: {one} {DOCTOR}" for one in self.faults]
 
     def view(self) -> dict[str, Any] | None:

@@ -6,7 +6,7 @@ AGAIN_SECONDS.
 
 The engine verifies a password only when a session is opened. Nodes with an outdated password keep running
 until the engine restarts or the network fails, and then all fail at once. A changed rule in pg_hba.conf, a
-role without LOGIN, or a connection limit has the same effect.
+role without LOGIN, or an exhausted connection limit has the same effect.
 
 Cost: one short-lived engine session per node every TRY_SECONDS. Opening a session occupies a worker thread
 for at most about 15 s. Weak spot: refusals between two checks are not detected.

@@ -58,7 +58,7 @@ class TimedEngine:
         return not self._failed
 
     def waiting_ms(self) -> int:
-        """Return the wait of the oldest pending call in milliseconds, or 0 if none."""
+        """Return how long the oldest pending call has waited, in milliseconds, or 0 if none."""
         with self._lock:
             return self._clock() - min(self._began_ms.values()) if self._began_ms else 0
 
@@ -87,7 +87,7 @@ class TimedEngine:
             return self._engine.bounds()
 
     def trim(self, offset: int) -> None:
-        """See `Engine`. Waits are not measured, because no client waits for a trim."""
+        """See `Engine`. Trim calls are not timed, because no client waits for a trim."""
         self._engine.trim(offset)
 
     def check_settings(self) -> list[str]:
@@ -126,13 +126,13 @@ class EngineDiagnosis:
 
     @property
     def seconds(self) -> float:
-        """Wait of the oldest pending call in seconds, or 0 if it is shorter than ANSWER_MS."""
+        """How long the oldest pending call has waited, in seconds, or 0 if less than ANSWER_MS."""
         waiting_ms = self._waiting_ms()
         return waiting_ms / 1000 if waiting_ms >= ANSWER_MS else 0.0
 
     @property
     def sentence(self) -> str:
-        """The report for the operator, or "" if no call has waited for `ANSWER_MS`."""
+        """The report for the operator, or "" if no call has been waiting for `ANSWER_MS`."""
         if not self.seconds:
             return ""
         return f"The shared log has not answered for {self.seconds:.0f} s. {self._why}".rstrip()

@@ -1,1 +1,1 @@
-"""Tasks, which apply an operation to many items at a limited rate."""
+"""Tasks that apply an operation to many items at a limited rate."""

@@ -3,9 +3,9 @@
     count -> page -> matching dead letters -> batch -> flush -> pause for the rate -> ... -> done
 
 A message that is dead-lettered again after a redrive has an offset of at least `end_offset`, so a task
-processes no message twice. With a rate limit, a batch contains a tenth of a second's dead letters, which
-avoids bursts at the consumers. A dead letter that another call has already redriven or purged is counted as
-error TW-152.
+processes no message twice. With a rate limit, each batch contains the dead letters for a tenth of a second,
+so that consumers receive no bursts. A dead letter that another call has already redriven or purged is counted
+as error TW-152.
 
 Cost: a task reads each of the group's dead letters twice and keeps one page in memory.
 """
@@ -28,7 +28,7 @@ from tidewheel.errors import Busy, TidewheelError
 
 
 class DeadLetterVerb(Enum):
-    """The operation on each dead letter."""
+    """An operation on a dead letter."""
 
     REDRIVE = "redrive"
     PURGE = "purge"

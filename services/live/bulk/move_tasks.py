@@ -28,7 +28,7 @@ from tidewheel.errors import Busy, TidewheelError
 
 
 class MoveVerb(Enum):
-    """The operation on each message."""
+    """An operation on a message."""
 
     MOVE = "move"
 
@@ -161,7 +161,7 @@ class MoveTasks(Tasks[MoveTaskRequest]):
     def _move(self, task: MoveTask, one: MovableMessage) -> tuple[str, int]:
         """Move a message.
 
-        Return the verdict or the error code, and the offset that must be durable.
+        Return the verdict or error code, and the offset up to which to make the log durable.
         """
         order, move = task.order, self._live.core.topic_moves.move
         try:

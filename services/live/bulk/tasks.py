@@ -8,8 +8,8 @@
 Rules:
 - After each batch, a task waits until the batch is durable. Meanwhile, other callers are served.
 - A task processes only items stored before its start (`end_offset`), and each item only once.
-- A task with a limit ends after that number of items, which are processed in the order found.
-- Items are counted by verdict, or by error code if the operation was refused.
+- A task with a limit ends after that number of items, processed in the order in which they are found.
+- Items are counted by verdict, or by error code if their operation was refused.
 - Like a long poll, a user's task requires that the token and the user's rights remain valid until it ends
   (`Watch`). If the token is revoked, the task finishes the current batch and stops.
 - Each batch is stored with its verdicts (`services.broker.task_items`).
@@ -17,7 +17,7 @@ Rules:
   are unchanged. The journal records each task's result and survives a restart. If a task has no result in the
   journal, a crash has interrupted it.
 
-For the operations and their items, see `services.live.bulk.timer_tasks`,
+The operations and their items are described in `services.live.bulk.timer_tasks`,
 `services.live.bulk.dead_letter_tasks`, and `services.live.bulk.move_tasks`.
 """
 
@@ -45,7 +45,7 @@ log = structlog.get_logger()
 
 
 class TaskRequest(Protocol):
-    """What a task does with each item, and why."""
+    """A task's operation, and the reason for it."""
 
     @property
     def verb(self) -> Enum:
@@ -85,12 +85,12 @@ def batch_size(per_second: float) -> int:
 
 
 def pause_seconds(per_second: float, count: int) -> float:
-    """Return the minimum time in seconds for processing `count` items at this rate."""
+    """Return the minimum time in seconds to process `count` items at this rate."""
     return count / per_second if per_second else 0
 
 
 def ignore_task_end(ended: Callable[[AccessRefused], None]) -> Callable[[], None]:
-    """Watch nothing. The caller cannot lose its rights."""
+    """Watch nothing. The caller's rights cannot be revoked."""
     return lambda: None
 
 
@@ -115,9 +115,9 @@ class Task(Generic[Order]):
     """A task and its progress.
 
     The event `stop_requested` is set when the task must stop. If the task ends early, `why` contains the
-    reason. `reasons` contains the reason for the first item of each verdict that left items unchanged.
-    `first_items` is the offset of the first item record of the task. `items_at` is the log offset at which
-    all item records of the task are durable.
+    reason. For each verdict that left items unchanged, `reasons` contains the reason given for the first such
+    item. `first_items` is the offset of the first item record of the task. `items_at` is the log offset at
+    which all item records of the task are durable.
     """
 
     id: str
@@ -140,11 +140,11 @@ class Task(Generic[Order]):
         return self.by_verdict.total()
 
     def admit(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Return the page's items that are within the request's remaining limit."""
+        """Return the items on a page that are within the request's remaining limit."""
         return items[: max(0, self.order.limit - self.done)] if self.order.limit else items
 
     def refuse(self, error: TidewheelError) -> str:
-        """Return the error code as the verdict on an item, and keep the message of the first such error."""
+        """Return the error code as the verdict on an item, and store the message if the code is new."""
         self.reasons.setdefault(error.code, str(error))
         return error.code
 
@@ -177,7 +177,7 @@ class Tasks(ABC, Generic[Order]):
 
     @abstractmethod
     async def _process_items(self, task: Task[Order]) -> None:
-        """Count the matching items, and process them until none remain or `task.why` is set."""
+        """Count the matching items, and then process them until none remain or `task.why` is set."""
 
     def start(self, order: Order, watch: Watch = ignore_task_end) -> Task[Order]:
         """Start a task. Raise `Busy` if too many tasks are running.
@@ -271,7 +271,7 @@ class Tasks(ABC, Generic[Order]):
             raise
 
     async def _gather(self, task: Task[Order], verbs: Iterable[tuple[TaskItem, Awaitable[str]]]) -> None:
-        """Wait for the verdicts on a batch, count them, and store the items.
+        """Wait for the verdicts on a batch, count the verdicts, and store the items.
 
         An item whose operation fails has no verdict. The first error is raised after all operations have
         ended.

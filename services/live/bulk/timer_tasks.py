@@ -4,8 +4,8 @@
 
 Timers are processed in batches, in order of due time. A batch shares its flushes with other calls. Timers set
 or moved after the start of the task have an offset of at least `end_offset` and are skipped. If a timer has
-already fired, the verdict is TOO_LATE. If another call has cancelled or moved it, the verdict is ALREADY. For
-the rules common to all tasks, see `services.live.bulk.tasks`.
+already fired, the verdict is TOO_LATE. If another call has cancelled or moved it, the verdict is ALREADY. The
+rules common to all tasks are described in `services.live.bulk.tasks`.
 
 Cost: a task runs two queries over the matching timers and keeps one page in memory.
 """
@@ -77,7 +77,7 @@ class TimerTasks(Tasks[TimerTaskRequest]):
             await self._slices(task, task.admit(found))
 
     async def _slices(self, task: TimerTask, timers: Sequence[PendingTimer]) -> None:
-        """Process timers in batches. Each batch waits until the previous one has become durable."""
+        """Process timers in batches. Each batch is started only after the previous one is durable."""
         for first in range(0, len(timers), limits.TASK_SLICE):
             if task.why:
                 return

@@ -1,4 +1,4 @@
-"""Keeps the latest transaction check-backs and the producers' answers in memory.
+"""Keeps the latest transaction check-backs and the producers' answers to them in memory.
 
 Operators can use this list to see why a half message is still open. It has no effect on the broker, because
 the log records the number of check-backs (`txn.checkback`) and the end of each transaction. A restart clears
@@ -42,7 +42,7 @@ class CheckBackLog:
     def record_check_back(self, transaction_id: str, topic: str, client_id: str, now_ms: int) -> None:
         """Record a transaction check-back.
 
-        Consecutive check-backs without a producer are recorded once.
+        Consecutive check-backs without a producer are recorded as one.
         """
         last = next(self.check_backs_of(transaction_id), None)
         if client_id == NOBODY and last is not None and last.client_id == NOBODY:
@@ -54,7 +54,7 @@ class CheckBackLog:
             self._drop_oldest()
 
     def record_answer(self, transaction_id: str, answer: str, now_ms: int) -> None:
-        """Record a producer's answer to a transaction's last unanswered check-back.
+        """Record a producer's answer to the last unanswered check-back for a transaction.
 
         The answer is COMMIT, ROLLBACK, or UNKNOWN, and may be marked as too late.
         """
@@ -66,11 +66,11 @@ class CheckBackLog:
             open_one.answer, open_one.answered_ms = answer, now_ms
 
     def check_backs_of(self, transaction_id: str) -> Iterator[CheckBackEntry]:
-        """Yield a transaction's check-backs, newest first."""
+        """Yield the check-backs for a transaction, newest first."""
         return reversed(self._by_transaction.get(transaction_id, ()))
 
     def newest_check_backs(self, topic: str, count_max: int) -> list[CheckBackEntry]:
-        """Return the newest `count_max` check-backs of `topic`, or of all topics if it is empty.
+        """Return the newest `count_max` check-backs for `topic`, or for all topics if it is empty.
 
         The newest check-back comes first.
         """

@@ -4,19 +4,19 @@
                             --> timeout, or the broker stops       --> response without halves
 
 Rules:
-- A poll waits in the queue of each of its topics. It leaves the queues once it has `count_max` check-backs or
+- A poll waits in a queue for each of its topics. It leaves the queues once it has `count_max` check-backs or
   RECEIVE_BYTES_MAX bytes of messages. The first check-back wakes the poll's task. Until the task runs, the
   poll accepts more check-backs.
 - A topic's check-backs rotate among its polls. After each check-back, the poll moves to the end of the queue.
-- The first poll for a topic triggers the check-backs for half messages that wait for a producer. Each
+- The first poll for a topic triggers the check-backs for half messages that are waiting for a producer. Each
   check-back then triggers the next one.
 - Unsent check-backs use at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message. A topic delayed by
   this limit resumes when memory becomes available.
 - A producer answers a check-back with an ordinary request to end the transaction. If a poll is aborted, the
-  topic's check-back policy determines when its check-backs are repeated.
+  topic's check-back policy determines when the check-backs are repeated.
 
 Between two polls, a producer receives no check-backs. A half message that becomes due in the meantime waits
-for the next poll and needs no timer. Memory usage is one entry for each topic of each open poll.
+for the next poll and needs no timer. Memory usage is one entry per topic and open poll.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class CheckBackPoll:
 
 
 class CheckBackPolls:
-    """The open polls of each topic. `came` is called for the first poll of a topic."""
+    """The open polls for each topic. `came` is called for the first poll on a topic."""
 
     def __init__(self, long_polls: LongPolls, came: Callable[[str], None]) -> None:
         self._long_polls, self._came = long_polls, came
@@ -93,7 +93,7 @@ class CheckBackPolls:
     def set_held_bytes(self, poll: CheckBackPoll, count_bytes: int) -> None:
         """Set the memory usage of a poll's check-backs in bytes.
 
-        Set it to 0 after the response has been sent. If memory becomes available, delayed topics resume.
+        Set it to 0 after the response has been sent. If memory becomes available, delayed topics are resumed.
         """
         self._held_bytes += count_bytes - poll.held_bytes
         poll.held_bytes = count_bytes
@@ -106,7 +106,7 @@ class CheckBackPolls:
                         self._came(topic)
 
     def add_check_back(self, question: CheckBackRequest, read: Read) -> str:
-        """Add a check-back to the next poll of its topic. Return the poll's client id.
+        """Add a check-back to the next poll for its topic. Return the poll's client id.
 
         Return "" if the topic has no open poll, the memory limit is reached, or the half message is damaged.
         """

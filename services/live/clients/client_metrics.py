@@ -4,13 +4,13 @@
                    `--> the increase is added to the sums (`sums`), which survive the client
 
 Clients report totals since their start, so the increase is the difference between two successive reports. The
-first report of a series that began before this process adds 0, because an earlier process has already counted
-it. A departed client's last report is kept, within the series limit, so that a returning client is not
-counted twice. A report sent by a disconnecting client is counted.
+first report of a series that began before this process started adds 0, because an earlier process has already
+counted it. A departed client's last report is kept, within the series limit, so that a returning client is
+not counted twice. A report sent by a disconnecting client is counted.
 
 Only the six metrics of the official clients are stored. There are at most `CLIENT_SERIES_EACH_MAX` series per
 client and `CLIENT_SERIES_MAX` in total. Series of departed clients are evicted first. Histograms use the
-bucket bounds in `BOUNDS_MS`. Counts for other bounds are added to the next higher bucket.
+bucket bounds in `BOUNDS_MS`. Counts for other bounds are added to the next larger bucket.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ GAUGES: Final = ("rocketmq_consumer_cached_messages", "rocketmq_consumer_cached_
 class Key(NamedTuple):
     """Identifies a series.
 
-    `topic` and `group` are the stored names. `status` is "success", "failure", or empty.
+    `topic` and `group` are the names as stored. `status` is "success", "failure", or empty.
     """
 
     name: str
@@ -171,7 +171,7 @@ def add_histograms(one: Histogram | None, other: Histogram) -> Histogram:
 
 
 def subtract_histogram(before: Histogram | None, now: Histogram) -> Histogram:
-    """Return the increase from `before` to `now`, or `now` if the client has restarted."""
+    """Return the increase from `before` to `now`, or `now` itself if the client has restarted."""
     if before is None or any(was > is_ for was, is_ in zip(before.counts, now.counts, strict=True)):
         return now
     return Histogram(tuple(map(sub, now.counts, before.counts)), max(0.0, now.total_ms - before.total_ms))
@@ -197,7 +197,7 @@ def convert_histogram(
 def quantile_bound_ms(name: str, histogram: Histogram, part: float) -> float | None:
     """Return the upper bound in milliseconds of the bucket that contains a quantile.
 
-    `part` is the quantile from 0 to 1. Return None if the quantile exceeds all bounds.
+    `part` is the quantile, from 0 to 1. Return None if the quantile exceeds all bounds.
     """
     wanted = part * histogram.count
     for bound, reached in zip(BOUNDS_MS[name], cumulate_counts(histogram.counts), strict=False):

@@ -12,7 +12,7 @@ class ConsumerView:
 
     `kind` is the client type, such as PUSH_CONSUMER. `language` is the programming language of the client
     library. `is_connected` indicates whether the client has an open Telemetry stream. `receives` is the
-    number of open receive calls, including long polls. `seen_ms` is the wall-clock time of the last call.
+    number of open receive calls, including long polls. `seen_ms` is the wall-clock time of its last call.
     """
 
     client_id: str

@@ -1,17 +1,17 @@
 """Long polls. A receive that finds no message waits until one arrives or the wait times out.
 
 A wake-up key is a topic, a client's LITE topic subscription, or a poll for transaction check-backs. For each
-key, receives with the same group and filter wait in one queue, called a line:
+key, receives with the same group and filter wait in the same queue, called a line:
 
     key --> line (group, filter) --> waiters, oldest first
 
 Rules:
 - When a message arrives, the first waiter of each line is notified and scans the queues. If it fills its
-  batch, it notifies the next waiter. Each message causes one scan per line instead of one per waiter, so that
+  batch, it notifies the next waiter. Each message causes one scan per line instead of one per waiter, so
   thousands of polls from one client do not delay others.
 - A receive does not yield to the event loop between its scan and its wait, so no arrival is missed.
 - A notification does not reserve a message. Another receive may lease the message first. If the notified
-  waiter was cancelled, the next waiter is notified.
+  waiter has been cancelled, the next waiter is notified.
 
 Memory usage is one future per waiter.
 
@@ -30,7 +30,7 @@ Waiter = asyncio.Future[None]
 
 
 class LongPolls:
-    """The waiting receives, by wake-up key and line."""
+    """The waiting receives for each wake-up key and line."""
 
     def __init__(self) -> None:
         self._waiting: defaultdict[Hashable, dict[Hashable, dict[Waiter, None]]] = defaultdict(dict)
@@ -65,9 +65,9 @@ class LongPolls:
                     self.notify_next(key, line)
 
     def notify_others(self, key: Hashable, line: Hashable) -> None:
-        """Notify the first waiter of every other line of a key.
+        """Notify the first waiter of each of a key's other lines.
 
-        Called after a receive has set messages aside for other filters.
+        Call this after a receive has set messages aside for other filters.
         """
         for other in list(self._waiting.get(key, ())):
             if other != line:

@@ -157,7 +157,7 @@ class Receivers:
         """Wait until a receive that found no message may scan again. Return False if it must end.
 
         A receive that has read a damaged file may scan again even after its timeout, because other queues may
-        have messages.
+        contain messages.
         """
         if received.is_unfinished:
             await self._slices.wait_for_next_scan()

@@ -6,12 +6,12 @@ event loop, so each iteration has a scan budget:
     first scan    runs if the iteration has used less than a slice; other first scans wait in a queue
     unfinished    in each iteration, the first unfinished scan in its queue continues
 
-Each iteration scans at most two slices, plus one message beyond each, regardless of the number of receives
-and the filter cost. First scans and unfinished scans wait in separate queues, so that long scans do not delay
+Regardless of the number of receives and the filter cost, each iteration scans at most two slices, plus one
+message beyond each. First scans and unfinished scans wait in separate queues, so that long scans do not delay
 new calls.
 
 Cost: one comparison for each receive within the budget. Weak spot: all clients share the two queues. A client
-with many costly receives delays other clients' receives, but not other calls.
+with many costly receives delays the receives of other clients, but not other calls.
 """
 
 from __future__ import annotations
