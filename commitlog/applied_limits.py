@@ -18,7 +18,7 @@ Rules
    then neither join a cluster nor open a store that may use it.
 3. A store outside a cluster always uses the row for `OLDEST`.
 
-Weak spot: a version finalized during a leader's term takes effect in the next epoch.
+Limitation: a version finalized during a leader's term takes effect in the next epoch.
 """
 
 from __future__ import annotations

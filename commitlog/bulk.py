@@ -9,7 +9,7 @@ Only the offsets, the store time, and the CRC differ in an encoded or copied rec
     end - 11   10     CRC digits         least significant first (see `commitlog.record`)
 
 Cost: about 1 us per record, nearly all of it spent on computing two CRCs. Encoding adds 1 us per record, a
-third of the time needed to encode records one by one. Weak spot: a Python loop computes the CRCs, because
+third of the time needed to encode records one by one. Limitation: a Python loop computes the CRCs, because
 NumPy has no CRC function.
 
 Array arguments have shape (n,), with one entry per record. `starts` and `ends` are byte positions in

@@ -13,7 +13,7 @@ Rules:
   the first one.
 
 Cost: 0.9 us per row for queues with one entry in memory, and up to 2.2 ms per batch of 1,000 rows. Until all
-rows have been copied, each change to the table costs two dictionary lookups. Weak spot: the references are
+rows have been copied, each change to the table costs two dictionary lookups. Limitation: the references are
 copied in a single step, which takes 0.5 ms for 20,000 keys, 6 ms for 80,000 keys, and 41 ms for 800,000 keys.
 
 Source: the copy-on-update checkpoint in Cao et al., "Fast Checkpoint Recovery Algorithms for Frequently

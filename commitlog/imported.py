@@ -1,7 +1,7 @@
 """The file `imported`, which holds the log offset where an imported log ends.
 
 An import copies an Apache RocketMQ log unchanged. By default, RocketMQ records have no CRC that covers the
-whole record. The file `imported` holds the end offset of the copied log:
+whole record. The `imported` file holds the end offset of the copied log:
 
     below it         a record without the CRC property is intact if its length fields are consistent, its body
                      matches the body CRC, and its offset is correct, as in RocketMQ's own checks

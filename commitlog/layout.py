@@ -32,7 +32,7 @@
                                                must ignore
 
 A process that reads a live log stops at the published durable offset, which is never beyond the end of the
-log on disk. The file `durable` has three lines of 32 bytes in the format `<20 digits> <CRC-32 of the digits,
+log on disk. The `durable` file has three lines of 32 bytes in the format `<20 digits> <CRC-32 of the digits,
 8 hex digits>`. The published offset is the largest number in an intact line. The first two lines are written
 alternately, without a sync. A reader may find one of them half-written, but the other is then intact. A power
 failure may destroy both. The third line is written only when the file is created. Each startup creates the
@@ -49,7 +49,7 @@ and the follower has copied. They are also written alternately, and only readers
 accepted or the durable offset, whichever is higher. Records between the two are not synced. Recovery does not
 trust them, and removes the accepted offset from the file.
 
-The file `clock` has two lines in the format of `durable`. Each line is synced before the other is written.
+The `clock` file has two lines in the format of `durable`. Each line is synced before the other is written.
 The number is the difference in milliseconds between the broker's time and real time. It never decreases.
 """
 
@@ -115,7 +115,7 @@ def segment_offsets(disk: Disk) -> list[int]:
 
 @dataclass(slots=True, frozen=True)
 class PublishedOffset:
-    """Content of the file `durable`.
+    """Content of the `durable` file.
 
     `is_sound` indicates whether the offset is reliable. `problem` describes damage to the file, and is empty
     if the file is intact or missing.
@@ -130,7 +130,7 @@ class PublishedOffset:
 
 
 def published(disk: Disk) -> PublishedOffset:
-    """Read the file `durable`. Raise OSError if the disk fails."""
+    """Read the `durable` file. Raise OSError if the disk fails."""
     size = disk.size(DURABLE)
     if size < 0:
         return PublishedOffset(0, is_sound=False)

@@ -1,6 +1,6 @@
 """The lock that prevents two brokers from using the same store.
 
-It consists of a POSIX record lock on byte 0 of the file `lock` and a folder lock.
+It consists of a POSIX record lock on byte 0 of the `lock` file and a folder lock.
 
 Apache RocketMQ locks the same byte, so RocketMQ and Tidewheel never have the same store open at once. A POSIX
 record lock applies to an inode. If the file is deleted, a second broker can lock a new one while the first is

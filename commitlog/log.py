@@ -17,7 +17,7 @@ After a failed sync, do not trust a later sync of the same bytes, even if it suc
 reopened up to the end of the acknowledged records (`acknowledged_offset`), and recovery rewrites the records
 after the published offset.
 
-Cost: one list entry per appended record. Binary search finds the segment of a record. Weak spot: flushes may
+Cost: one list entry per appended record. Binary search finds the segment of a record. Limitation: flushes may
 complete in any order, but the log is durable only up to the first incomplete one. A slow flush therefore
 delays all later ones.
 """

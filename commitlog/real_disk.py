@@ -13,7 +13,7 @@ the file path. `commitlog.disk` documents the guarantees of each method.
 
 "The name" means an fsync of the file's folder, done once for each file that the process has created or found.
 
-Cost: `write_synced` requires one system call and one disk sync. Weak spot: durability requires a kernel that
+Cost: `write_synced` requires one system call and one disk sync. Limitation: durability requires a kernel that
 reports a failed write on every open file description, as Linux has done since 4.13. Other systems may report
 it only once.
 """

@@ -30,7 +30,7 @@ indexes records of type 12. 0x10 marks an IPv6 born host, and 0x20 marks an IPv6
 
 The last property of each Tidewheel record is RocketMQ's optional `__CRC32#`. Its value is the CRC-32 of all
 preceding bytes, masked with 0x7FFFFFFF, as ten decimal digits in reverse order. It detects any single-bit
-error in the record. Weak spot: a CRC-32 protects only against accidental damage. Any process with write
+error in the record. Limitation: a CRC-32 protects only against accidental damage. Any process with write
 access to the segment files can forge records.
 """
 

@@ -8,7 +8,7 @@ offset:
   that begins a record with the expected offset and a correct CRC. The damaged range is reported, and all
   records after it are kept.
 * Invalid bytes at or above the published durable offset are a torn tail, and the log ends before them.
-* If the file `durable` is damaged and has no readable offset, invalid bytes are damaged data if a later
+* If the `durable` file is damaged and has no readable offset, invalid bytes are damaged data if a later
   record is intact. Otherwise they are a torn tail.
 
 Recovery removes the torn tail durably before the first append, so that no stale record can reappear:
@@ -34,7 +34,7 @@ Cost: the log is read once from the start of the scan. A 1 KB record takes 26 us
 bytes after the published offset are rewritten once. After `kill -9`, these bytes belong to flushes that were
 in progress.
 
-Weak spot: at or above the published offset, recovery cannot distinguish damage from a torn tail and removes
+Limitation: at or above the published offset, recovery cannot distinguish damage from a torn tail and removes
 all later bytes. The offset is published before records are acknowledged, but `durable` is not synced, so the
 offset may be lost in a power failure. If a power failure also damages `durable`, records in unacknowledged
 flushes may be missing. If these flushes contain two successive replacements of a timer and the first one is

@@ -17,8 +17,8 @@ before their segment is deleted (`commitlog.keep`).
     `Deletion.run`        deletes the segments, oldest first
 
 Cost: `cut_offset` examines the segments to delete and the one after them. Each retention run writes one keep
-file. Weak spot: the age of a segment is determined by its newest record. The log may exceed the limits by one
-segment.
+file. Limitation: the age of a segment is determined by its newest record. The log may exceed the limits by
+one segment.
 """
 
 from __future__ import annotations

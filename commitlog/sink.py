@@ -21,7 +21,7 @@ For example, the segment files on the local disk form a sink.
 
 A shared log is another sink. It stores parts after the local sink has.
 
-Cost on a local disk: one write and one sync for each segment in each flush. Weak spot: a flush that begins a
+Cost on a local disk: one write and one sync for each segment in each flush. Limitation: a flush that begins a
 segment must also allocate it, which delays this and later flushes.
 """
 

@@ -13,8 +13,8 @@ to S, and is stored in the file `snapshots/<20 digits of S>`:
 
 A snapshot is written to a new file, synced, and renamed, so the file is either complete or absent. The two
 newest snapshots are kept. If the newest is damaged, the other is used. Cost: the write time depends on the
-size of the state, not on the size of the log. Weak spot: a snapshot is always written in full, and at startup
-it is read into memory in full.
+size of the state, not on the size of the log. Limitation: a snapshot is always written in full, and at
+startup it is read into memory in full.
 
 A large table is captured as dictionaries that never change again (`Rows`, `commitlog.table`). A table whose
 values change in place is captured as rows that the event loop copies in batches (`commitlog.deferred_rows`).

@@ -43,7 +43,7 @@ FRESH: Final = f"{layout.FORMAT}.new"
 
 @dataclass(slots=True, frozen=True)
 class Format:
-    """Content of the file `format`. `segment_bytes` is 0 if the size is unreadable.
+    """Content of the `format` file. `segment_bytes` is 0 if the size is unreadable.
 
     `problem` describes damage to the file, and is empty if the file is intact.
     """
@@ -54,14 +54,14 @@ class Format:
 
 
 def encode(segment_bytes: int, version: int = VERSION) -> bytes:
-    """Return the content of the file `format`."""
+    """Return the content of the `format` file."""
     line = b"tidewheel %d segment_bytes %020d" % (version, segment_bytes)
     first = (b"tidewheel %d\n" % version).ljust(_FIRST_BYTES - 1) + b"\n"
     return first + b"%s %08x\n" % (line, zlib.crc32(line))
 
 
 def parse(stored: bytes) -> Format | None:
-    """Parse the content of the file `format`.
+    """Parse the content of the `format` file.
 
     Return None if it is empty or truncated. Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld` if the store
     cannot be opened.
@@ -90,7 +90,7 @@ def parse(stored: bytes) -> Format | None:
 def open_format(disk: Disk, wanted_bytes: int) -> Format:
     """Return the format of the store on a disk.
 
-    If the file `format` is missing, create it with the segment size `wanted_bytes`. If it is damaged, rewrite
+    If the `format` file is missing, create it with the segment size `wanted_bytes`. If it is damaged, rewrite
     it, and derive the size from the segments if necessary. Raise `NotAStore`, `StoreTooNew`, or `StoreTooOld`
     without changing any file.
     """
@@ -137,7 +137,7 @@ def read(disk: Disk) -> Format | None:
 
 
 def write(disk: Disk, content: bytes) -> None:
-    """Durably and atomically replace the file `format`. Raise OSError on failure."""
+    """Durably and atomically replace the `format` file. Raise OSError on failure."""
     disk.delete(FRESH)
     disk.write(FRESH, 0, content)
     disk.sync(FRESH)

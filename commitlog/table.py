@@ -14,7 +14,7 @@ Rules:
 - A row that replaces another takes its position. Parts with few remaining rows are merged.
 
 Cost: with 200,000 rows, a lookup takes 0.6 us for the newest rows and 1.4 us for the oldest. Copying a part
-takes 1.1 ms. Weak spot: a lookup searches the parts one after another, so its cost grows with their number.
+takes 1.1 ms. Limitation: a lookup searches the parts one after another, so its cost grows with their number.
 Lookups of missing rows cost most.
 """
 

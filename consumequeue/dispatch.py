@@ -40,7 +40,7 @@ list such queues until their first offsets are recorded in the log (`unrecorded`
 Cost: 20 bytes per record. Adjacent records in a queue are added in one step (`dispatch_runs`). With 80,000
 queues, copying the references for a snapshot takes 3 to 6 ms, and each batch of 1,000 rows takes 1 to 2 ms.
 Each retention run checks all queues (`minimums`), which takes 0.5 to 1 us per unchanged queue, 50 us if
-entries leave the tail, and up to 340 us if entries leave a file. Weak spot: the first read of a file written
+entries leave the tail, and up to 340 us if entries leave a file. Limitation: the first read of a file written
 by an earlier process verifies the CRC of the whole file, which takes 10 ms for 6 MB.
 """
 

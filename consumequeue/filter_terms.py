@@ -25,7 +25,7 @@ property character is thus the number of prefixes of the search string that can 
 1 to 3 for ordinary words. For 'aaaaaaaaaaaaaaaaaaaab' and a property consisting only of the letter 'a', the
 maximum is 20. Eight comparisons take as long as advancing to the next position.
 
-Weak spot: a property compared with several numbers is converted each time, unless it is in a cache of recent
+Limitation: a property compared with several numbers is converted each time, unless it is in a cache of recent
 strings. Only strings short enough to be numbers are cached.
 """
 

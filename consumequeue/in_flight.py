@@ -42,7 +42,7 @@ For such a queue, `next_offset` is always the committed offset, and no message i
 topic is a message group. Its next message is looked up after the lease on the previous one has ended.
 
 Cost: one entry per message that is leased, ready, parked, or set aside, with a limit for each state. Starting
-a lease, ending it, and passing on a turn each require one heap operation. Weak spots: `withdraw`,
+a lease, ending it, and passing on a turn each require one heap operation. Limitations: `withdraw`,
 `skipped_to`, `reevaluate_filters`, and `MessageGroups.cut` visit all waiting messages. After a restart,
 `unleased_until` visits all leases until it has passed all messages with recorded leases.
 """

@@ -17,8 +17,9 @@ the record's physical offset. Hashes may collide, so the caller must read the re
 Cost: adding a key takes 0.4 us, mostly for hashing. A lookup takes 5 us, plus 0.2 us for each batch or
 filtered run and 10 us for each block read. A lookup reads one block from each run that contains the key or
 has no filter. An unwritten entry takes up 18 bytes of memory. Runs of up to `FILTERED_MAX` entries take up 12
-to 24 bits per entry, or about 10 MB in total. Larger runs take up 8 bytes per 255 entries. Weak spot: if many
-entries have the same hash, lookups read whole blocks in reverse order, even if only some entries are needed.
+to 24 bits per entry, or about 10 MB in total. Larger runs take up 8 bytes per 255 entries. Limitation: if
+many entries have the same hash, lookups read whole blocks in reverse order, even if only some entries are
+needed.
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ each lite topic. If a group is reset to an offset below the floor, the index is 
 Two lite topics may have the same code, so a message's lite topic is verified before delivery.
 
 Cost: 8 bytes per message above the floor, and about 200 bytes per lite topic. Each lookup is a binary search.
-Weak spots: the slowest group sets the floor for all groups. If given an offset below the floor, `reach` reads
-the whole queue in one step. If a queue file is damaged, the index stays empty until retention has deleted the
-entries in that file.
+Limitations: the slowest group sets the floor for all groups. If given an offset below the floor, `reach`
+reads the whole queue in one step. If a queue file is damaged, the index stays empty until retention has
+deleted the entries in that file.
 """
 
 from __future__ import annotations

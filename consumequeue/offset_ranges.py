@@ -2,7 +2,7 @@
 
 Memory use grows with the number of holes, not of offsets. Two sorted lists hold the starts and the exclusive
 ends of the ranges. Ranges are never adjacent. Acknowledgements usually extend the last range by changing only
-its end. Any other addition requires a binary search and shifts all subsequent items. Weak spots: `take_out`
+its end. Any other addition requires a binary search and shifts all subsequent items. Limitations: `take_out`
 rewrites both lists. If only every other message is acknowledged, each of these messages needs its own range.
 """
 

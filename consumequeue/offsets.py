@@ -17,8 +17,8 @@ operation and recovery apply changes through these functions:
 Leases on messages without a message group are not recorded. They exist only in memory (`in_flight.py`).
 
 Cost: one entry for each attempted message that is not done, and one range for each hole between finished
-messages. Weak spot: the committed offset cannot pass a message that is never acknowledged. Each hole above it
-then requires a range, and `find_exhausted` and long `finish` calls visit all attempts.
+messages. Limitation: the committed offset cannot pass a message that is never acknowledged. Each hole above
+it then requires a range, and `find_exhausted` and long `finish` calls visit all attempts.
 """
 
 from __future__ import annotations

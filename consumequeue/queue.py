@@ -21,7 +21,7 @@ Rules:
 Cost: 20 bytes per entry. The first access to a file reads up to 6 MB, and each subsequent access reads one or
 two 2,560-byte blocks. A search by log offset needs about 20 reads. A queue with one entry takes up 500 bytes
 of memory, including the references to it in `Dispatch`. The block CRCs of each file that was read use up to 9
-KB. Weak spots: damage to a file is detected only when the file is first read. If the disk stays full, tails
+KB. Limitations: damage to a file is detected only when the file is first read. If the disk stays full, tails
 are dropped.
 """
 

@@ -32,7 +32,7 @@ There are two kinds of run store, each with its own schema, memory structure, an
    least four times as large.
 
 A checkpoint is due when `UNSAVED_MAX` entries are in memory or in runs that no snapshot lists. Recovery may
-replay more entries, so it writes runs during the replay (`spill`). Weak spot: a damaged run prevents all
+replay more entries, so it writes runs during the replay (`spill`). Limitation: a damaged run prevents all
 older runs from being merged.
 """
 

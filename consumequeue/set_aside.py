@@ -11,7 +11,7 @@ a group's filters, this step must not cost more per message than normal processi
 
 Cost: one dictionary entry and one heap entry per message, for up to `PARKED_PER_QUEUE_MAX` messages
 (`consumequeue.in_flight`). Adding or removing a message requires one heap operation. `first` reads the heads
-of at most 2**FILTERS_PER_GROUP_MAX - 1 heaps, usually one or two. Weak spot: if retention or an operator
+of at most 2**FILTERS_PER_GROUP_MAX - 1 heaps, usually one or two. Limitation: if retention or an operator
 finishes a message, its entry remains in the heap until it reaches the head.
 """
 

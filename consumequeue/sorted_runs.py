@@ -35,7 +35,7 @@ same pass.
 
 Cost: a lookup takes 0.3 us in a run that does not contain the key, and 8 us for each block read. Fences use 8
 bytes of memory per block. A run with a filter uses 12 to 25 bits of memory per entry. A merge buffers one
-chunk per source. Weak spot: a merge rewrites all entries of its runs, even if their key ranges do not
+chunk per source. Limitation: a merge rewrites all entries of its runs, even if their key ranges do not
 overlap.
 """
 

@@ -22,7 +22,7 @@ Rules:
 - A write covers at most 500 queues and 100,000 entries (`consumequeue.dispatch`). It blocks the event loop
   for a few milliseconds before and after the disk access.
 
-Cost: a tail is checked six times before it is written. Weak spot: if entries are spread evenly over a very
+Cost: a tail is checked six times before it is written. Limitation: if entries are spread evenly over a very
 large number of queues, tails do not fill up. For example, 80,000 queues with 20 entries each use 32 MB. Each
 write then adds only a few entries to each file, and checkpoints must sync many files.
 """

@@ -14,7 +14,7 @@ the timer, its time, and the outcome. A hash table holds the facts in memory (`t
 
 Cost: adding a fact takes 0.7 us and uses 48 bytes of memory until the next checkpoint. A lookup that finds
 nothing takes about 2 us, plus 0.3 us per run. A successful lookup also reads a block. Memory usage is 4 MB,
-plus 13 to 25 bits per fact in a run. Weak spot: facts cannot be derived from the log, so those in damaged
+plus 13 to 25 bits per fact in a run. Limitation: facts cannot be derived from the log, so those in damaged
 blocks are lost (rule 3).
 """
 

@@ -8,8 +8,8 @@ It consists of two flat arrays and uses 48 bytes per fact.
 
 A fact replaces an older one for the same (key, check), so chains stay short even if the same timer is set
 repeatedly. With one million facts, a chain has two entries on average. `put_many` adds facts to the same
-arrays with NumPy. Weak spot: the number of slots is fixed. If ten million facts accumulate in memory due to a
-full disk, a chain has about twenty entries.
+arrays with NumPy. Limitation: the number of slots is fixed. If ten million facts accumulate in memory due to
+a full disk, a chain has about twenty entries.
 """
 
 from __future__ import annotations

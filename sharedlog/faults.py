@@ -15,7 +15,7 @@
 A node reads records in order, so the fault must be in record N or in the last leader record before N. If both
 match what this node has applied, the log is valid up to N. The other node's disk or memory is then at fault.
 
-Cost: a few reads of up to `READ_BYTES`. Weak spot: if the engine is not dense, the loss of a record older
+Cost: a few reads of up to `READ_BYTES`. Limitation: if the engine is not dense, the loss of a record older
 than those in `sharedlog.leader_records` is not detected. The other node can then fetch a newer checkpoint
 from this node.
 """

@@ -46,7 +46,7 @@ Records of other clusters are skipped and counted. A record of this cluster that
 read again, and the fourth mismatch halts the reader. A halted reader accepts no more records.
 
 Cost: a BLAKE2b hash of all bytes, and about 5 us of CPU time per record. The positions use up to 1 MB of
-memory, and an unfinished flush stays in memory. Weak spot: at the end of the log, a reader cannot tell lost
+memory, and an unfinished flush stays in memory. Limitation: at the end of the log, a reader cannot tell lost
 records from records that were never written. The next BEAT reveals such a loss. A candidate also reads the
 last record again before it leads.
 """

@@ -26,7 +26,7 @@ Rules
 Other nodes need the secret to fetch the copy over HTTP. Anyone who can read the shared log can read the
 secret, but also has direct access to all its data.
 
-Cost: one record per checkpoint. Weak spot: only `NODES_MAX` nodes are tracked. Other nodes do not block
+Cost: one record per checkpoint. Limitation: only `NODES_MAX` nodes are tracked. Other nodes do not block
 trimming.
 """
 

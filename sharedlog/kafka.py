@@ -32,8 +32,8 @@ separate connections, because Kafka processes the requests of a connection in or
 
 Cost: one round trip and one sync (`flush.messages`) per record. A read at the end of the log also requests
 the log bounds. The adapter keeps the records of one read and up to `QUEUE_KIBIBYTES` of prefetched records in
-memory. Weak spot: when a Kafka broker fails, writes may fail until Kafka notices. This takes about 10 seconds
-by default (`broker.session.timeout.ms`).
+memory. Limitation: when a Kafka broker fails, writes may fail until Kafka notices. This takes about 10
+seconds by default (`broker.session.timeout.ms`).
 """
 
 from __future__ import annotations

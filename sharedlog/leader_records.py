@@ -4,7 +4,7 @@ A record that a leader has read, or has written and proven, must be the same for
 records by offset reveals a lost or replaced record even if offsets have gaps.
 
 Cost: up to `LEADER_RECORDS_MAX` entries of 12 bytes in memory, and the newest `FROZEN_LEADER_RECORDS_MAX` in
-each checkpoint. Weak spot: older records are not checked. However, a node that starts from a checkpoint does
+each checkpoint. Limitation: older records are not checked. However, a node that starts from a checkpoint does
 not read them again.
 """
 

@@ -17,7 +17,7 @@ A leader that has stepped down no longer answers calls from its tables in memory
 records that were not accepted. In an engine that compares heads (`sharedlog.engine`), no append succeeds at
 an unexpected or unknown offset.
 
-Cost: a proven append requires no extra records or copies. Weak spot: each append that succeeds without proof
+Cost: a proven append requires no extra records or copies. Limitation: each append that succeeds without proof
 requires a BEAT record and a read. Appends are slow with an engine that never returns the expected offset.
 """
 

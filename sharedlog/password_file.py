@@ -3,7 +3,7 @@
 A password in a URL is visible in the process list and cannot change while the process runs. A password in a
 file can change without a restart: new sessions use the new password, and open sessions continue.
 
-Weak spot: after a password change in the engine, new sessions are rejected until the file is also changed.
+Limitation: after a password change in the engine, new sessions are rejected until the file is also changed.
 Open sessions stay open.
 """
 

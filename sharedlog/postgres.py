@@ -42,7 +42,7 @@ for the new rows.
 Cost: one round trip and one commit per append. Each new connection and every 10,000th record needs another
 round trip to check the partitions. Records are sent in binary format. For a 25 KB record, this reduces the
 CPU time from 250 us to 70 us on the writer, and from 550 us to 190 us on the server. The rows of one read are
-kept in memory. Weak spot: the adapter detects a loss only by comparison with the records that this process
+kept in memory. Limitation: the adapter detects a loss only by comparison with the records that this process
 has read or appended, and with the node's checkpoint. A node that restarts from its checkpoint cannot detect
 the loss of rows written after the checkpoint. If the last page of the table cannot be read, PostgreSQL cannot
 insert records, because new rows go to that page.

@@ -4,8 +4,8 @@ A check reads a range of record numbers in one snapshot. It detects gaps, duplic
 or end of the log, and a missing or invalid unique index on the record numbers. `create_log` creates this
 index for a new log, and PostgreSQL creates it on each new partition.
 
-Cost: a check reads at most `RANGE_RECORDS` index entries. Weak spot: a check does not detect changed records.
-Their CRC or the history chain reveals them (`sharedlog.scrub`).
+Cost: a check reads at most `RANGE_RECORDS` index entries. Limitation: a check does not detect changed
+records. Their CRC or the history chain reveals them (`sharedlog.scrub`).
 """
 
 from __future__ import annotations

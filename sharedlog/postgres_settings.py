@@ -11,8 +11,8 @@ synchronous_standby_names    requires a number of synchronous standbys; if there
 a standby, or read only      cannot be used, because the server rejects writes
 no synchronous standby       is allowed but reported, because accepted records exist on only one machine
 
-Weak spot: the primary cannot determine whether a standby syncs its writes, or whether two standbys run on the
-same machine.
+Limitation: the primary cannot determine whether a standby syncs its writes, or whether two standbys run on
+the same machine.
 """
 
 from __future__ import annotations

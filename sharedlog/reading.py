@@ -5,7 +5,7 @@ record was trimmed and the node needs a checkpoint from another node. In a dense
 `LogDamaged`. In other engines, the history chain shows whether bytes are missing (`sharedlog.fold`).
 `records` reads the log without a fold.
 
-Weak spot: if the first record is missing, a reader cannot tell whether it was lost or trimmed. The scrub
+Limitation: if the first record is missing, a reader cannot tell whether it was lost or trimmed. The scrub
 detects a loss (`sharedlog.scrub`).
 """
 

@@ -35,7 +35,7 @@ chain contain the same bytes, barring a hash collision.
     CHECKPOINT   by any node                              its holding, after a sync and verification
     HOLD         by a node that copies                    the first record that must be kept for it
 
-Cost: 79 bytes per record, and BLAKE2b hashing at 1 GB/s. Weak spot: a 64-bit chain detects accidental
+Cost: 79 bytes per record, and BLAKE2b hashing at 1 GB/s. Limitation: a 64-bit chain detects accidental
 differences, but not forged histories.
 """
 

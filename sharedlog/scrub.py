@@ -14,7 +14,7 @@ The scrub only reports faults with their record numbers. A reader halts when it 
 (`sharedlog.reading`, `sharedlog.fold`).
 
 Cost: a step counts up to 200,000 rows and makes up to `RANGE_READS` reads of `READ_BYTES`, regardless of the
-log size. A pass over 1 GiB takes four hours. Weak spot: the scrub does not detect a record replaced by
+log size. A pass over 1 GiB takes four hours. Limitation: the scrub does not detect a record replaced by
 another valid record of the same cluster, or a record that a Kafka topic has lost. A node that reads the
 history detects and reports such a record, and the leader checks it (`sharedlog.faults`).
 """

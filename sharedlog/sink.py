@@ -18,9 +18,9 @@ Rules
 time. A negative response is delayed until `proven_ms` is after the start of the call
 (`services.live.durability`).
 
-Cost: one round trip to the engine per append. Each record adds 79 bytes and two BLAKE2b hashes. Weak spot: if
-the engine does not respond, all other appends wait until the call fails. The result of the unanswered append
-may remain unknown.
+Cost: one round trip to the engine per append. Each record adds 79 bytes and two BLAKE2b hashes. Limitation:
+if the engine does not respond, all other appends wait until the call fails. The result of the unanswered
+append may remain unknown.
 """
 
 from __future__ import annotations

@@ -30,8 +30,8 @@ Rules
    (`sharedlog.fold`). `NEEDS` holds the cluster version that each kind and body version requires. A writer
    checks it before each append.
 
-Weak spot: rule 1 does not cover nodes without a record in the log or nodes that an operator has removed. They
-halt under rule 2.
+Limitation: rule 1 does not cover nodes without a record in the log or nodes that an operator has removed.
+They halt under rule 2.
 """
 
 from __future__ import annotations

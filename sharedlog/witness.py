@@ -20,7 +20,7 @@ The engine may lose the end of the log while a node is reading it again. The nod
 newest record that it had read with the record now at the same offset. A candidate repeats this check after
 its EPOCH record and before it leads.
 
-Cost: two reads each time the log is opened, at each takeover, and after each lost candidacy. Weak spot: a
+Cost: two reads each time the log is opened, at each takeover, and after each lost candidacy. Limitation: a
 node whose memory, file, and checkpoint contain none of the lost records cannot detect the loss and may lead.
 Nodes that have read the lost records halt at the records of such a leader.
 """

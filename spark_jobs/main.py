@@ -25,7 +25,7 @@ is judged as of when it stopped, and an audit repeated later says the same.
 
 Cost: one pass over each store; memory does not grow with the log (2 GB for Java, about 200 MB for a task).
 
-Weak spot: clocks. Row times come from the shop and store times from the broker. Whether the log covers an
+Limitation: clocks. Row times come from the shop and store times from the broker. Whether the log covers an
 order compares both and allows `grace_ms`; clocks that are further apart make findings of sound orders that
 were placed near the log's beginning.
 """

@@ -9,7 +9,7 @@ Rules:
 - A finding has its evidence: the order's columns, and at most `TIMELINES_MAX` findings have a timeline.
 - Findings of several kinds are appended to one data set with one schema; what a kind does not have is null.
 
-Weak spot: the cases of remarkable orders are computed twice. That pays while they are few.
+Limitation: the cases of remarkable orders are computed twice. That pays while they are few.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Rules
 
 A `Client` polls in one thread with its own event loop. An `AsyncClient` polls in tasks of the application's
 event loop. Cost: one poll per `POLL_TOPICS_MAX` topics. The table is read in the executor of the event loop.
-Weak spot: the next poll starts only after all check-backs of the current poll are answered, and each answer
+Limitation: the next poll starts only after all check-backs of the current poll are answered, and each answer
 may wait for the lock timeout of the fence (1 s).
 """
 

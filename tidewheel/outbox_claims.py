@@ -29,7 +29,7 @@ of rows whose keys are claimed by other relays or paused. If all rows are paused
 statement compares each row with all other rows of its key, because keys with parked rows and thousands of
 waiting rows would take minutes.
 
-Weak spot: in MySQL and MariaDB, a statement of another program that locks unsent rows by a secondary index,
+Limitation: in MySQL and MariaDB, a statement of another program that locks unsent rows by a secondary index,
 such as a DELETE of all unsent rows, can deadlock with the marks of a relay. If the relay is the victim, it
 loses its locks until it has marked the rows again, and another relay may send the rows in the meantime.
 """

@@ -10,7 +10,7 @@ A transaction is therefore begun before such a savepoint, on every engine of the
 class Engine), because it cannot be determined later how a savepoint was begun. SQLAlchemy's documentation
 recommends this for SQLite. It has no effect if a transaction is open or the driver is in autocommit mode.
 
-Weak spot: savepoints that were set before this module was imported are not covered.
+Limitation: savepoints that were set before this module was imported are not covered.
 """
 
 from __future__ import annotations

@@ -8,9 +8,9 @@ ones, so data covered by a snapshot never changes. A failed write thus leaves on
 snapshot, which the next write truncates. A timer deleted before the checkpoint is not written.
 
 Cost: each timer is written once when it is added, and once for each of at most five levels that it moves
-down. A write requires memory for 8 MiB of records and the tombstones of one slot. Weak spot: a slot is always
-split as a whole. If a level-4 or level-5 slot holds most timers of a store, the checkpoint that splits it
-takes a long time and requires disk space for two copies of the timers.
+down. A write requires memory for 8 MiB of records and the tombstones of one slot. Limitation: a slot is
+always split as a whole. If a level-4 or level-5 slot holds most timers of a store, the checkpoint that splits
+it takes a long time and requires disk space for two copies of the timers.
 """
 
 from __future__ import annotations

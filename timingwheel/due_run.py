@@ -11,7 +11,7 @@ are kept in memory.
     run 1    the first `count_max` rows of the file after (start - 1, LAST_OFFSET)
     run n    the first `count_max` rows of the file after the last row of run n-1
 
-Weak spot: a file with n rows is read n / `count_max` times, so reading a passing slot is quadratic in its
+Limitation: a file with n rows is read n / `count_max` times, so reading a passing slot is quadratic in its
 number of timers. A level-0 slot covers 16 seconds and needs few reads.
 """
 

@@ -11,8 +11,8 @@ counted without being read. To return the first rows of a slot quickly, the firs
 are larger. Rows excluded by a selection do not count toward the size of a run, so selecting few rows reads
 each slot once.
 
-Weak spots: each run reads the files again, so a large slot is read once per `rows_max` rows listed. The count
-of a whole slot relies on the stored row counts, unless the file is known to be damaged.
+Limitations: each run reads the files again, so a large slot is read once per `rows_max` rows listed. The
+count of a whole slot relies on the stored row counts, unless the file is known to be damaged.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ number. A missing or truncated file has a gap up to the length recorded in the s
 reads as zeros (`timingwheel.sectors`) and thus also produces a gap. `services.broker.timers.timer_repair`
 determines which timers were in a gap.
 
-Cost: a file is read through a window, so memory use is bounded regardless of the file length. Weak spot: all
+Cost: a file is read through a window, so memory use is bounded regardless of the file length. Limitation: all
 rows of a batch share one CRC. A damaged byte in the rows turns the whole batch of up to 65,536 timers into a
 gap.
 """

@@ -46,7 +46,7 @@ Cost: 16 bytes of memory per timer until the next checkpoint. Up to `TIMER_ROWS_
 ahead, and a read in progress may require the same amount of memory again. A boundary visits only slots with
 timers, so long periods without timers cost nothing.
 
-Weak spot: the disk may delay a boundary. If checkpoints fail, the timers of a large slot remain in it until
+Limitation: the disk may delay a boundary. If checkpoints fail, the timers of a large slot remain in it until
 the slot is entirely in the past. Timers in a slot of 17.5 minutes may thus be delivered up to 17.5 minutes
 late (`is_waiting`).
 """

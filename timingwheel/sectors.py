@@ -7,7 +7,7 @@ before an unreadable page, and reports the error on the next read. After a short
 continues at the end of the returned bytes.
 
 Only EIO indicates a bad sector. A bad sector that becomes readable again is still treated as unreadable
-(`services.broker.timers.timer_repair`). Weak spot: if most of a large file is unreadable, every block is
+(`services.broker.timers.timer_repair`). Limitation: if most of a large file is unreadable, every block is
 tried, which may take the drive seconds per block.
 """
 

@@ -22,7 +22,7 @@ Cost: one dictionary entry and up to four integers per timer. An empty slot uses
 from one occupied slot to the next, so idle periods of any length cost the same. A cascade moves all timers of
 a slot at once. It takes at least 50 us, but with thousands of timers, less than 1 us per timer.
 
-Weak spot: a slot is always emptied as a whole. If it holds very many timers, the `advance` call that enters
+Limitation: a slot is always emptied as a whole. If it holds very many timers, the `advance` call that enters
 it takes a long time, regardless of `count_max`.
 """
 

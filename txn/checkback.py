@@ -17,7 +17,7 @@ use no CPU time. A new producer is not flooded with requests either, because hal
 waiting list if its queue is full. (RocketMQ scans its half topic in a loop instead:
 `TransactionalMessageServiceImpl.check`.)
 
-Cost: about 100 bytes of memory per waiting half message. Weak spot: the waiting list is not durable. After a
+Cost: about 100 bytes of memory per waiting half message. Limitation: the waiting list is not durable. After a
 restart, each due half message attempts one check-back, and those without an available producer form the list
 again.
 """

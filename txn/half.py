@@ -18,8 +18,8 @@ Finding the half message for a transaction ID thus requires no table. (The topic
 properties are those of RocketMQ's `TransactionalMessageBridge`. RocketMQ, however, writes separate records
 for the commit and its outcome, the "op" message.)
 
-Weak spot: the CRC detects accidental errors, but a client that knows the message ID can forge the transaction
-ID.
+Limitation: the CRC detects accidental errors, but a client that knows the message ID can forge the
+transaction ID.
 """
 
 from __future__ import annotations

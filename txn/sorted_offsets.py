@@ -5,7 +5,7 @@ Half messages expire in nearly the order in which they were stored, so most offs
 array.
 
 Cost: one million offsets use 8 MiB of memory. Python's garbage collector does not traverse the arrays. Adding
-or removing an offset takes about 2 us, and reading the next 250 offsets takes 15 us. Weak spot: arrays are
+or removing an offset takes about 2 us, and reading the next 250 offsets takes 15 us. Limitation: arrays are
 not merged after removals. If offsets are removed evenly across the set, short arrays remain until they become
 empty.
 """

@@ -29,7 +29,7 @@ Rules
    ids have been added since startup, the key index is also searched for each id.
 
 Cost: each send probes `broker.spine.recent_ids` with the hash that the key index also needs. A repeated send
-reads up to SAME_ID_READ_MAX log records with the same id. Weak spots: a repeated message is stored again if
+reads up to SAME_ID_READ_MAX log records with the same id. Limitations: a repeated message is stored again if
 more than SAME_ID_READ_MAX messages with the same id follow it, or if its index entry is damaged while rule 7
 applies.
 """

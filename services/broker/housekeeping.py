@@ -37,7 +37,7 @@ which also determines their first offsets. A record with a "cut_offset" of 0 is 
 first offsets of the rebuilt queues and the number of messages that each group missed there. Until then, group
 positions in a rebuilt queue do not change, either in memory or in snapshots.
 
-Weak spots: if the last tenth of the disk fills up between two measurements, the reserve segment is used, and
+Limitations: if the last tenth of the disk fills up between two measurements, the reserve segment is used, and
 no data is lost. A cut processes all groups of a queue in a single step, which takes 6 us per group.
 """
 

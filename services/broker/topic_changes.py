@@ -21,7 +21,7 @@
 5. The queue offsets of a deleted topic are never reused. A new topic with the same name begins after the old
    offsets. A receipt handle from the old topic therefore cannot acknowledge a message in the new one.
 
-Cost: `use` examines each of the topic's queues once per consumer group. Weak spot: the next offset of every
+Cost: `use` examines each of the topic's queues once per consumer group. Limitation: the next offset of every
 deleted queue remains in memory and in snapshots, which takes about 100 bytes per queue.
 """
 

@@ -16,9 +16,9 @@
    message waiting for its next attempt after a failure is moved, which ends its lease. The messages in a
    message group are moved to a single queue, in order.
 
-Cost: one key index lookup, one record read, and one append per move. Weak spot: an existing copy is not found
-if the message has no id, or if more than `SAME_ID_READ_MAX` later messages in the target topic have the same
-id.
+Cost: one key index lookup, one record read, and one append per move. Limitation: an existing copy is not
+found if the message has no id, or if more than `SAME_ID_READ_MAX` later messages in the target topic have the
+same id.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Client settings files for `tidewheel` commands. Each node writes them to its store.
 
-The file `STORE/access/tidewheel.toml` has two main settings. `http` lists the addresses of all nodes,
-starting with this node, and `http_ca` names the file `nodes.pem`. The file `STORE/access/nodes.pem` contains
+The `STORE/access/tidewheel.toml` file has two main settings. `http` lists the addresses of all nodes,
+starting with this node, and `http_ca` names the `nodes.pem` file. The `STORE/access/nodes.pem` file contains
 the node certificates from the shared log.
 
 Node certificates are self-signed, so other machines do not trust them by default. Nodes trust the
@@ -9,7 +9,7 @@ certificates in the shared log (`peers`), whereas commands trust those in `nodes
 on all nodes except for the order of the addresses. They contain no secrets and can be copied to other
 machines. The settings specify the path to the token file, so use the same path on all nodes.
 
-Weak spot: other nodes do not list a follower until it has announced its copy.
+Limitation: other nodes do not list a follower until it has announced its copy.
 """
 
 from __future__ import annotations

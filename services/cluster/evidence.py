@@ -37,7 +37,7 @@ shared log:
     before the evidence record       -                       same              take if no record is missing
                                      -                       any other         refuse
 
-Cost: a few comparisons per record, and one disk read per flush after a checkpoint. Weak spot: after a power
+Cost: a few comparisons per record, and one disk read per flush after a checkpoint. Limitation: after a power
 failure, the evidence may be about one second old, or its accepted end may be beyond the end of the log
 (`evidence_file`). If records from that last second are lost, the loss cannot be detected.
 """

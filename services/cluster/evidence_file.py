@@ -33,7 +33,7 @@ write a slot to disk before the log. In that case, the accepted end is beyond th
 node then rewrites the missing bytes from the shared log, whereas `cluster restore` reports them as missing.
 No accepted record is lost if the engine retains all of them.
 
-Cost: one 72-byte write per flush, and two syncs per second. Weak spot: if no slot is valid, the accepted end
+Cost: one 72-byte write per flush, and two syncs per second. Limitation: if no slot is valid, the accepted end
 is unknown. The node then halts (`EvidenceDamaged`), and a restore includes all valid log records.
 """
 

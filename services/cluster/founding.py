@@ -22,7 +22,7 @@ Rules
    begun, or if it is at least as long as the store. A shorter copy is deleted. A pending `cluster refetch` is
    cancelled, because no copy may replace a restored store.
 
-Cost: `restore` reads the whole log. Weak spot: without evidence, a restore may include records that the
+Cost: `restore` reads the whole log. Limitation: without evidence, a restore may include records that the
 cluster never accepted.
 """
 

@@ -17,7 +17,7 @@ Rules
    node therefore scans the whole segment before it considers the copy damaged.
 
 Cost: a small file is read whenever a store is opened or copied, and one segment is scanned for each damaged
-location. Weak spot: if a store has holes, the loss of timers or half messages is reported, but the node
+location. Limitation: if a store has holes, the loss of timers or half messages is reported, but the node
 fetches no copy. The same applies if a timer file is damaged on this node. A damaged `holes` file is treated
 as empty, so the node then needs another node's copy or another restore.
 """

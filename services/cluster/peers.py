@@ -15,7 +15,7 @@ after `CONNECT_SECONDS`. An open connection is closed if no packet, not even a T
 for `SILENT_SECONDS`. A response from a live node may take any time up to the caller's timeout.
 
 Cost: one TLS handshake per gRPC connection and per HTTP request, and about 50 us of CPU time per gRPC call on
-each node. Weak spot: gRPC verifies the host name, which the caller reads from the certificate. A certificate
+each node. Limitation: gRPC verifies the host name, which the caller reads from the certificate. A certificate
 without a name therefore cannot be used.
 """
 

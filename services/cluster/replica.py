@@ -26,7 +26,7 @@ Rules
    records that exist only on other machines (`StoreDamaged`), the node fetches a copy from another node
    (`services.cluster.copies`).
 
-Cost: a follower writes and applies each record once, and needs no more memory than the leader. Weak spot: at
+Cost: a follower writes and applies each record once, and needs no more memory than the leader. Limitation: at
 each startup, a node rereads up to `SNAPSHOT_LOG_BYTES_MAX` bytes of the shared log.
 """
 

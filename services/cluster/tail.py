@@ -16,7 +16,7 @@ accepted flush with the tail, and `services.cluster.evidence` chooses the action
 Matching bytes are also rewritten, because they may exist only in the page cache. The comparison ends when the
 tail is cut or the log files end.
 
-Cost: once a copy is open, each flush after the checkpoint requires one disk read. Weak spot: only the newest
+Cost: once a copy is open, each flush after the checkpoint requires one disk read. Limitation: only the newest
 set-aside tail is kept. This tail ends at the first damaged record or, in a restore, at the last valid record.
 """
 

@@ -12,7 +12,7 @@ Rules
 2. A set includes the imports of its files. Its `Timestamp` is therefore a separate class, and fields do not
    accept one from `google.protobuf.timestamp_pb2`.
 
-Cost: the same as generated code, in loading and in use. Weak spot: the classes are created at run time, so
+Cost: the same as generated code, in loading and in use. Limitation: the classes are created at run time, so
 type checkers see only the stubs.
 """
 

@@ -20,8 +20,8 @@ Rules:
   appends with one sync, and the checkpoint begins. Each following iteration copies a limited number of
   checkpoint rows. A worker thread then writes the rows to disk (`services.broker.checkpoint`).
 
-Weak spot: the state is a set of flags rather than a state machine, and only a few combinations are valid. The
-flush before a checkpoint blocks the event loop during the sync.
+Limitation: the state is a set of flags rather than a state machine, and only a few combinations are valid.
+The flush before a checkpoint blocks the event loop during the sync.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ Rules:
 - An internal error in the core stops the broker. The exception is set on the future `broken`, and the process
   is expected to exit.
 
-Weak spot: the core may be replaced during any `await`, which invalidates the old core's objects. After an
+Limitation: the core may be replaced during any `await`, which invalidates the old core's objects. After an
 `await`, a method must read `_broker` again, or report its result only to the core it started with.
 """
 

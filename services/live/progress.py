@@ -8,7 +8,7 @@ All values stay at or near zero while clients and disk are healthy. Use the ages
 not yet scanned by a receive call are not counted, because their messages are included in the consumer group's
 lag.
 
-Cost: each metrics scrape checks all message groups that are not free, pausing regularly. Weak spot: the time
+Cost: each metrics scrape checks all message groups that are not free, pausing regularly. Limitation: the time
 without a delivery is measured from the latest lease. A message group is considered stalled if a consumer
 spends a long time on one message while others wait.
 """

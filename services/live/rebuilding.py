@@ -19,7 +19,7 @@ Rules:
   later successful sync is never trusted.
 - Any error other than a `StoreError` is an internal error and ends the process (`stop_on_internal_error`).
 
-Weak spot: the first attempt blocks the event loop. Its duration depends on how much log follows the last
+Limitation: the first attempt blocks the event loop. Its duration depends on how much log follows the last
 snapshot, at most `SNAPSHOT_LOG_BYTES_MAX`. If the disk is readable but not writable, the store is opened
 repeatedly, at a rate limited only by the pauses.
 """

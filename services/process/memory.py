@@ -34,7 +34,7 @@ been mostly idle, or if the number has doubled in two consecutive counts. Such c
 most as many objects as the rest of the heap plus `WHOLE_OBJECTS_MIN`. The counts do not consider sizes. Code
 that drops a few large objects, such as a replaced core, requests a collection with `look_soon`.
 
-Weak spot: a full collection blocks the event loop, for 50 to 130 ms with 300,000 objects. In a process that
+Limitation: a full collection blocks the event loop, for 50 to 130 ms with 300,000 objects. In a process that
 is never idle, it may delay calls. A process without new cycles runs it only when its heap grows.
 
 Python counts new objects minus freed objects. Objects that replace frozen objects are therefore not counted,

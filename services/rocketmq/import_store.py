@@ -10,7 +10,7 @@ queue offset and its place. What RocketMQ keeps beside its log is taken over in 
 So what must still happen rests on records with a whole-record CRC, like all that a broker writes itself. The
 last step is a start of the broker, which makes queues and key index, and its snapshot.
 
-Until all primary data is written the file `format` names no version, so that nobody opens half an import. One
+Until all primary data is written the `format` file names no version, so that nobody opens half an import. One
 that fails leaves nothing behind: `format` names no version again before anything is deleted, and is deleted
 last. What is left where the process died, or the disk refused that too, is half an import that the next one
 clears away, or, if `format` names a version, a whole store that any start completes.

@@ -181,7 +181,7 @@ def opened(root: Path, *, is_node: bool = False) -> Iterator[RealDisk]:
 
 
 def count_boot(root: Path) -> int:
-    """Increment the number of starts in the file `boots` of a store. Returns 0 for the first start.
+    """Increment the number of starts in the `boots` file of a store. Returns 0 for the first start.
 
     Call this function only after the folder is known to be a store, so that no file is created in other
     folders. A power failure may leave the file empty, in which case the count restarts at 1. A disk error

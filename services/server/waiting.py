@@ -7,7 +7,7 @@
 An error that only a person can fix (no cluster, or a store of another cluster) ends the start immediately. A
 wrong password may be in the process of being changed, so the node waits in this case as well.
 
-Weak spot: in the meantime, the gRPC port accepts connections without answering.
+Limitation: in the meantime, the gRPC port accepts connections without answering.
 """
 
 from __future__ import annotations

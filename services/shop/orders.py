@@ -26,7 +26,7 @@ final.
 Cost: placing an order takes four calls to the broker and one database transaction with one fsync. Paying
 takes two calls and one transaction.
 
-Weak spots: `time_out` is not a barrier transaction and sends no message, so a service that must know about
+Limitations: `time_out` is not a barrier transaction and sends no message, so a service that must know about
 timeouts has to consume `order-timeouts` and query the status. If the service crashes between the database
 commit and the end of the half messages, they remain open until the next check-back.
 """

@@ -14,7 +14,7 @@ Rules:
 
 Cost: one call to the broker and two small transactions per push, and one small transaction per occurrence.
 
-Weak spot: if the process crashes after the send and before the message id is stored, it sends a second
+Limitation: if the process crashes after the send and before the message id is stored, it sends a second
 message after its restart. The second delivery has no effect, but the first message can no longer be recalled.
 `send_unsent` runs only at a start and for each new push.
 """

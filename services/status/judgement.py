@@ -21,7 +21,7 @@ Rules
 3. States describe the present. Totals since the start are shown but not evaluated, except early deliveries,
    and missed messages of groups for `MISSED_WARN_MS` after the last.
 
-Weak spot: the age of a group's oldest message does not distinguish a backlog from a long lease or a retry
+Limitation: the age of a group's oldest message does not distinguish a backlog from a long lease or a retry
 delay.
 """
 

@@ -31,7 +31,7 @@ The large sides are joined without Spark rows (`book_rows`). Data that only a fe
 the result, and joined while the orders are judged. This single pass shuffles nothing for up to
 `BROADCAST_ORDERS_MAX` such orders.
 
-Weak spot: if most orders are irregular, the events of nearly all orders are read and shuffled.
+Limitation: if most orders are irregular, the events of nearly all orders are read and shuffled.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ Rules:
 - A delivery after a hold is not late, because an operator delayed it.
 - Twice means two commits or timers of a half, or two deliveries of a timer, with the same `ref`.
 
-Weak spot: an end whose record names another order is not found, because every key includes the order. Only
+Limitation: an end whose record names another order is not found, because every key includes the order. Only
 the cancels in payments and cancellations are compared with all timers (`foreign_cancels`), and then count for
 the order of the timer. Cost: about 1 µs per event.
 """

@@ -9,7 +9,7 @@ Rules:
 - The first pass finds unacknowledged places before acknowledged ones. The second reads only the acknowledged
   messages of their message groups.
 
-Weak spot: places do not show the reason. If an operator has moved a group forward, the gap looks like a
+Limitation: places do not show the reason. If an operator has moved a group forward, the gap looks like a
 broken broker. Cost: less than 1 s of CPU time per million messages with a message group.
 """
 

@@ -10,7 +10,7 @@ Rules:
   deficits are left, because an order takes out no more than the cart has held.
 - No order explains more than was ordered, and all together explain no more than the deficit.
 
-Weak spot: if one of two orders of the same articles was consumed without effect, the older one gets the
+Limitation: if one of two orders of the same articles was consumed without effect, the older one gets the
 missing entry.
 """
 

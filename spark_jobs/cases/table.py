@@ -13,7 +13,7 @@ Rules:
 
 Cost: all cases become one generated method of Java, too large for its compiler by default (`session`).
 
-Weak spot: precedence hides. An order whose first case is repaired may show its next only in the next audit,
+Limitation: precedence hides. An order whose first case is repaired may show its next only in the next audit,
 unless somebody reads `also`.
 """
 

@@ -18,7 +18,7 @@ Differences are found customers by customers (a bucket of Redis, a bucket of a d
 rows), so memory holds as many as one part has. A ledger's entry of another kind than the two is
 named as unreadable, and counts for nothing; rows without a customer are counted there, too.
 
-Weak spot: a customer is read at one instant in Redis and a database in one view, but not all customers of
+Limitation: a customer is read at one instant in Redis and a database in one view, but not all customers of
 Redis at the same one. That does no harm while nothing moves articles between customers.
 """
 

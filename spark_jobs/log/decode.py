@@ -12,7 +12,7 @@ leaves it out.
 Rows are chosen before columns are made: by half offset, topic and store time, which need no property. The
 kind of a record needs one, so kinds are chosen last.
 
-Weak spot: the file is mapped. A page that the disk cannot read ends the worker process by SIGBUS, and Spark
+Limitation: the file is mapped. A page that the disk cannot read ends the worker process by SIGBUS, and Spark
 repeats the task until the job fails; a file cut off while it is read does the same.
 
 Measured: `benchmarks/audit.py decode`.

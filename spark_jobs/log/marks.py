@@ -6,8 +6,8 @@ copy that has grown has the same ones, and the same log elsewhere has others. A 
 at an offset, or the last one before it: its offset, length, CRC-32, and store time. The bytes of a record
 contain the time, the sender, and an ID, so two histories never have the same ones at one offset.
 
-Cost: a read of one record, or of `_LOOKS_BYTES` if the log is damaged around the offset. Weak spot: a mark is
-useless once retention has deleted its record. Retention deletes a mark at or after the offset only with
+Cost: a read of one record, or of `_LOOKS_BYTES` if the log is damaged around the offset. Limitation: a mark
+is useless once retention has deleted its record. Retention deletes a mark at or after the offset only with
 unread records. It deletes one before the offset if the offset was the end of both the log and a segment.
 """
 

@@ -9,8 +9,8 @@ Rules:
 - At the start of a segment, a record is expected. From any other start, the task searches for one.
 - Damage belongs to the slice before it or where it begins. A search for the first record reports nothing.
 
-Cost: the list of segments. A task also searches, mostly one record. Weak spot: a range from the middle of the
-log (`first_offset`) has no slice before it, so damage right at its start has no row.
+Cost: the list of segments. A task also searches, mostly one record. Limitation: a range from the middle of
+the log (`first_offset`) has no slice before it, so damage right at its start has no row.
 """
 
 from __future__ import annotations

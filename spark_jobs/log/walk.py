@@ -13,7 +13,7 @@ the next began is left out with all behind it, and its records are found by sing
 
 Cost: one numpy operation for a step of all walkers; a call of CRC-32 for each record.
 
-Weak spot: a forged body that holds a record naming its own log offset, with matching CRCs, is taken for a
+Limitation: a forged body that holds a record naming its own log offset, with matching CRCs, is taken for a
 record if the bytes before it are damaged, or if a slice is cut within that body. Where damage is dense,
 chunks are short and single steps dominate.
 

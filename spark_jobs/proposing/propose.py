@@ -10,8 +10,9 @@ A pure function: what was read of both goes in (`facts`), names, reasons and dou
 
 What a row and a message say counts for more than a name, which only decides where they say nothing.
 
-Weak spot: it goes by a sample and by words of a dozen languages. Hence a reason beside each name, for whoever
-knows the tables; and an audit right after, in which a wrong name shows as a finding of nearly every order.
+Limitation: it goes by a sample and by words of a dozen languages. Hence a reason beside each name, for
+whoever knows the tables; and an audit right after, in which a wrong name shows as a finding of nearly every
+order.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ Rules:
 
 Cost: the column `case` of the findings once for each case that has any, and the row groups of those shown.
 
-Weak spot: of more findings than are shown, those shown are the first of the files, not the worst.
+Limitation: of more findings than are shown, those shown are the first of the files, not the worst.
 """
 
 from __future__ import annotations

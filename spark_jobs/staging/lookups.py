@@ -8,7 +8,7 @@ found something; row groups whose range, by Parquet's own statistics, holds noth
 The wanted ids lie in Parquet, where every task finds them, and are taken in turns. So a task's memory is
 that of the facts' ids of its parts and one turn, whether few orders are wanted or all.
 
-Weak spot: events without an id may be of any part, so each task reads the `unnamed` files of all parts, once
+Limitation: events without an id may be of any part, so each task reads the `unnamed` files of all parts, once
 for its anchors. They are few, unless operators cancel most of the timers.
 
 Cost: 60 million events of 10 million orders take 3 to 6 s of processor time for 300 to 20,000 orders.

@@ -11,7 +11,7 @@ and a fact row of a slice is worth as much as all its events: one row per order 
 
 Cost: a scatter over the slice's events for each fact (37 of orders, 13 of pushes), no loop over orders.
 
-Weak spot: a fact is one number. Which of two commits came with which half cannot be said from it; hence
+Limitation: a fact is one number. Which of two commits came with which half cannot be said from it; hence
 `is_regular`, and event by event for the orders that are not.
 """
 

@@ -11,7 +11,7 @@ Rules:
 
 Memory: about 150 bytes an event, so 200 MB for a part of 256 MB of log.
 
-Weak spot: a message with a key that is no order id makes an order of its own, which the database does not
+Limitation: a message with a key that is no order id makes an order of its own, which the database does not
 know. Of a part only the first `UNREADABLE_MAX` unreadable messages are shown; all are counted.
 """
 

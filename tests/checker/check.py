@@ -15,8 +15,8 @@ A broker that is wrong in how it reads its own log cannot mislead this program, 
 its parsers were written from the tables, its fold from the rules. Prints JSON: counts, and the first cases of
 each kind as sentences. Exit code 0: nothing is wrong; 1: something is; 2: an input is not readable.
 
-Cost: history and log in memory; 45 MB of log and 40,000 lines of history take 2 s. Weak spots: a rule that is
-wrong in the tables is wrong here too; what nobody was told, and no record says, is not judged.
+Cost: history and log in memory; 45 MB of log and 40,000 lines of history take 2 s. Limitations: a rule that
+is wrong in the tables is wrong here too; what nobody was told, and no record says, is not judged.
 """
 
 from __future__ import annotations

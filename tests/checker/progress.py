@@ -11,7 +11,7 @@ What waits longer than `LATE_MS` within one calm is late. Time outside of a calm
 whose acknowledgement is unknown may be done: its group is not held to it. What was sent while a clock was off
 is due by that clock, and left out.
 
-Cost: constant for a line. Weak spot: a half is judged for its first check-back only.
+Cost: constant for a line. Limitation: a half is judged for its first check-back only.
 """
 
 from __future__ import annotations

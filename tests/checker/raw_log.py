@@ -23,7 +23,7 @@
     75     4       CRC-32 of bytes 0 to 74 and of the body
     79     ...     body
 
-Integers are big-endian without a sign. Weak spot: the file is what somebody has dumped; what an engine would
+Integers are big-endian without a sign. Limitation: the file is what somebody has dumped; what an engine would
 answer to a second reader it does not tell.
 """
 

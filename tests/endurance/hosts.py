@@ -12,7 +12,7 @@ A network has a number, so several tests may run at once. Who uses a number hold
 ends with the process; what a killed run has left under another one is taken down by the next run, processes
 too. Needs root and `ip`; without them the test is skipped, with the reason.
 
-Weak spot: all hosts share one kernel, one clock and one disk.
+Limitation: all hosts share one kernel, one clock and one disk.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ A mutant replaces a range of the source's bytes, so all around it stays as it is
 annotations, decorators, assertions, strings, f-strings (Python 3.11 does not say where their parts are), and
 what nearly any test sees: assignments to names, arguments that a function requires, `/` (of paths) and `|`.
 
-Weak spot: a mutant may be equivalent to the source, or harmless; that is judged by hand.
+Limitation: a mutant may be equivalent to the source, or harmless; that is judged by hand.
 """
 
 from __future__ import annotations

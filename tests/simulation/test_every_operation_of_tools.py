@@ -88,7 +88,7 @@ def imported(theirs: Path, disk: MemoryDisk) -> ImportSummary:
 
 
 def is_whole(disk: MemoryDisk) -> bool:
-    """Whether the file `format` names a version."""
+    """Whether the `format` file names a version."""
     return disk.read(layout.FORMAT, 0, 9) == b"tidewheel"
 
 

@@ -14,7 +14,7 @@ whose name is loaded counts as called, and of a value of no known type every met
     Class.f(now_ms)         a function that is given the time
     Class.x()               call of a function that an attribute holds: any
 
-Weak spot: of what a variable holds that is no attribute, only methods are followed, no functions.
+Limitation: of what a variable holds that is no attribute, only methods are followed, no functions.
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ Rules
 6. In an event loop, requests beyond `CONNECTIONS_MAX` wait in this module. The library would scan all
    connections for each of its waiting requests whenever a request begins or ends.
 
-Cost: the overhead of the library. Weak spot: a hostile server can send an answer of `ANSWER_BYTES_MAX` bytes.
-A server that sends the response header byte by byte can exceed the timeout of rule 4, up to the library's
-limit for a header.
+Cost: the overhead of the library. Limitation: a hostile server can send an answer of `ANSWER_BYTES_MAX`
+bytes. A server that sends the response header byte by byte can exceed the timeout of rule 4, up to the
+library's limit for a header.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ Rules
 8. Consumers beyond `polls_max` take turns (`tidewheel.client.turns`).
 
 Cost: each consumer has an open long poll, up to `polls_max` in total. Acknowledgements that arrive during a
-call share the next call. The cost of a request does not depend on the number of consumers. Weak spot: a
+call share the next call. The cost of a request does not depend on the number of consumers. Limitation: a
 thread cannot be cancelled. A function that hangs in a thread occupies its slot, and keeps the process alive
 until a second signal.
 """

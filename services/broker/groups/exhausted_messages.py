@@ -23,7 +23,7 @@ Rules:
 
 Memory usage is one entry per queued message. Cost: each message is read once and appended once.
 
-Weak spot: an entry stays queued even if its message is acknowledged, moved, or delivered, or if its lease is
+Limitation: an entry stays queued even if its message is acknowledged, moved, or delivered, or if its lease is
 renewed. Each entry is therefore checked again when it is processed.
 """
 

@@ -32,7 +32,7 @@ Rules
 The log contains only the filter texts. Clocks, clients, and filter bits do not survive a restart.
 
 Memory usage is 1 KiB per group and topic, plus at most `FILTERS_BYTES_MAX` of filter texts for all groups.
-Cost: a receive performs one identity test and marks its filter as used. Weak spot: a message that matches
+Cost: a receive performs one identity test and marks its filter as used. Limitation: a message that matches
 only an unused filter blocks its message group until the filter is removed.
 """
 

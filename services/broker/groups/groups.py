@@ -14,7 +14,7 @@ one of these forms:
 
 If the log no longer begins at 0 when a group joins a topic, the record also contains "log_offset", the first
 log offset. Messages below it are not counted as missed, even in a queue whose first offset is unknown because
-of a damaged file. Weak spot: if more of the log is deleted before that queue is rebuilt, all of the queue's
+of a damaged file. Limitation: if more of the log is deleted before that queue is rebuilt, all of the queue's
 deleted messages are counted as missed.
 
 The log records every change to a group's offsets on a queue (`consumequeue.offsets`). The in-flight messages

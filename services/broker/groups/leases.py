@@ -25,7 +25,7 @@ state. All other callers only look up leases or change their end times.
 
 Cost: one object, one dict entry each in `Leases` and `InFlight`, and one timing wheel timer per lease.
 
-Weak spot: a lease's expiry is not rescheduled after its timer has fired. A lease is ended either by
+Limitation: a lease's expiry is not rescheduled after its timer has fired. A lease is ended either by
 `MessageReceiver.expire_lease` or when its message is moved to the dead-letter topic
 (`exhausted_messages.py`).
 """

@@ -7,7 +7,7 @@ its receives neither return nor skip messages.
 
 Cost: one binary search per ready lite topic (`services.broker.groups.lite_subscriptions`).
 
-Weak spot: readiness is not polled. Code that unblocks a message must mark its lite topic as ready, as
+Limitation: readiness is not polled. Code that unblocks a message must mark its lite topic as ready, as
 `Leases.end` does. Otherwise, the message is not delivered until another one arrives in the lite topic.
 """
 

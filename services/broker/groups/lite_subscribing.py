@@ -11,7 +11,7 @@ queue offset, which consumers can read from delivered messages.
 Cost: a start position other than LAST scans all messages in the lite topic. It writes one record for the
 reopened messages and one range per skipped message, for at most `LITE_MOVED_MAX` messages.
 
-Weak spot: the position belongs to the group, not the client. A client that subscribes with a position moves
+Limitation: the position belongs to the group, not the client. A client that subscribes with a position moves
 its whole group in the lite topic, and ends the group's leases on its messages.
 """
 

@@ -15,7 +15,7 @@ therefore wait until the log is durable beyond its current end (`durable_at`).
 Cost: each acknowledgement extends a range. Each flush writes two records, or more if a body would exceed
 `OPEN_RECORD_BYTES_MAX`.
 
-Weak spot: changes are applied before they are in the log, so a snapshot must wait until the open records are
+Limitation: changes are applied before they are in the log, so a snapshot must wait until the open records are
 closed (`Broker.is_quiet`). `durable_at` is valid only after a change has been added.
 """
 

@@ -13,7 +13,7 @@ written by another broker, its outcome is known only while that outcome is in me
 
 To save time, `send` and `_commit` append messages without building or parsing a `Record`.
 
-Weak spots: if log damage has destroyed a half message's committed record, the half message is considered
+Limitations: if log damage has destroyed a half message's committed record, the half message is considered
 rolled back. Each open half message has a timer (`Purpose.CHECK`), an entry in `waiting_check_backs` or
 `_to_read`, or a check-back in progress. If a caller begins a check-back but never calls
 `complete_check_back`, that half message gets no more check-backs until the broker restarts.

@@ -17,8 +17,8 @@ This module reads no clock. A search covers a period of `limits.SCHEDULE_SEARCH_
 find 29 February around the year 2100. A cron line without an occurrence in this period is considered to have
 none. Computing an occurrence takes 20 to 100 us, or up to 6 ms if it is years ahead.
 
-Weak spots: a cron line whose day and weekday must both match may have no occurrence for 11 or 28 years, as in
-`0 9 */31 3 sun`. Such schedules are rejected. A search misses two clock changes that cancel out within one
+Limitations: a cron line whose day and weekday must both match may have no occurrence for 11 or 28 years, as
+in `0 9 */31 3 sun`. Such schedules are rejected. A search misses two clock changes that cancel out within one
 week, but this does not occur in any time zone.
 """
 

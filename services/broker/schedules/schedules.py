@@ -27,7 +27,7 @@ Cost: each occurrence needs one calendar search and one record about the size of
 are kept in memory. A decision about missed runs requires many calendar searches
 (`services.broker.schedules.missed_runs`), but their number per tick is limited.
 
-Weak spot: time zone data comes from the host. After an update or a move to another host, future occurrences
+Limitation: time zone data comes from the host. After an update or a move to another host, future occurrences
 are recomputed from the cursor. A run may then be skipped or repeated in local time.
 """
 

@@ -20,7 +20,7 @@
    records are only counted in `unreadable_records`.
 
 A new listener is called for each existing entry and later for each new one. An undamaged store incurs no
-overhead. Weak spot: damage found by a worker thread, for example during a checkpoint, is reported only when
+overhead. Limitation: damage found by a worker thread, for example during a checkpoint, is reported only when
 the event loop processes the worker's result.
 """
 

@@ -15,7 +15,7 @@ Rules:
   recorded lease end times as elapsed time. After a restart, a lease's remaining time thus depends on the
   system clock (`Leases.restore`).
 
-Weak spot: a lease record contains the lease's end according to the broker's clock at the time of writing. If
+Limitation: a lease record contains the lease's end according to the broker's clock at the time of writing. If
 the clock then changes and the broker is restarted, the change is mistaken for elapsed time.
 """
 

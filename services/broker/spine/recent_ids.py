@@ -30,7 +30,7 @@ Cost: the table requires 256 KiB initially, and at most 16 MiB. A probe takes 0.
 With an initial size of 16 MiB, each send took 0.4 us longer because of processor cache misses. At 1,000
 messages per second, the ids from 40 s require 2 MiB. At 16,000 messages per second, the largest table is one
 third full, and 0.5 % of the ids are spilled. At startup, loading 500,000 ids from 10 million index entries
-takes 0.15 s. Weak spots: at 43,000 messages per second, `_overflow` is full (60 MiB) after 40 s, and each
+takes 0.15 s. Limitations: at 43,000 messages per second, `_overflow` is full (60 MiB) after 40 s, and each
 probe without a match reads the key index. Doubling to the maximum size blocks the event loop for about 8 ms.
 Slots represent log offsets up to 1 TiB above the origin. `expire_before` therefore adjusts all slots after
 every 512 GiB of log data, which takes about 10 ms.

@@ -16,7 +16,7 @@ A store outside a cluster has no epoch, and is read only by the program that wri
 epoch record is used instead of the newest finalized version, because a cluster restored from a copy of the
 log starts with at least this version.
 
-Weak spot: a version that is finalized during a leader's term takes effect in the next epoch.
+Limitation: a version that is finalized during a leader's term takes effect in the next epoch.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ A response that depends on a record is sent only when the log is durable up to t
 four draft types has an encoder that returns an `Appended`. Recovery creates an `Appended` from each log
 record (`services.broker.spine.appended`).
 
-Weak spot: records are applied before they are durable, and changes cannot be undone. If a flush fails, the
+Limitation: records are applied before they are durable, and changes cannot be undone. If a flush fails, the
 core must be discarded and the store reopened.
 """
 

@@ -29,7 +29,7 @@ and the names and ends of all timers would be kept until the reserved time.
 
 Cost: each held timer is written to the log again (about 100 us) and occupies 20 bytes in memory and in each
 snapshot. A tick examines only the held timers of released topics. A release sorts its topic's timers once.
-Weak spot: the memory of removed timers is freed only when more than half of the table is unused.
+Limitation: the memory of removed timers is freed only when more than half of the table is unused.
 """
 
 from __future__ import annotations

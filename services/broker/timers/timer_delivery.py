@@ -27,7 +27,7 @@ Each late delivery is counted under the first matching cause. A delivery after a
     disk        delivery was paused because of unflushed bytes
     burst       more timers were due than could be delivered at the due time
 
-Weak spot: all of a topic's late timers in a run are counted under the first timer's cause.
+Limitation: all of a topic's late timers in a run are counted under the first timer's cause.
 """
 
 from __future__ import annotations

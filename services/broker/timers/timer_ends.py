@@ -32,7 +32,7 @@ An end is a `consumequeue.timerindex_fact` fact with these u64 fields:
     extra   8      the kind of end (`commitlog.kinds.End`), above
             56     when the timer was due, ms since 1970
 
-Weak spot: only a 128-bit hash identifies a name. If two hashes collided, both names would silently refer to
+Limitation: only a 128-bit hash identifies a name. If two hashes collided, both names would silently refer to
 the same timer. With 2**40 names in a store, the probability is about 2**-49.
 """
 

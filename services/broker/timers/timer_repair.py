@@ -31,8 +31,8 @@ memory per timer in the window.
 If no file on the disk can be read, read errors are not evidence of damage. The repair then fails and is
 retried later.
 
-Weak spot: if the names or the log are also damaged, some lost timers may remain unidentified. Their number is
-determined from the row counts in the snapshot and added to `unknown_count`. If the damaged file has been
+Limitation: if the names or the log are also damaged, some lost timers may remain unidentified. Their number
+is determined from the row counts in the snapshot and added to `unknown_count`. If the damaged file has been
 split, even their number is unknown.
 """
 

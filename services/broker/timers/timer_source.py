@@ -14,7 +14,7 @@ Records of the most common form are cut and joined (`services.broker.timers.cutt
 as those with IPv6 hosts, are decoded and re-encoded, which takes three times as long. Both methods produce
 identical bytes.
 
-Weak spot: only a test (`test_timer_source.py`) verifies that the bytes are identical.
+Limitation: only a test (`test_timer_source.py`) verifies that the bytes are identical.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class TimerSource:
         return rows, ready
 
     def contain(self, timer_offsets: Offsets, texts: Sequence[bytes]) -> Any:
-        """Return a bool array that is true for records that contain all texts or are unreadable.
+        """Return a bool array, true for records that contain all of the given strings or are unreadable.
 
         `timer_offsets` (u64) must be sorted. Raise OSError if a read fails.
         """

@@ -13,7 +13,7 @@ are kept in memory between steps, because a slot with many timers would otherwis
 
 Cost: a filter by timer key requires one name lookup for each matching topic that has pending timers.
 Searching the bytes of a record takes one twentieth of the time required to decode it. A search by key, tag,
-or topic reads the rows of each slot only once. Weak spot: all rows of a slot are read in one step, which
+or topic reads the rows of each slot only once. Limitation: all rows of a slot are read in one step, which
 takes 0.2 s if the slot contains a million timers.
 """
 
@@ -132,7 +132,7 @@ class TimerViews:
         return np.unique(np.concatenate([far, held.astype(np.uint64)]))
 
     def search_log(self, timer_offsets: Offsets, texts: Sequence[bytes]) -> Offsets:
-        """Return the offsets whose log records contain all texts. The input must be sorted.
+        """Return the offsets whose log records contain all of the given strings. The input must be sorted.
 
         Unreadable records are included. Raise OSError if a read fails.
         """

@@ -27,7 +27,7 @@ these timers. At startup, `Timers.restore_wheel` reads their due times from thei
 the same log, or the same broker after a restart, may choose different sort keys. Records therefore identify
 timers by due time, never by sort key.
 
-Weak spots: a timer set after its due time becomes due immediately. If the clock is set back before the next
+Limitations: a timer set after its due time becomes due immediately. If the clock is set back before the next
 tick, the timer waits until the clock catches up. `pending_by_topic` contains only counts. If the topic of an
 UNREADABLE timer is unknown, the count for "" is decremented. The total is then correct, but the count for the
 actual topic is one too high.

@@ -1,8 +1,8 @@
 """Executes a message's timer verb when the message is stored or its half message is committed.
 
-A CANCEL verb is stored in the same record as its message: the property `TW_CANCELS` contains the timer's
+A CANCEL verb is stored in the same record as its message: the `TW_CANCELS` property contains the timer's
 offset and due time. A crash therefore loses both or neither. A MOVE or FIRE verb needs its own record, which
-is appended just before the message. The property `TW_TIMER_VERDICT` contains a verb's result. Its first word
+is appended just before the message. The `TW_TIMER_VERDICT` property contains a verb's result. Its first word
 is the verdict.
 
 A verb is checked when its message is sent. It is not checked again when a half message is committed, even if
@@ -12,7 +12,7 @@ A verb that specifies the wrong topic matches no timer, but its message is store
 (`refuse_unknown`). Verdicts are counted for the message's topic, because the timer topic in a verb may be
 arbitrary text.
 
-Weak spot: a crash may preserve a MOVE or FIRE record but lose its message. The producer then receives no
+Limitation: a crash may preserve a MOVE or FIRE record but lose its message. The producer then receives no
 response and resends the message. A resent FIRE verb then gets the verdict TOO_LATE, although the first
 attempt fired the timer.
 """

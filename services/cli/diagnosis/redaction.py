@@ -8,7 +8,7 @@ match passwords in URLs and sentences, tokens, and the known secrets of this pro
     password=..., secret: ..., Bearer ...         value removed
     tw_3f9a61c07b52_...                           secret part of a user's token removed
 
-Weak spot: a secret used as the name of a topic, group or user is not recognized.
+Limitation: a secret used as the name of a topic, group or user is not recognized.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Replaces the copy of a halted node at an operator's request, and provides recovery advice.
 
-The command `tidewheel cluster refetch` creates the file `refetch` in the store of a stopped node. When the
+The command `tidewheel cluster refetch` creates the `refetch` file in the store of a stopped node. When the
 node restarts, it replaces its copy with another node's copy. The new copy must cover the evidence.
 
 With `--accept-loss-of N`, the command deletes the evidence and the copy immediately. N must equal the

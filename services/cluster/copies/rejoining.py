@@ -11,7 +11,7 @@ records that follow it come from the shared log or an engine backup.
     different cluster      the snapshot and the log belong to different clusters (`Halted`)
 
 Data written after the snapshot's checkpoint is ignored, because the shared log contains all accepted data.
-Weak spot: a snapshot from a different history of the same cluster is not detected until the node reads new
+Limitation: a snapshot from a different history of the same cluster is not detected until the node reads new
 records. The node then halts.
 """
 

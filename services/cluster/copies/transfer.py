@@ -33,9 +33,9 @@ A store never mixes files from two nodes. Queues and the key index are derived d
 if that is cheaper than a rebuild (`services.store.copying_derived`).
 
 Cost: the store is sent over the network once. During the transfer, the receiver needs disk space for both
-stores. Weak spot: the checksums protect only the transfer and do not detect damage on the sender's disk. When
-opening the copy (`copies.copying`), the receiver verifies the log, deletes a damaged key index, and checks
-queues against the CRCs in the snapshot.
+stores. Limitation: the checksums protect only the transfer and do not detect damage on the sender's disk.
+When opening the copy (`copies.copying`), the receiver verifies the log, deletes a damaged key index, and
+checks queues against the CRCs in the snapshot.
 """
 
 from __future__ import annotations

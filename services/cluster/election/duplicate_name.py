@@ -6,7 +6,7 @@ come from another process. At first, this may be a previous process of the same 
 be read if the engine initially returns outdated data, as a lagging standby does. If such appends still occur
 LIVES_MS after the first one, the other process must still be running.
 
-All times are monotonic clock readings in milliseconds. Weak spot: if two followers have the same name, this
+All times are monotonic clock readings in milliseconds. Limitation: if two followers have the same name, this
 is detected only when one of them becomes the leader.
 """
 

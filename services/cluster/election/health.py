@@ -10,7 +10,7 @@ down and names a fit follower as its successor. If no follower is fit, it contin
 Other nodes never depose an unfit leader. If the engine's clock is wrong, all nodes appear unfit, and the
 leader continues to lead. Unfit followers become candidates later than fit ones (`candidacy_timer`).
 
-Weak spot: after a clock jump, a leader delivers messages at the wrong time until it steps down.
+Limitation: after a clock jump, a leader delivers messages at the wrong time until it steps down.
 """
 
 from __future__ import annotations

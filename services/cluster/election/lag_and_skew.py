@@ -18,8 +18,8 @@ A clock is off if the bounds prove a difference of more than OFF_MS. A follower 
 cannot distinguish a fast clock from SAMPLES slow reads in a row. In both cases, it considers the clock to be
 off. Only records read after the node has caught up are used to measure the skew.
 
-Weak spot: the lag in bytes is unknown, because the sizes of unread records are unknown. If the engine's clock
-jumps, all nodes' clocks appear to be off, and no node is preferred as leader.
+Limitation: the lag in bytes is unknown, because the sizes of unread records are unknown. If the engine's
+clock jumps, all nodes' clocks appear to be off, and no node is preferred as leader.
 """
 
 from __future__ import annotations

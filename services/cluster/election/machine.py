@@ -35,7 +35,7 @@ Rules
 5. An unfit node (`health`) becomes a candidate later than other nodes. A follower appends a complaint if the
    leader does not respond to forwarded calls (`reach`).
 
-Cost: each input requires one table lookup and a few comparisons. Weak spot: the table shows only the effects
+Cost: each input requires one table lookup and a few comparisons. Limitation: the table shows only the effects
 of events. This module defines the conditions that cause events.
 """
 

@@ -16,7 +16,7 @@ Rules
    after stepping down because of a complaint, a node ignores further complaints during a pause. The pause
    doubles with each such resignation. If CALM_PAUSES pauses pass without a departure, the pause is reset.
 
-All times are monotonic clock readings in milliseconds. Weak spot: the leader cannot probe HTTP-only clients,
+All times are monotonic clock readings in milliseconds. Limitation: the leader cannot probe HTTP-only clients,
 because they have no open connection.
 """
 

@@ -27,7 +27,7 @@ Rules
 6. If a peer sends neither TCP acknowledgements nor ping replies for SILENT_MS, the node closes the connection
    to it and retries the affected calls. This happens when the network silently drops packets.
 
-Cost: one additional round trip and about 300 us of CPU time per call (`benchmarks/cluster.py`). Weak spot:
+Cost: one additional round trip and about 300 us of CPU time per call (`benchmarks/cluster.py`). Limitation:
 connection limits apply to the forwarding node's address, but per-client limits apply to the client's address
 (`origin_signatures`).
 """

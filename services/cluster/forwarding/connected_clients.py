@@ -25,7 +25,7 @@ s. Pending receives are retried with the next leader (`services.cluster.forwardi
 
 Cost: the node parses the first bytes of each SendMessage request. It stores each client's settings, lite
 topics, and up to `TOPICS_MAX` topic names in memory. The total size of all clients' lite topics is limited to
-`KEPT_BYTES_MAX` per node. Weak spot: a client without a Telemetry stream is unknown to the next leader until
+`KEPT_BYTES_MAX` per node. Limitation: a client without a Telemetry stream is unknown to the next leader until
 its next call. Lite topics beyond the limit are unknown to the next leader until the client resends them,
 which may take 30 s.
 """

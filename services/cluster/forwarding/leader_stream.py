@@ -8,7 +8,7 @@ leader. If the status were INTERNAL, the node would end the client stream and dr
 asyncio API may report its own status before or after the leader's status (github.com/grpc/grpc/issues/36066).
 `LeaderStream` therefore checks every reported status.
 
-Weak spot: gRPC's own status can be recognized only by its text. If no other status is reported, the call is
+Limitation: gRPC's own status can be recognized only by its text. If no other status is reported, the call is
 retried.
 """
 

@@ -16,8 +16,8 @@ Rules
 3. If a node's last report is older than FRESH_MS, the node may be down, so the leader does not choose it as a
    successor (`health`).
 
-Cost: one request per follower every REPORT_SECONDS seconds, and up to ENDS_MAX log ends in memory. Weak spot:
-between two reports, an up-to-date follower can appear to lag by up to REPORT_SECONDS seconds.
+Cost: one request per follower every REPORT_SECONDS seconds, and up to ENDS_MAX log ends in memory.
+Limitation: between two reports, an up-to-date follower can appear to lag by up to REPORT_SECONDS seconds.
 """
 
 from __future__ import annotations

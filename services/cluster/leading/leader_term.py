@@ -10,7 +10,7 @@
 The election decides when to call each method (`services.cluster.election.machine`). While the node is the
 leader, the event loop owns the core. Only disk and engine calls run in other threads.
 
-Weak spot: a new leader keeps the core that it used as a follower. `Broker.begin` must therefore derive the
+Limitation: a new leader keeps the core that it used as a follower. `Broker.begin` must therefore derive the
 additional leader state before the first call is answered.
 """
 

@@ -19,7 +19,7 @@ Rules
    end that it reports is at least the leader's log end at the time the fault was found.
 4. After fetching another node's copy, a node announces its `Holding` without the report.
 
-Cost: one engine read per reported record. Weak spot: if no other node can fetch a copy, the leader withholds
+Cost: one engine read per reported record. Limitation: if no other node can fetch a copy, the leader withholds
 answers until an operator removes the node that reported the damage (`tidewheel cluster forget`).
 """
 

@@ -10,7 +10,7 @@
 A reported skew remains valid for FRESH_MS after its arrival. If the engine's clock is wrong, every node
 appears unfit to lead. There is no other effect, because timers and leases use the leader's clock.
 
-Weak spot: if two node clocks are wrong by the same amount, for example because of a faulty time server, the
+Limitation: if two node clocks are wrong by the same amount, for example because of a faulty time server, the
 engine's clock is reported as wrong. If a BEAT append is delayed, the leader's clock appears to be behind by
 the length of the delay.
 """

@@ -8,7 +8,7 @@ has no effect, because appends fail anyway.
 No records are lost immediately, but some might be lost in the next power failure. The leader therefore keeps
 serving clients but refuses new messages until the setting is corrected.
 
-Weak spot: after an unsafe change, messages are still acknowledged until the next check.
+Limitation: after an unsafe change, messages are still acknowledged until the next check.
 """
 
 from __future__ import annotations

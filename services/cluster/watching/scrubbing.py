@@ -4,7 +4,7 @@ In each step, a worker thread checks row counts and record CRCs in part of the l
 fault is logged once. `/readyz`, `cluster status` and a metric report it until a later pass completes. If the
 engine does not respond, the failure is logged, and the next step resumes at the same record.
 
-Weak spot: detecting a fault may require a full pass. The scrub does not repair faults.
+Limitation: detecting a fault may require a full pass. The scrub does not repair faults.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ until the engine restarts or the network fails, and then all fail at once. A cha
 role without LOGIN, or an exhausted connection limit has the same effect.
 
 Cost: one short-lived engine session per node every TRY_SECONDS. Opening a session occupies a worker thread
-for at most about 15 s. Weak spot: refusals between two checks are not detected.
+for at most about 15 s. Limitation: refusals between two checks are not detected.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ If a PostgreSQL standby is missing, leaders' and candidates' appends wait for it
 run the leader's check (`engine_check`). `check_settings` does not wait, so it can identify the missing
 standby. The diagnosis does not affect the waiting call.
 
-Weak spot: a call that fails immediately is not diagnosed. It is logged and retried.
+Limitation: a call that fails immediately is not diagnosed. It is logged and retried.
 """
 
 from __future__ import annotations

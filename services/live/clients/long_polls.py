@@ -15,7 +15,7 @@ Rules:
 
 Memory usage is one future per waiter.
 
-Weak spot: a lost notification is not repeated. A notified receive that does not scan must notify the next
+Limitation: a lost notification is not repeated. A notified receive that does not scan must notify the next
 waiter (`notify_next`). This module does so after a cancelled wait, and `services.live.clients.receivers` does
 so after a cancellation or a full batch.
 """

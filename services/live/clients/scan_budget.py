@@ -10,8 +10,8 @@ Regardless of the number of receives and the filter cost, each iteration scans a
 message beyond each. First scans and unfinished scans wait in separate queues, so that long scans do not delay
 new calls.
 
-Cost: one comparison for each receive within the budget. Weak spot: all clients share the two queues. A client
-with many costly receives delays the receives of other clients, but not other calls.
+Cost: one comparison for each receive within the budget. Limitation: all clients share the two queues. A
+client with many costly receives delays the receives of other clients, but not other calls.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ position where the next query continues.
 
 Cost: the work of a step is limited to `TIMERS_QUERY_WORK_MAX`, and its scan to the rows of one slot. If a
 filter contains texts, each event loop iteration looks up the key in up to `KEYS_AT_ONCE` topics, or searches
-up to `RECORDS_AT_ONCE` records in the log. Weak spot: a time limit does not apply to these lookups.
+up to `RECORDS_AT_ONCE` records in the log. Limitation: a time limit does not apply to these lookups.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ when all results are durable.
 If the connection ends before the answer is sent completely, its leases are released and no attempt is
 counted. Until the answer is sent, its bytes count as unread (`Receivers.unread_bytes`).
 
-Cost: a turn of the event loop processes HANDLES_AT_ONCE handles, or fewer with pauses. Weak spot: if a node
+Cost: a turn of the event loop processes HANDLES_AT_ONCE handles, or fewer with pauses. Limitation: if a node
 forwards an answer, the answer counts as sent when this node has received it. If the client does not receive
 the answer, its leases expire.
 """

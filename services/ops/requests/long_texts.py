@@ -7,7 +7,7 @@ from the body, decoded separately in pieces, and inserted again:
     {"topic":"t","body":"...MiB..."}  -->  {"topic":"t","body":"MARK:0"}  -->  parsed, and the mark replaced
 
 Texts of plain ASCII remain in the body, because 6 MiB of ASCII take only 1 ms. Cost: for bodies with a long
-text, a search for the quotes of the text, and a check of each value. Weak spot: short texts are parsed in a
+text, a search for the quotes of the text, and a check of each value. Limitation: short texts are parsed in a
 single call, which takes 14 ms for 6 MiB.
 """
 

@@ -9,8 +9,8 @@
 ASGI reports a disconnect only to a reader. Therefore, `HangUp` reads the connection of each poll in a
 separate task. Leases of an answer that was not sent completely are released (`Handed`). `HTTP_POLLS_MAX`
 reserves connections for calls that do not wait. `counts` is exported as the metric `mq_http_polls`. Cost: two
-tasks for each poll, and for a poll of a user a check of its rights after each change of rights. Weak spot: if
-a caller disappears without closing its connection, the server detects this only at the next write to the
+tasks for each poll, and for a poll of a user a check of its rights after each change of rights. Limitation:
+if a caller disappears without closing its connection, the server detects this only at the next write to the
 connection.
 """
 

@@ -22,7 +22,7 @@ it between a few clients. `CLIENTS_PER_ADDRESS_MAX` is half of `CLIENTS_MAX`, be
 proxy or NAT have the same address.
 
 Cost: one comparison per call. A search of 50,000 sessions takes about 10 ms and occurs once per 3,125 new
-clients. Weak spot: two addresses with open streams for all their clients can fill the broker. IPv6 addresses
+clients. Limitation: two addresses with open streams for all their clients can fill the broker. IPv6 addresses
 are counted individually.
 """
 

@@ -33,7 +33,7 @@ Each spelling of several addresses, such as the nodes of a cluster, contains all
 with the address of only one node would fail with that node. Among the other clients that get a second
 spelling, Rust's client accepts one address, and .NET's uses the first.
 
-Weak spot: with only two spellings, a client that missed a boot may need one more refresh.
+Limitation: with only two spellings, a client that missed a boot may need one more refresh.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Rules:
 - The audit starts when no work is in flight, so any finding in a run without bugs and sabotage is an error.
 - Bugs and sabotage cannot be combined, so that the cause of every finding is known.
 
-Weak spot: the wait has a fixed timeout. Work that is still in flight `SETTLING_PATIENCE_S` after the last
+Limitation: the wait has a fixed timeout. Work that is still in flight `SETTLING_PATIENCE_S` after the last
 deadline is reported, and the run counts as unbalanced.
 """
 

@@ -1,4 +1,4 @@
-"""Tests the file `format`: rejected versions, segment sizes, and damage."""
+"""Tests the `format` file: rejected versions, segment sizes, and damage."""
 
 from __future__ import annotations
 

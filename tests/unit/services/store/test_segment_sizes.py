@@ -1,6 +1,6 @@
 """A store whose segments have many sizes: everything reads it alike, and it goes on.
 
-Where the file `format` was lost the size of segments is derived. Of a single segment that a kill left short
+Where the `format` file was lost the size of segments is derived. Of a single segment that a kill left short
 that is a wrong size, and a record that does not fit into it is written across the next segment's beginning.
 `OddLog` writes so, a flush for each record.
 """
