@@ -1,7 +1,7 @@
 """Splits BYTES records into CommitLog records, and verifies the CRC and offset of each.
 
-The history chain does not detect bytes that were corrupted in the leader's memory, because the leader
-computes the chain from these bytes.
+The history chain does not detect corruption in the leader's memory, because the leader computes the chain
+from the corrupted bytes.
 """
 
 from __future__ import annotations

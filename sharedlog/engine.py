@@ -24,7 +24,7 @@ from sharedlog.fold import Position
 
 
 class Head(NamedTuple):
-    """A shared log's epoch and holder, and the position at which the next record must begin."""
+    """A shared log's epoch and holder, and the position where the next record must begin."""
 
     epoch: int
     holder: bytes
@@ -51,8 +51,8 @@ class Engine(Protocol):
 
         Return the offset of the last record, or None if the offset is unknown or the records may not be
         contiguous. Raise `EngineRefused` if no record was appended, or `EngineUnavailable` if the result is
-        unknown. An engine that cannot compare heads always appends. Each reader then uses the record order to
-        decide which records are valid.
+        unknown. An engine that cannot compare heads always appends. Each reader then determines from the
+        record order which records are valid.
         """
 
     def append_unchecked(self, stored: bytes) -> None:
@@ -62,7 +62,7 @@ class Engine(Protocol):
         """
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, or from the first remaining one if its offset is higher.
+        """Return records starting at `offset`, or at the first remaining record if its offset is higher.
 
         Return at least one record if one exists at or after `offset`. Raise `EngineUnavailable` if the engine
         does not respond.

@@ -50,7 +50,7 @@ SharedLog: TypeAlias = PostgresLog | KafkaLog
 
 
 def engine_of(url: str) -> SharedLog:
-    """Return the engine for the URL of a shared log.
+    """Return the engine for a shared log URL.
 
     Raise `ConfigurationError` if the URL is invalid, or `LibraryMissing` if the driver is not installed.
     """
@@ -80,7 +80,7 @@ def engine_of(url: str) -> SharedLog:
 def _pop_password_file(given: dict[str, str]) -> PasswordFile | None:
     """Remove the password file from the URL parameters.
 
-    Return it, or None if there is none.
+    Return the file, or None if none is given.
     """
     path = given.pop(PARAMETER, None)
     return None if path is None else PasswordFile(path)
@@ -94,9 +94,9 @@ def _make_password_conflict() -> ConfigurationError:
 
 
 def _parse_conninfo(conninfo: str) -> dict[str, Any]:
-    """Return the parameters of a URL as libpq parses them.
+    """Return the parameters in a URL as parsed by libpq.
 
-    Raise `ConfigurationError` if libpq rejects the URL. The error omits the parts that libpq quotes, because
+    Raise `ConfigurationError` if libpq rejects the URL. The error omits the parts quoted by libpq, because
     they may contain a password.
     """
     import psycopg
@@ -155,18 +155,18 @@ def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
 
 
 class Beginning(NamedTuple):
-    """Cluster ID of a shared log, and the fields of its GENESIS record."""
+    """Cluster ID of a shared log, and the fields in its GENESIS record."""
 
     cluster: bytes
     facts: dict[str, Any]
 
 
 def beginning_of(engine: Engine) -> Beginning:
-    """Return the cluster ID and the fields of the GENESIS record of a shared log.
+    """Return the cluster ID and the fields in the GENESIS record of a shared log.
 
     If the GENESIS record was trimmed, use a CHECKPOINT record. Records before the GENESIS record are ignored,
     because nodes of a deleted cluster may still write to a topic that was deleted and re-created. Raise
-    `NoCluster` if the log has neither record, or `EngineUnavailable` if the engine does not respond.
+    `NoCluster` if the log contains neither record, or `EngineUnavailable` if the engine does not respond.
     """
     for record in records(engine):
         if record.kind == Kind.GENESIS:

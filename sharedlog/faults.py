@@ -13,7 +13,8 @@
     no record at N, in a dense engine                    missing
 
 A node reads records in order, so the fault must be in record N or in the last leader record before N. If both
-match what this node has applied, the log is valid up to N. The other node's disk or memory is then at fault.
+match the records that this node has applied, the log is valid up to N. In that case, the other node's disk or
+memory is at fault.
 
 Cost: a few reads of up to `READ_BYTES`. Limitation: if the engine is not dense, the loss of a record older
 than those in `sharedlog.leader_records` is not detected. The other node can then fetch a newer checkpoint
@@ -39,9 +40,9 @@ READ_BYTES: Final = 1024 * 1024
 def fault_at(engine: Engine, fold: Fold, record: int) -> str:
     """Return a message about the fault that stops another node at `record`, or "" if there is none.
 
-    The log is compared with the records that `fold` has applied. A trimmed record is not a fault. Raise
-    `Halted` if the log contains a different history, or `EngineUnavailable` or `EngineRefused` if the engine
-    does not respond.
+    The log is compared with the records applied by `fold`. A trimmed record is not a fault. Raise `Halted` if
+    the log contains a different history, or `EngineUnavailable` or `EngineRefused` if the engine does not
+    respond.
     """
     for led in fold.led.records_up_to(record):
         if fault := _find_leader_fault(engine, fold, led):

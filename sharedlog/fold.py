@@ -1,4 +1,4 @@
-"""The state machine of a shared log reader. Every node runs it, including the leader.
+"""The state machine of a shared log reader. Every node, including the leader, runs it.
 
 A reader applies the records of the log in order. A record changes which node may write, extends the history,
 or is ignored. All readers that have applied the same records are in the same state, so they need not
@@ -42,7 +42,7 @@ checkpoint. Older positions are not needed, because no engine retries an append 
 An engine may return the same record twice in a row. If the offset and CRC-32 are equal, the second record is
 skipped. A reader halts if the CRC-32s differ, or if an offset is lower than the previous one.
 
-Records of other clusters are skipped and counted. A record of this cluster that does not match its CRC is
+Records from other clusters are skipped and counted. A record from this cluster that does not match its CRC is
 read again, and the fourth mismatch halts the reader. A halted reader accepts no more records.
 
 Cost: a BLAKE2b hash of all bytes, and about 5 us of CPU time per record. The positions use up to 1 MB of
@@ -104,7 +104,7 @@ _LED: Final = frozenset((Outcome.GATHERED, Outcome.ACCEPTED, Outcome.NEW_EPOCH, 
 
 
 class EpochRelation(Enum):
-    """How a record's epoch and holder compare with the newest ones."""
+    """How a record's epoch and holder compare with the newest epoch and holder."""
 
     OLDER = "older"
     OURS = "ours"
@@ -135,7 +135,7 @@ class Position(NamedTuple):
 class FlushStart(NamedTuple):
     """A reader's state before the last accepted flush.
 
-    `next_offset` is the offset of the first record of the flush.
+    `next_offset` is the offset of the first record in the flush.
     """
 
     end: int
@@ -184,7 +184,7 @@ class Fold:
 
     @property
     def gathered(self) -> Position:
-        """Position after the last BYTES record of the unfinished flush.
+        """Position after the last BYTES record in the unfinished flush.
 
         This is the end of the history if no flush is unfinished.
         """
@@ -194,7 +194,7 @@ class Fold:
 
     @property
     def gathered_count(self) -> int:
-        """Number of records of the unfinished flush read so far."""
+        """Number of records read so far in the unfinished flush."""
         return len(self._gathered)
 
     def apply_record(self, offset: int, stored: bytes) -> Step:
@@ -230,9 +230,9 @@ class Fold:
     def freeze(self, *, before_flush: bool = False) -> dict[str, Any]:
         """Return the state for a checkpoint.
 
-        A reader restored from it continues at the start of the unfinished flush, if there is one. If
-        `before_flush` is set, it continues at the start of the last accepted flush. Set `before_flush` only
-        immediately after that flush has been accepted.
+        A reader restored from this state resumes at the start of any unfinished flush. If `before_flush` is
+        set, the reader resumes at the start of the last accepted flush. Set `before_flush` only immediately
+        after that flush has been accepted.
         """
         next_offset = self._gathered_at[0] if self._gathered else self.next_offset
         at = self._before if before_flush else FlushStart(self.end, self.chain, next_offset)
@@ -273,11 +273,11 @@ class Fold:
         return fold
 
     def has_position(self, position: Position) -> bool | None:
-        """Return whether a position is in this history, or None if it was discarded."""
+        """Return whether a position is part of this history, or None if it was discarded."""
         return self._positions.has_position(position)
 
     def compare_epoch(self, record: SharedRecord) -> EpochRelation:
-        """Compare the epoch and holder of a record with the newest ones."""
+        """Compare a record's epoch and holder with the newest epoch and holder."""
         if record.epoch < self.epoch:
             return EpochRelation.OLDER
         if record.epoch == self.epoch:
@@ -401,7 +401,7 @@ class Fold:
     # The following methods check a record before it is applied.
 
     def _check_record(self, offset: int, record: SharedRecord) -> None:
-        """Halt if this program cannot read a record, or if it precedes the GENESIS record."""
+        """Halt if this program cannot read a record, or if the record precedes the GENESIS record."""
         if record.version > VERSION or record.kind not in Kind.__members__.values():
             what = f"kind {record.kind}, version {record.version}"
             self._halt(
@@ -413,7 +413,7 @@ class Fold:
     def _may_write(self, offset: int, record: SharedRecord) -> bool:
         """Return whether a record was appended by the current leader.
 
-        Halt if its writer's EPOCH record is missing.
+        Halt if the writer's EPOCH record is missing.
         """
         relation = self.compare_epoch(record)
         if relation not in (EpochRelation.OLDER, EpochRelation.OURS):
@@ -442,7 +442,7 @@ _APPLIERS: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {
 
 
 def update_leader_facts(leads: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return an EPOCH record's facts, updated with those of a BEAT record."""
+    """Return the facts from an EPOCH record, updated with those from a BEAT record."""
     anew = {name: facts[name] for name in UPDATED_FACTS if name in facts}
     return leads | anew if anew else leads
 
@@ -482,7 +482,7 @@ class Positions:
         return self._chains[at] if at < len(self._ends) and self._ends[at] == end else None
 
     def has_position(self, position: Position) -> bool | None:
-        """Return whether a position is in this history, or None if it was discarded."""
+        """Return whether a position is part of this history, or None if it was discarded."""
         if position == self.first:
             return True
         if not self._ends or position.end < self._ends[0]:
@@ -496,7 +496,7 @@ class Positions:
             self._chains.pop()
 
     def freeze(self, end: int) -> list[list[int]]:
-        """Return the first position and the newest positions up to `end`, for a checkpoint."""
+        """Return the first position and the newest positions up to `end`, for use in a checkpoint."""
         first = [list(self.first)] if self.first is not None else []
         newest = slice(-FROZEN_POSITIONS_MAX, None)
         both = zip(self._ends[newest], self._chains[newest], strict=True)

@@ -69,7 +69,7 @@ class Holding:
         return cls(**unsaid | {name: facts[name] for name in cls.__slots__ if name in facts})
 
     def facts(self, node: str) -> dict[str, Any]:
-        """Return the facts that announce this `Holding` for `node`."""
+        """Return the facts for a record that announces this `Holding` for `node`."""
         return {"node": node} | asdict(self)
 
 
@@ -124,7 +124,7 @@ class Holdings:
         self.unreadable.pop(node, None)
 
     def all(self) -> dict[str, Holding]:
-        """Return each `Holding` by node name."""
+        """Return all `Holding`s, keyed by node name."""
         return dict(sorted(self._by_node.items()))
 
     def of(self, node: str) -> Holding | None:
@@ -142,7 +142,7 @@ class Holdings:
 
     @property
     def first_needed_record(self) -> int:
-        """First record to keep when the log is trimmed, or 0 if it must not be trimmed."""
+        """First record that must be kept when the log is trimmed, or 0 if it must not be trimmed."""
         held = list(self._by_node.values())
         if sum(one.end is not None for one in held) < COPIES_MIN:
             return 0

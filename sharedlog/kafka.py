@@ -8,8 +8,8 @@
 
 Rules
 1. Kafka does not compare heads, so concurrent appends by two nodes both succeed. The returned offset shows
-   whether another node has appended a record since. If Kafka returns no offset, the leader reads the log
-   (`sharedlog.sink`).
+   whether another node has appended a record in the meantime. If Kafka returns no offset, the leader reads
+   the log (`sharedlog.sink`).
 2. The adapter sends a record only after Kafka has acknowledged the previous one. Otherwise Kafka could lose
    the first record of a flush and keep the second, and every reader would halt at the gap.
 3. If Kafka does not acknowledge a record in time, the adapter purges and discards the producer, so that it
@@ -25,7 +25,7 @@ Rules
    before and after it can still be read.
 7. If the topic existed before, the adapter raises `NoCluster` only after `LOST_SECONDS` of "unknown topic"
    errors. A new Kafka broker may return this error until it has the metadata. If the topic was deleted and
-   created again, rule 4 applies.
+   re-created, rule 4 applies.
 
 The consumer joins no group and commits no offsets. Writes, reads, and requests for the log bounds use
 separate connections, because Kafka processes the requests of a connection in order and a fetch may block.
@@ -215,8 +215,8 @@ class KafkaLog:
         """Append records one at a time, without comparing the head.
 
         Return the offset of the last record, or None if an offset is unknown or the offsets are not
-        contiguous. Raise `EngineRefused` if no record was appended, `Halted` if Kafka has reused the offset
-        of an existing record, or `EngineUnavailable` if the result is unknown.
+        contiguous. Raise `EngineRefused` if no record was appended, `Halted` if Kafka has reused an existing
+        record's offset, or `EngineUnavailable` if the result is unknown.
         """
         with self._writing:
             known_end = self._known_end
@@ -236,13 +236,13 @@ class KafkaLog:
     def append_unchecked(self, stored: bytes) -> None:
         """Append a single record.
 
-        Raise `EngineRefused` if it was not appended, or `EngineUnavailable` if the result is unknown.
+        Raise `EngineRefused` if nothing was appended, or `EngineUnavailable` if the result is unknown.
         """
         with self._writing:
             self._append_record(stored, is_first=True)
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, or from the first remaining one if its offset is higher.
+        """Return records starting at `offset`, or at the first remaining record if its offset is higher.
 
         Return at least one record if one exists at or after `offset`. Raise `Halted` if the end of the log
         was lost, `LogDamaged` if a record cannot be read, or `EngineUnavailable` if Kafka does not respond.
@@ -292,7 +292,7 @@ class KafkaLog:
             return [*self._find_topic_faults(admin), *self._find_setting_faults(admin)]
 
     def check_append(self) -> None:
-        """Check, without appending, whether the user's rights and the topic allow appends.
+        """Check, without appending, whether the user's permissions and the topic allow appends.
 
         Raise `EngineRefused` or `EngineUnavailable` if an append would fail.
         """
@@ -323,7 +323,7 @@ class KafkaLog:
             )
 
     def check_session(self) -> int | None:
-        """Open and close a connection. Return None, because Kafka does not report its time.
+        """Open and close a connection. Return None, because Kafka does not report the server time.
 
         Raise `EngineUnavailable` if Kafka does not respond.
         """

@@ -5,7 +5,7 @@ records by offset reveals a lost or replaced record even if offsets have gaps.
 
 Cost: up to `LEADER_RECORDS_MAX` entries of 12 bytes in memory, and the newest `FROZEN_LEADER_RECORDS_MAX` in
 each checkpoint. Limitation: older records are not checked. However, a node that starts from a checkpoint does
-not read them again.
+not read those records again.
 """
 
 from __future__ import annotations

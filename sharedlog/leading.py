@@ -13,7 +13,7 @@
                 success at another or unknown offset     none: append a BEAT, read it, and check the fold
                 an error, a time-out or a refusal        none: step down, as the next append would hide a gap
 
-A leader that has stepped down no longer answers calls from its tables in memory, because they may contain
+A leader that has stepped down no longer uses its in-memory tables to answer calls, because they may contain
 records that were not accepted. In an engine that compares heads (`sharedlog.engine`), no append succeeds at
 an unexpected or unknown offset.
 
@@ -61,10 +61,10 @@ class Candidate:
         return None if self._last_read is None else self._last_read[0]
 
     def has_won(self, fold: Fold, crc_again: int | None) -> bool:
-        """Return whether the candidate leads. `fold` must have read its EPOCH record.
+        """Return whether the candidate leads. `fold` must have read the candidate's EPOCH record.
 
         `crc_again` is the CRC-32 of the record at `record_to_verify`, or None if that record was trimmed.
-        Raise `Halted` if that record has changed.
+        Raise `Halted` if the record to verify has changed.
         """
         if self._last_read is not None and crc_again is not None and crc_again != self._last_read[1]:
             raise Halted(f"Record {self._last_read[0]} of the shared log is not what was read there before.")
@@ -72,7 +72,7 @@ class Candidate:
 
 
 class Leader:
-    """Creates the records of a leader. The first record continues the history that `fold` has read."""
+    """Creates a leader's records. The first record continues the history read by `fold`."""
 
     def __init__(self, fold: Fold) -> None:
         assert fold.cluster is not None, "nobody leads a cluster without an id"
@@ -100,12 +100,12 @@ class Leader:
     def make_beat(self, facts: dict[str, Any]) -> SharedRecord:
         """Return a BEAT record.
 
-        An accepted BEAT also proves all previous records of the leader.
+        If the BEAT is accepted, it also proves all previous records of the leader.
         """
         return self._make_record(Kind.BEAT, self.position.end, self.position.chain, encode_facts(facts))
 
     def record_answer(self, offset: int | None, count: int = 1) -> Proof:
-        """Record a successful append of `count` records. Return whether they are proven.
+        """Record a successful append of `count` records. Return whether the records are proven.
 
         `offset` is the offset of the last record, or None if the engine did not return it. Do not record a
         failed append: the leader steps down after a failure.
@@ -119,7 +119,7 @@ class Leader:
     def check_proof(self, fold: Fold) -> bool:
         """Return whether `fold` proves all records of this leader. `fold` must have read the last BEAT.
 
-        If it returns False, the leader must step down.
+        If the result is False, the leader must step down.
         """
         right = (fold.epoch, fold.holder) == (self._epoch, self._holder)
         self._is_proven = right and Position(fold.end, fold.chain) == self.position
@@ -135,7 +135,7 @@ class Leader:
 
 
 def _split_parts(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
-    """Yield each BYTES record body of a flush, with the number of zero bytes that follow it."""
+    """Yield the body of each BYTES record in a flush, and the number of zero bytes that follow it."""
     gathered = bytearray()
     for part in parts:
         if isinstance(part, Zeros):

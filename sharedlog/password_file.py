@@ -20,7 +20,7 @@ BYTES_MAX: Final = 4096
 
 
 class PasswordFile:
-    """A file with a password in its first line."""
+    """A file that contains a password on its first line."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)

@@ -7,10 +7,10 @@ One table holds the records, and another the head of the log.
     log_record    one row per record with the offset, the content, and the time of the append; partitioned by
                   offset range
 
-An append is a single SQL statement. It updates the head only if that matches the writer's head, and inserts
-the records only if the head was updated. The row lock on the head serializes appends. A transaction holds
-this lock until it commits, so an offset becomes visible only after all lower offsets. A former leader updates
-no rows.
+An append is a single SQL statement. It updates the head only if the head equals the one the writer expects,
+and inserts the records only if the head was updated. The row lock on the head serializes appends. A
+transaction holds this lock until it commits, so an offset becomes visible only after all lower offsets. A
+statement from a former leader updates no rows.
 
 An append is complete when the server reports the commit. If `synchronous_standby_names` is set, the server
 first waits for the synchronous standbys. If it stops waiting, it sends a WARNING, and the adapter raises
@@ -19,8 +19,8 @@ arrives.
 
 If the network silently drops packets, connections can stay half-open. Both sides therefore close a connection
 after `SILENT_SECONDS` without packets, and an append in progress raises `EngineUnavailable`. The server
-terminates sessions that are idle in a transaction. Otherwise the locks of a partitioned or stopped node would
-block all others.
+terminates sessions that are idle in a transaction. Otherwise, the locks held by a partitioned or stopped node
+would block all other nodes.
 
 Trimming drops whole partitions, so no VACUUM is needed. Up to one partition of trimmed records remains in the
 table.
@@ -29,23 +29,23 @@ A server process that is stopped or waiting for standbys may never respond, even
 packets. When the node shuts down, `abort_calls` therefore aborts all calls. `check_settings` uses its own
 connection, so that it can report unsafe settings while an append waits for a missing standby.
 
-A standby promoted before it has received the last rows has an older history. On each new connection, the
-adapter therefore verifies the newest record that it has read or appended. It raises `Halted` if this record
-has changed, or has been missing at the end of the log for `LOST_SECONDS`. The delay lets a standby replay the
-missing records.
+A standby that is promoted before it has received the last rows has an older history. On each new connection,
+the adapter therefore verifies the newest record that it has read or appended. It raises `Halted` if this
+record has changed, or if it has been missing at the end of the log for `LOST_SECONDS`. The delay gives a
+standby time to replay the missing records.
 
-If PostgreSQL cannot read a page, for example because of a bad checksum, reading a record on it raises
+If PostgreSQL cannot read a page, for example because of a bad checksum, reading a record on the page raises
 `LogDamaged` with the record number. Records on other pages can still be read. The check of the newest record
 on a new connection ignores unreadable pages. An append is retried if PostgreSQL chooses an unreadable page
 for the new rows.
 
 Cost: one round trip and one commit per append. Each new connection and every 10,000th record needs another
 round trip to check the partitions. Records are sent in binary format. For a 25 KB record, this reduces the
-CPU time from 250 us to 70 us on the writer, and from 550 us to 190 us on the server. The rows of one read are
-kept in memory. Limitation: the adapter detects a loss only by comparison with the records that this process
-has read or appended, and with the node's checkpoint. A node that restarts from its checkpoint cannot detect
-the loss of rows written after the checkpoint. If the last page of the table cannot be read, PostgreSQL cannot
-insert records, because new rows go to that page.
+CPU time from 250 us to 70 us on the writer, and from 550 us to 190 us on the server. The rows returned by a
+read are kept in memory. Limitation: the adapter detects a loss only by comparing the log with the records
+that this process has read or appended, and with the node's checkpoint. A node that restarts from its
+checkpoint cannot detect the loss of rows written after the checkpoint. If the last page of the table cannot
+be read, PostgreSQL cannot insert records, because new rows go to that page.
 """
 
 from __future__ import annotations
@@ -231,11 +231,11 @@ _HEAD: Final = "SELECT epoch, holder, end_offset, chain FROM {log}_head"
 class PostgresLog:
     """A shared log in the database specified by the libpq connection string `conninfo`.
 
-    The table names begin with `log`. If `password_file` is given, each new connection reads the password from
-    it.
+    The table names begin with the value of `log`. If `password_file` is given, each new connection reads the
+    password from it.
 
-    All methods are thread-safe. Methods share one connection, which only one call uses at a time. The adapter
-    opens the connection on first use and again after a failure.
+    All methods are thread-safe. The methods share one connection, which only one call can use at a time. The
+    adapter opens the connection on first use and reopens it after a failure.
     """
 
     is_dense = True
@@ -264,7 +264,7 @@ class PostgresLog:
         self._sessions_lock, self._is_aborted = Lock(), False
 
     def create_log(self, head: Head) -> None:
-        """Create the tables for a new log. Raise `ClusterExists` if they exist."""
+        """Create the tables for a new log. Raise `ClusterExists` if the tables exist."""
         from psycopg.errors import DuplicateTable
 
         with self._use_connection(_CREATE_ADVICE) as connection, connection.transaction():
@@ -311,7 +311,7 @@ class PostgresLog:
                 raise self._make_no_head_error()
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records from `offset` on, or from the first remaining one if its offset is higher.
+        """Return records starting at `offset`, or at the first remaining record if its offset is higher.
 
         Return at least one record if one exists at or after `offset`. Raise `Halted` if the end of the log
         was lost, `LogDamaged` if the record at `offset` cannot be read, or `EngineUnavailable` if PostgreSQL
@@ -327,7 +327,7 @@ class PostgresLog:
         return found
 
     def _read_rows(self, connection: psycopg.Connection[Any], offset: int, bytes_max: int) -> list[Any]:
-        """Return rows from `offset` on, up to the first unreadable row.
+        """Return rows starting at `offset`, up to the first unreadable row.
 
         Raise `LogDamaged` if the row at `offset` is unreadable.
         """
@@ -381,7 +381,7 @@ class PostgresLog:
         return int(row[0]), int(row[1])
 
     def trim(self, offset: int) -> None:
-        """Drop the partitions that contain only records before `offset`.
+        """Drop all partitions that contain only records before `offset`.
 
         Raise `EngineUnavailable` if another session, such as a dump, is reading the log. Appends would
         otherwise have to wait.
@@ -458,7 +458,7 @@ class PostgresLog:
                 line.shutdown(socket.SHUT_RDWR)
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Compare the number of rows in a range of the log with the record numbers.
+        """Compare the number of rows in a log range with the record numbers.
 
         The query does not wait for appends and does not block them. Raise `NoCluster` if the tables are
         missing, or `EngineUnavailable` if PostgreSQL does not respond.
@@ -594,7 +594,7 @@ class PostgresLog:
     def _fetch_row(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[int, ...] = ()
     ) -> Any:
-        """Return the row from a query on the head. Raise `NoCluster` if there is none."""
+        """Return the row from a query on the head. Raise `NoCluster` if there is no such row."""
         row = connection.execute(self._format_sql(statement), values or None).fetchone()
         if row is None:
             raise self._make_no_head_error()
@@ -605,11 +605,11 @@ class PostgresLog:
 
     @contextmanager
     def _use_connection(self, right: str = _OWNERSHIP_ADVICE) -> Iterator[psycopg.Connection[Any]]:
-        """Provide the shared connection, and convert psycopg exceptions.
+        """Provide the shared connection, and convert the exceptions raised by psycopg.
 
         Raise `EngineUnavailable` if the connection is lost or the server has sent a warning, `NoCluster` if
-        the tables are missing, `LogDamaged` if they cannot be read, or `RightMissing` if the user lacks a
-        privilege. `right` describes how to grant the privilege.
+        the tables are missing, `LogDamaged` if the tables cannot be read, or `RightMissing` if the user lacks
+        a privilege. `right` describes how to grant the privilege.
         """
         import psycopg
 
@@ -650,14 +650,14 @@ class PostgresLog:
         return self._connection
 
     def _record_newest(self, offset: int, stored: bytes) -> None:
-        """Remember the offset and CRC-32 of a record if it is the newest."""
+        """Remember a record's offset and CRC-32 if the record is the newest."""
         if self._last is None or offset >= self._last[0]:
             self._last = offset, zlib.crc32(stored)
 
     def _verify_last_record(self, connection: psycopg.Connection[Any]) -> None:
         """Read the newest record again.
 
-        Raise `Halted` if the record has changed, or has been missing for `LOST_SECONDS`.
+        Raise `Halted` if the record has changed, or if it has been missing for `LOST_SECONDS`.
         """
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
@@ -681,8 +681,8 @@ class PostgresLog:
         """Verify that the reader is at the end of the log.
 
         If the log ends before `offset`, raise `EngineUnavailable`, or `Halted` after `LOST_SECONDS`. Also
-        raise `EngineUnavailable` if the head includes the record at `offset` but the table does not. Later
-        reads show whether the record is still missing.
+        raise `EngineUnavailable` if the record at `offset` is covered by the head but missing from the table.
+        Later reads show whether the record is still missing.
         """
         now = time.monotonic()
         if self._end_checked_at is not None and now < self._end_checked_at + END_CHECK_SECONDS:
@@ -779,7 +779,7 @@ class PostgresLog:
 def _is_refusal(error: psycopg.Error) -> bool:
     """Return whether the server has responded and rejected the session.
 
-    libpq gives no error code for a rejected session, and the message may be translated. A password request
+    libpq provides no error code for a rejected session, and the message may be translated. A password request
     shows that the server has responded. The word FATAL is the same in most translations.
     """
     failed = error.pgconn

@@ -1,11 +1,11 @@
-"""Checks that a log in PostgreSQL contains each record number exactly once.
+"""Checks that each record number appears exactly once in a log in PostgreSQL.
 
 A check reads a range of record numbers in one snapshot. It detects gaps, duplicates, lost rows at the start
 or end of the log, and a missing or invalid unique index on the record numbers. `create_log` creates this
 index for a new log, and PostgreSQL creates it on each new partition.
 
 Cost: a check reads at most `RANGE_RECORDS` index entries. Limitation: a check does not detect changed
-records. Their CRC or the history chain reveals them (`sharedlog.scrub`).
+records. Such changes are revealed by the CRC or the history chain (`sharedlog.scrub`).
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ SELECT count(*) FROM pg_index WHERE indrelid = '{log}_record'::regclass AND indi
 def count_log_rows(connection: psycopg.Connection[Any], log: str, from_record: int) -> CheckResult:
     """Check up to `RANGE_RECORDS` records, starting at `from_record` or at the start of the log.
 
-    The connection must be in autocommit mode. Raise `NoCluster` if the head is missing. psycopg exceptions
-    are not converted.
+    The connection must be in autocommit mode. Raise `NoCluster` if the head is missing. Exceptions from
+    psycopg are not converted.
     """
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -107,5 +107,5 @@ def _fetch_row(connection: psycopg.Connection[Any], statement: str, log: str) ->
 def _execute(
     connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...] = (), **names: Any
 ) -> psycopg.Cursor[Any]:
-    """Insert identifiers into a statement and execute it. Query parameters cannot be identifiers."""
+    """Insert identifiers into a statement and execute it. Query parameters cannot be used for identifiers."""
     return connection.execute(statement.format(**names).encode(), values or None)

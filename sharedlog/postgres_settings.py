@@ -30,7 +30,7 @@ _NAMED: Final = re.compile(r"\s*(?:(?:ANY|FIRST)\s+)?(\d+)\s*\(", re.IGNORECASE)
 
 
 class Settings(NamedTuple):
-    """Settings of a session, and the state of the standbys.
+    """Settings for a session, and the state of the standbys.
 
     `values` and `sources` are keyed by setting name.
     """
@@ -100,7 +100,7 @@ def find_risky_settings(found: Settings) -> list[str]:
 
 
 def _describe_disabled(found: Settings, name: str) -> str:
-    """Return a message about what can be lost if a setting is disabled, and how to enable it."""
+    """Return a message that states what can be lost if a setting is disabled, and how to enable it."""
     said = f"{name} of PostgreSQL is off, so {_WHY[name]}."
     if found.sources[name] == "command line":
         return f"{said} Start it without -c {name}=off in its command: no other command switches it on."
@@ -143,6 +143,6 @@ def _alter_role(found: Settings, name: str, value: str) -> str:
 
 
 def _quote(name: str) -> str:
-    """Return a name as an SQL identifier, quoted if necessary."""
+    """Return a name as an SQL identifier, with quotes if necessary."""
 
     return name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'

@@ -24,7 +24,7 @@ READ_BYTES: Final = 4 * 1024 * 1024
 
 
 def read_steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
-    """Apply all records after the last applied one. Yield each record with its outcome.
+    """Apply all records after the last one applied. Yield each record with its outcome.
 
     Raise `LogTrimmed` if the next record was trimmed, `Halted` if the fold does not permit a record, or
     `EngineUnavailable` if the engine does not respond.
@@ -53,7 +53,7 @@ def read_until(engine: Engine, fold: Fold, until: int) -> None:
 
 
 def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedRecord]:
-    """Yield all records of the log in order, without a fold.
+    """Yield all log records in order, without using a fold.
 
     Skip records that cannot be read, do not match their CRC, or belong to another cluster. If `cluster` is
     None, yield the records of all clusters. Raise `EngineUnavailable` if the engine does not respond, or
@@ -77,7 +77,7 @@ def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedReco
 
 
 def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> Sequence[Stored]:
-    """Return the records of a read up to the first gap, or all records if the engine is not dense.
+    """Return the records from a read up to the first gap, or all records if the engine is not dense.
 
     Raise `LogTrimmed` or `LogDamaged` if the next record to apply is missing.
     """
@@ -92,7 +92,7 @@ def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> S
 
 
 def _explain_gap(engine: Engine, expected: int, offset: int, found: Sequence[Stored]) -> None:
-    """Raise `LogTrimmed` or `LogDamaged` for a gap before the record at `offset`.
+    """Raise `LogTrimmed` or `LogDamaged` to report a gap before the record at `offset`.
 
     Do nothing if the engine allows the gap.
     """

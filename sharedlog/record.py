@@ -21,8 +21,8 @@ A kind or body version that older programs cannot read is written only if the fi
 that all nodes support it (`sharedlog.versions`).
 
 Integers are big-endian and unsigned. The chain identifies the history up to a record. It is a 64-bit BLAKE2b
-hash of the previous chain, start, zeros, and body. Two histories that end at the same offset with the same
-chain contain the same bytes, barring a hash collision.
+hash of the previous chain and the record's start, zeros, and body. Two histories that end at the same offset
+with the same chain contain the same bytes, barring a hash collision.
 
     kind         written                                  body
     GENESIS      once, when the cluster is created        the facts of the cluster; its epoch and start are
@@ -102,7 +102,7 @@ class SharedRecord:
 
     @property
     def end(self) -> int:
-        """CommitLog offset after the bytes of this record."""
+        """CommitLog offset just after the bytes in this record."""
         return self.start + len(self.body) + self.zeros
 
     @property
@@ -151,7 +151,7 @@ def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
 
 
 def extend_chain(chain: int, start: int, body: bytes, zeros: int) -> int:
-    """Return the chain after `body` and `zeros`."""
+    """Return the chain value after `body` and `zeros`."""
     linked = blake2b(_LINK.pack(chain, start, zeros), digest_size=8)
     linked.update(body)
     return int.from_bytes(linked.digest(), "big")

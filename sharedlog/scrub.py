@@ -1,4 +1,4 @@
-"""The scrub: the leader verifies the shared log in the background, in small steps.
+"""The scrub, with which the leader verifies the shared log in the background, in small steps.
 
     count   Compares the number of rows in a range with the record numbers, for engines with rows
             (`sharedlog.postgres_rows`). This check detects lost and duplicate records.
@@ -13,8 +13,8 @@
 The scrub only reports faults with their record numbers. A reader halts when it reaches a faulty record
 (`sharedlog.reading`, `sharedlog.fold`).
 
-Cost: a step counts up to 200,000 rows and makes up to `RANGE_READS` reads of `READ_BYTES`, regardless of the
-log size. A pass over 1 GiB takes four hours. Limitation: the scrub does not detect a record replaced by
+Cost: a step counts up to 200,000 rows and performs up to `RANGE_READS` reads of `READ_BYTES`, regardless of
+the log size. A pass over 1 GiB takes four hours. Limitation: the scrub does not detect a record replaced by
 another valid record of the same cluster, or a record that a Kafka topic has lost. A node that reads the
 history detects and reports such a record, and the leader checks it (`sharedlog.faults`).
 """
@@ -35,7 +35,7 @@ DOCTOR: Final = "To see it: tidewheel cluster doctor URL"
 
 
 class CheckResult(NamedTuple):
-    """A message for each fault found by a check, and where the next check begins."""
+    """A message for each fault found by a check, and the position where the next check begins."""
 
     faults: list[str]
     next_record: int
@@ -47,7 +47,7 @@ class Rows(Engine, Protocol):
     """An engine that can count its rows."""
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Compare the number of rows in a range of the log with the record numbers.
+        """Compare the number of rows in a log range with the record numbers.
 
         Raise `EngineUnavailable` or `EngineRefused` if the engine does not respond.
         """
@@ -78,9 +78,9 @@ class _ScrubPass:
 
 
 class Scrub:
-    """A scrub of a shared log. `clock` is a monotonic clock in milliseconds.
+    """Scrubs a shared log. `clock` is a monotonic clock in milliseconds.
 
-    `needed` returns the first record that each node still needs.
+    `needed` returns the first record still needed by each node.
     """
 
     def __init__(

@@ -8,14 +8,14 @@ Rules
 1. An append writes the records to the local segments without a sync, and then waits for the engine to commit
    them. A sync is not needed, because a restarted node reads the accepted records from the shared log again.
 2. An append returns only with proof that the records were accepted (`sharedlog.leading`). Without proof, it
-   raises `NotAccepted`, a subclass of OSError. The node is then no longer the leader, and discards its core
-   state as after a disk failure.
+   raises `NotAccepted`, a subclass of OSError. The node is then no longer the leader, and it discards its
+   core state as it would after a disk failure.
 3. The leader applies its own records to its fold in log order, as the followers do. The leader and its
    followers thus verify the same history and store the same positions in their checkpoints.
 4. Flushes and BEATs are appended one at a time. Each append begins at the proven end of the previous one.
 
-`proven_ms` is the time on the caller's clock when the newest proven append began. No other node led at that
-time. A negative response is delayed until `proven_ms` is after the start of the call
+`proven_ms` is the time on the caller's clock when the newest proven append began. At that time, no other node
+was the leader. A negative response is delayed until `proven_ms` is later than the start of the call
 (`services.live.durability`).
 
 Cost: one round trip to the engine per append. Each record adds 79 bytes and two BLAKE2b hashes. Limitation:
@@ -43,8 +43,8 @@ from sharedlog.versions import may_write
 class SharedSink:
     """The log sink of a cluster's leader.
 
-    `fold` must have applied the EPOCH record of this node and nothing after it. `clock` is a monotonic clock
-    in milliseconds. `accepted` is called after each proven append and may raise OSError.
+    `fold` must have applied this node's EPOCH record and nothing after it. `clock` is a monotonic clock in
+    milliseconds. `accepted` is called after each proven append and may raise OSError.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class SharedSink:
     def leave(self, to: str = "") -> None:
         """Step down in favor of the node `to`, or of any node if `to` is "".
 
-        Later writes are rejected, because a write would revoke the announcement. Raise `NotAccepted` if the
-        announcement is not proven.
+        Subsequent writes are rejected, because a write would revoke the announcement. Raise `NotAccepted` if
+        the announcement is not proven.
         """
         with self._lock:
             self._require_leadership()

@@ -1,6 +1,6 @@
 """The cluster version, which determines the record formats allowed in the shared log.
 
-It is similar to `metadata.version` in Kafka.
+It is similar to Kafka's `metadata.version`.
 
 Nodes are upgraded one at a time, and a reader halts at a record kind or body format that it does not support.
 Each node therefore announces the highest version that it *supports*, and the cluster has a single *finalized*
@@ -12,7 +12,7 @@ version. No node writes a record that requires a higher version.
               (`services.broker.spine.record_versions`)
 
 Lower versions predate the first release and used a different record format. A node halts if its cluster has
-such a version.
+one of these versions.
 
     field                                               meaning
     GENESIS, a checkpoint's fold: `finalized`           the finalized version at that point
@@ -27,8 +27,8 @@ Rules
 2. A program that does not support the finalized version halts when it reads the version, before it can
    misread a record. A program also halts if the finalized version is missing.
 3. A program ignores unknown fields in a JSON body, but halts at an unknown record kind or body version
-   (`sharedlog.fold`). `NEEDS` holds the cluster version that each kind and body version requires. A writer
-   checks it before each append.
+   (`sharedlog.fold`). `NEEDS` maps each kind and body version to the cluster version that it requires. A
+   writer checks it before each append.
 
 Limitation: rule 1 does not cover nodes without a record in the log or nodes that an operator has removed.
 They halt under rule 2.
@@ -64,7 +64,7 @@ def nodes_without_support(wanted: int, supports: Mapping[str, int]) -> dict[str,
 
 
 def describe_unsupported(finalized: int) -> str:
-    """Return why this program does not support a finalized version, or "" if it does."""
+    """Return the reason why this program does not support a finalized version, or "" if it does."""
     if OLDEST <= finalized <= SUPPORTED:
         return ""
     if finalized < OLDEST:

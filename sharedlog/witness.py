@@ -5,24 +5,25 @@
                        --the engine loses 9 alone--> 10 exists              --> a copy beyond 9 (a hole)
                        --9 alone is changed-------> it does not match its CRC  --> a copy beyond 9
 
-A node that discards its copy of the store opens its checkpoint and reads the log again from there. Meanwhile
-the engine may have lost records that the node had read, through an unclean leader election or the promotion
-of a standby without the newest records. The node could then lead without records that it had acknowledged.
-The witness therefore keeps the offset and CRC-32 of the newest record read outside the copy. After a restart,
-a file provides them (`restore`). The record after the checkpoint is checked too. CHECKPOINT and HOLD records
-are ignored (`Fold.last_led`), because they can be identical in two histories.
+A node that discards its copy of the store loads its checkpoint and reads the log again from that point.
+Meanwhile, the engine may have lost records that the node had read, because of an unclean leader election or
+the promotion of a standby that lacked the newest records. The node could then become leader without records
+that it had acknowledged. The witness therefore keeps the offset and CRC-32 of the newest record read,
+separately from the copy. After a restart, they are read from a file (`restore`). The record after the
+checkpoint is also checked. CHECKPOINT and HOLD records are ignored (`Fold.last_led`), because they can be
+identical in two histories.
 
 A former primary may return outdated responses, so a loss is reported only after `LOST_MS`. A read from a
 lagging standby can raise `EngineUnavailable`, but a request for the log bounds would return an outdated
 result. The witness therefore reads before it requests the log bounds.
 
 The engine may lose the end of the log while a node is reading it again. The node therefore compares the
-newest record that it had read with the record now at the same offset. A candidate repeats this check after
-its EPOCH record and before it leads.
+newest record that it has read with the record now stored at the same offset. A candidate repeats this check
+after its EPOCH record and before it becomes leader.
 
 Cost: two reads each time the log is opened, at each takeover, and after each lost candidacy. Limitation: a
-node whose memory, file, and checkpoint contain none of the lost records cannot detect the loss and may lead.
-Nodes that have read the lost records halt at the records of such a leader.
+node whose memory, file, and checkpoint contain none of the lost records cannot detect the loss and may become
+leader. Nodes that have read the lost records halt when they read the records of such a leader.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ class Witness:
         self.restore(fold.last_led)
 
     def restore(self, last: tuple[int, int] | None) -> None:
-        """Remember the offset and CRC-32 of a leader record if it is newer."""
+        """Remember a leader record's offset and CRC-32 if the record is newer."""
         if last is not None and (self.last_led is None or last[0] > self.last_led[0]):
             self.last_led = last
 
     def require_records(self, engine: Engine, fold: Fold) -> None:
-        """Verify that the engine still has the records that this node has read.
+        """Verify that the engine still has the records read by this node.
 
         If a record is missing or was replaced, raise `EngineUnavailable`, or `Halted` after `LOST_MS`. Raise
         `LogDamaged` if only the newest leader record is missing or corrupt and `fold` has not applied it.
@@ -85,7 +86,7 @@ class Witness:
         )
 
     def verify_last_record(self, engine: Engine, fold: Fold) -> None:
-        """Verify the newest known leader record, and then record the newest one of `fold`.
+        """Verify the newest known leader record, and then remember the newest one in `fold`.
 
         Raise `Halted` if its offset now holds another record, because the engine has lost the end of the log.
         Raise `EngineUnavailable` if the engine does not respond. A CRC mismatch is ignored, because the scrub
@@ -102,7 +103,7 @@ class Witness:
         self.record_progress(fold)
 
     def _find_missing(self, engine: Engine, fold: Fold) -> int | None:
-        """Return the offset of a record that was read and is now missing or replaced, or None."""
+        """Return the offset of a record that was read but is now missing or replaced, or None."""
         if self.last_led is not None:
             offset, crc = self.last_led
             found = read_crc(engine, offset)
@@ -123,7 +124,7 @@ class Witness:
 
 
 def _has_later_records(engine: Engine, offset: int) -> bool:
-    """Return whether a record exists after `offset`, meaning that the end of the log is not lost.
+    """Return whether a record exists after `offset`, which means that the end of the log is not lost.
 
     An unreadable record is treated as existing.
     """

@@ -7,9 +7,9 @@ The slot of a timer is computed from its due time.
     covers     [B0,B1)  [B1,B2)    [B2,B3)  [B3,B4)  [B4,B5)   [B5,...)
 
 Each boundary is a multiple of the slot length of its level. It advances half a slot length before the current
-time reaches it. Each slot is thus read ahead or split half a slot length before it starts. No level begins
-after the level above it. Timers due before B0 are near timers. If a slot requires disk access, its boundary
-and all lower ones stop there.
+time reaches it. Each slot is thus read ahead or split half a slot length before its start time. No level
+begins after the level above it. Timers due before B0 are near timers. If a slot requires disk access, its
+boundary and all lower ones stop there.
 
 An upper-level slot that is entirely in the past is a passing slot. It is not split, lies before B0, and keeps
 its timers until all of them have ended.
@@ -60,12 +60,12 @@ class Slot(NamedTuple):
 
     @property
     def read_ahead_ms(self) -> int:
-        """When the slot is read ahead or split, in milliseconds since the Unix epoch."""
+        """Time at which the slot is read ahead or split, in milliseconds since the Unix epoch."""
         return self.start_ms - (1 << SHIFTS[self.level] >> 1)
 
 
 def slot_named(name: str) -> Slot:
-    """Return the slot with this file name. Raise ValueError if the name is invalid."""
+    """Return the slot whose file has this name. Raise ValueError if the name is invalid."""
     level, start_ms = name.split("-")
     slot = Slot(int(level), int(start_ms))
     if slot.level not in range(LEVEL_COUNT) or slot.name != name:
@@ -79,7 +79,7 @@ def containing(level: int, due_ms: int) -> Slot:
 
 
 def boundary_ms(level: int, now_ms: int) -> int:
-    """Return where `level` begins at `now_ms` if the disk delays no boundary."""
+    """Return the boundary of `level` at `now_ms`, assuming that the disk delays no boundary."""
     size_ms = 1 << SHIFTS[level]
     return (now_ms + size_ms // 2 >> SHIFTS[level]) * size_ms + size_ms
 
@@ -127,10 +127,10 @@ class Boundaries:
         return containing(bisect_right(self.starts_ms, due_ms, 1) - 1, due_ms)
 
     def split(self, due_ms: Numbers) -> list[tuple[Slot, Places]]:
-        """Return the slots for an array of due times.
+        """Return the slots that contain the given due times.
 
-        Each slot is returned with the ascending indexes of its due times. If a slot is returned more than
-        once, the indexes increase from entry to entry.
+        Each slot is returned with the indexes of its due times, in ascending order. If a slot is returned
+        more than once, the indexes increase from one entry to the next.
         """
         levels = np.searchsorted(np.array(self.starts_ms[1:], np.uint64), due_ms, side="right")
         shifts = _SHIFTS[levels]

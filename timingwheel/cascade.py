@@ -1,14 +1,14 @@
-"""Writes timer changes to files in a checkpoint: splits slots and appends new timers.
+"""Writes timer changes to files during a checkpoint: splits slots and appends new timers.
 
     file of level k, slot s --> its live timers, 8 MiB at a time --> files of level k-1, a batch each
     new timers of a slot    --> `fetch` their records            --> batches at the end of the slot's file
 
-A worker thread writes the state from `Partitions.to_write`. It only creates new files or appends to existing
-ones, so data covered by a snapshot never changes. A failed write thus leaves only bytes not covered by a
-snapshot, which the next write truncates. A timer deleted before the checkpoint is not written.
+A worker thread writes the state returned by `Partitions.to_write`. It only creates new files or appends to
+existing ones, so data covered by a snapshot never changes. A failed write thus leaves only bytes not covered
+by a snapshot, which the next write truncates. A timer deleted before the checkpoint is not written.
 
-Cost: each timer is written once when it is added, and once for each of at most five levels that it moves
-down. A write requires memory for 8 MiB of records and the tombstones of one slot. Limitation: a slot is
+Cost: each timer is written once when it is added, and once more for each level that it moves down (at most
+five). A write requires memory for 8 MiB of records and the tombstones of one slot. Limitation: a slot is
 always split as a whole. If a level-4 or level-5 slot holds most timers of a store, the checkpoint that splits
 it takes a long time and requires disk space for two copies of the timers.
 """
@@ -53,7 +53,7 @@ _FIRST_FETCH: Final = 64
 
 
 class File(NamedTuple):
-    """The valid part of a slot file: length in bytes, and number of timers and tombstones."""
+    """The valid part of a slot file: its length in bytes, and the number of timers and tombstones."""
 
     length: int = 0
     row_count: int = 0
@@ -61,7 +61,7 @@ class File(NamedTuple):
 
 
 class UnreadableTimer(NamedTuple):
-    """A timer with a damaged record. `path` is its file, or "" if the record is in the log."""
+    """A timer whose record is damaged. `path` is its file, or "" if the record is in the log."""
 
     due_ms: int
     timer_offset: int
@@ -81,7 +81,7 @@ class _Growing:
             disk.truncate(path, file.length)
 
     def add(self, batches: Iterator[bytes], row_count: int, tombstone_count: int = 0) -> None:
-        """Append batches containing these numbers of timers and tombstones. Raise OSError on failure."""
+        """Append batches with the given numbers of timers and tombstones. Raise OSError on failure."""
         length = self.file.length
         for batch in batches:
             self._disk.write(self._path, length, batch)
@@ -148,9 +148,9 @@ class PartitionsToWrite:
     def _gaps_to_keep(self) -> list[Gap]:
         """Return all damaged ranges that contain timers of unknown outcome.
 
-        After a split, the snapshot is the only evidence of a file's damage. In other files, a bad sector may
-        become readable after a restart. The broker would then assume that its timers have ended, because the
-        watermark has passed them.
+        After a split, the snapshot contains the only evidence of a file's damage. In other files, a bad
+        sector may become readable after a restart. The broker would then assume that its timers have ended,
+        because the watermark has passed them.
         """
         return sorted({*self.unmended, *self.damage})
 
@@ -162,7 +162,7 @@ class PartitionsToWrite:
     def delete_unused(self, disk: Disk, in_doubt: Iterable[Span] = ()) -> None:
         """Delete the files that neither the new nor the previous snapshot lists. Raise OSError on failure.
 
-        A file whose slot overlaps a time range in `in_doubt` is kept, because it may hold the only intact
+        A file whose slot overlaps a time range in `in_doubt` is kept, because it may contain the only intact
         copy of a damaged record.
         """
         assert self.new_files is not None, "tidied before it was written"
@@ -174,11 +174,11 @@ class PartitionsToWrite:
                 disk.delete(f"{TIMERS}/{name}")
 
     def _is_kept(self, slot: Slot) -> bool:
-        """Return whether a slot keeps its file because it is neither split nor fully delivered."""
+        """Return whether a slot's file is kept because the slot is neither split nor fully delivered."""
         return slot not in self.split and slot.end_ms > self.watermark[0]
 
     def _split(self, disk: Disk, slot: Slot) -> None:
-        """Copy the live timers of a slot to files of lower levels."""
+        """Copy the live timers in a slot to files on lower levels."""
         assert self.boundaries.starts_ms[slot.level] >= slot.end_ms, f"{slot.name} would be split into itself"
         damage: list[Gap] = []
         tombstones = self._tombstones_of(disk, slot, damage)
@@ -227,9 +227,9 @@ class PartitionsToWrite:
         yield pairs, []
 
     def _tombstones_of(self, disk: Disk, slot: Slot, damage: list[Gap]) -> Numbers:
-        """Return the ascending offsets of a slot's deleted timers.
+        """Return the offsets of a slot's deleted timers, in ascending order.
 
-        They come from the tombstones in the file and in memory.
+        They are collected from the tombstones in the file and in memory.
         """
         file, fresh = self.files[slot], self.writing.slots.get(slot)
         without = {*self.unmended, *self.mended}
@@ -241,9 +241,9 @@ class PartitionsToWrite:
         return np.sort(np.concatenate(tombstones))
 
     def _add(self, disk: Disk, slot: Slot, unwritten: NewSlotRows, fetch: Fetch) -> None:
-        """Append the new timers and tombstones of a slot to its file.
+        """Append a slot's new timers and tombstones to its file.
 
-        If the slot is split, append the timers to files of lower levels.
+        If the slot is split, append the timers to files on lower levels.
         """
         # If a timer was both added and deleted after the last checkpoint, neither the timer nor its tombstone
         # is written.
@@ -287,7 +287,7 @@ class PartitionsToWrite:
         growing.add(partition.encode_rows(growing.file.length, rows, records), len(rows))
 
     def _adjust_fetch_count(self, count: int, records_bytes: int) -> None:
-        """Adjust the number of records per fetch, so that records of this size fit in one batch."""
+        """Adjust the number of records per fetch so that records of this size fit in one batch."""
         fitting = TIMER_BATCH_BYTES_MAX * count // max(1, records_bytes)
         self._fetch_count = max(1, min(fitting, 4 * self._fetch_count, TIMERS_FETCHED_AT_ONCE_MAX))
 
@@ -314,7 +314,7 @@ class PartitionsToWrite:
 
 
 def span_of(path: str) -> Span:
-    """Return the time range of the slot in the file at `path`."""
+    """Return the time range of the slot stored in the file at `path`."""
     slot = slot_named(path.removeprefix(f"{TIMERS}/"))
     return slot.start_ms, slot.end_ms
 
@@ -373,7 +373,7 @@ def _records(window: Window, batch: Batch, rows: Rows) -> list[bytes]:
 
 
 def _are_sound(rows: Rows, records: list[bytes]) -> Any:
-    """Return for each row whether its record is intact or only in the log."""
+    """Return, for each row, whether its record is intact or only in the log."""
     lengths = np.fromiter(map(len, records), np.int64, len(records))
     ends = np.cumsum(lengths)
     are_sound = lengths == rows["record_bytes"]
@@ -387,6 +387,6 @@ def _are_sound(rows: Rows, records: list[bytes]) -> Any:
 def named_files(named: dict[str, list[int]]) -> dict[Slot, File]:
     """Return the files listed in a snapshot.
 
-    The files are not checked. A missing or truncated file produces a gap when it is read.
+    The files themselves are not checked. A missing or truncated file produces a gap when it is read.
     """
     return {slot_named(name): File(*fields) for name, fields in named.items()}

@@ -2,8 +2,8 @@
 
     file --(worker: `ReadAhead.run`)--> rows in due order --(`Reading.install`)--> taken when due
 
-A file holds its rows in insertion order, so each read scans the whole file. A read returns the first rows
-after those of the previous read, ordered by due time and then by timer_offset. Each returned row uses 64
+A file holds its rows in insertion order, so each read scans the whole file. A read returns the rows that
+follow those of the previous read, ordered by due time and then by timer_offset. Each returned row uses 64
 bytes of memory, regardless of the file size. The next read begins while the rows of the previous one are
 being delivered. The file is read up to the length it had when the slot was queued. Later changes to the slot
 are kept in memory.
@@ -36,7 +36,7 @@ LAST_OFFSET: Final = (1 << 64) - 1
 
 
 def behind(rows: Rows, after: SortKey) -> Rows:
-    """Return the rows (`ROW` or `PAIR`, in any order) after the sort key `after`."""
+    """Return the rows (`ROW` or `PAIR`, in any order) that sort after the key `after`."""
     after_ms, after_offset = np.uint64(after[0]), np.uint64(after[1])
     due_ms = rows["due_ms"].copy()
     if not len(rows) or due_ms.min() > after_ms:
@@ -48,7 +48,7 @@ def behind(rows: Rows, after: SortKey) -> Rows:
 
 
 def within(rows: Rows, from_ms: int, until_ms: int) -> Rows:
-    """Return the rows due from `from_ms` to `until_ms` (exclusive)."""
+    """Return the rows due at or after `from_ms` and before `until_ms`."""
     due_ms = rows["due_ms"]
     kept: Rows = rows[(due_ms >= np.uint64(from_ms)) & (due_ms < np.uint64(until_ms))]
     return kept
@@ -67,7 +67,7 @@ def _first_of(held: list[Rows], count_max: int) -> Rows:
 
 
 def _joined(held: list[Rows]) -> Rows:
-    """Return all rows as one array. Its dtype is `PAIR` if all rows are pairs."""
+    """Return all rows in a single array. The dtype of the array is `PAIR` if all rows are pairs."""
     if not held:
         return NO_ROWS
     if all(rows.dtype == held[0].dtype for rows in held):
@@ -76,7 +76,7 @@ def _joined(held: list[Rows]) -> Rows:
 
 
 def _in_order(due_ms: Numbers) -> Numbers:
-    """Return the indexes that sort the times. Equal times keep their order.
+    """Return the indexes that sort the times. Equal times keep their original order.
 
     A due time and its index nearly always fit into one 64-bit integer. Sorting such integers is several times
     faster than sorting indexes by due time.
@@ -111,7 +111,7 @@ def _until(held: list[Rows], last_ms: np.uint64) -> Rows:
 
 
 def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, bool]:
-    """Return the first `count_max` rows in due order as `ROW`s, and whether these are all rows.
+    """Return the first `count_max` rows in due order as `ROW`s, and whether there are no more rows.
 
     At most 1.25 x `count_max` rows, plus those of one input array, are held in memory.
     """
@@ -132,7 +132,7 @@ def first_in_due_order(found: Iterable[Rows], count_max: int) -> tuple[Rows, boo
 
 @dataclass(slots=True, eq=False)
 class ReadAhead:
-    """A worker thread job that reads the next rows of a slot's file."""
+    """Job for a worker thread that reads the next rows from a slot's file."""
 
     slot: Slot
     length: int
@@ -170,7 +170,7 @@ class Advanced(NamedTuple):
 
 
 class Reading:
-    """A slot whose file is being read, with the rows read but not yet taken."""
+    """A slot whose file is being read, and the rows read but not yet taken."""
 
     def __init__(self, slot: Slot, length: int, has_tombstones: bool, known_tombstones: Numbers) -> None:
         self.slot = slot
@@ -230,7 +230,7 @@ class Reading:
     def take(self, limit_ms: int, count_max: int) -> Rows:
         """Remove and return up to `count_max` rows due by `limit_ms`.
 
-        Rows of since-deleted timers are omitted.
+        Timers deleted in the meantime are omitted.
         """
         while self._runs:
             run = self._runs[0]

@@ -34,7 +34,7 @@ def level_of(now_ms: int, due_ms: int) -> int:
 
 
 def slot_of(level: int, due_ms: int) -> int:
-    """Return the slot number of `due_ms` on `level`, from 0 to 255."""
+    """Return the slot number for `due_ms` on `level`, from 0 to 255."""
     return (due_ms >> (SLOT_BITS * level)) & SLOT_MASK
 
 

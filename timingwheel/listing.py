@@ -3,13 +3,13 @@
 Slots are processed one after another in due order, so memory is bounded.
 
 Rows of overlapping slots, such as a shared slot and the slots below it, are merged. During the merge, the
-upper 24 bits of `record_at` hold the slot number, because a file position needs only 40 bits. Delivered and
-deleted timers are omitted.
+upper 24 bits of `record_at` hold the slot number, because a file position needs only 40 bits. Timers that
+were delivered or deleted are omitted.
 
-Cost: Slots outside the time window are not read, and a slot that is entirely within the time window is
-counted without being read. To return the first rows of a slot quickly, the first run is small, and later runs
-are larger. Rows excluded by a selection do not count toward the size of a run, so selecting few rows reads
-each slot once.
+Cost: slots outside the time window are not read, and a slot entirely within the time window is counted
+without being read. To return the first rows of a slot quickly, the first run is small, and later runs are
+larger. Rows excluded by a selection are not included in the size of a run, so selecting few rows reads each
+slot once.
 
 Limitations: each run reads the files again, so a large slot is read once per `rows_max` rows listed. The
 count of a whole slot relies on the stored row counts, unless the file is known to be damaged.
@@ -46,8 +46,8 @@ Select = Callable[[Rows], np.ndarray[Any, np.dtype[np.bool_]]]
 class Run(NamedTuple):
     """Selected timers in due order, and the sort key up to which all selected timers have been returned.
 
-    `by_file` contains arrays of consecutive `ROW`s that are stored in the same file, with the path of the
-    file. The path is None for timers in memory.
+    `by_file` contains arrays of consecutive `ROW`s stored in the same file, each with the path of the file.
+    The path is None for timers in memory.
     """
 
     by_file: list[tuple[Rows, str | None]]
@@ -73,7 +73,7 @@ class Listing:
     """Start times of the levels above level 0. When one advances, its timers have moved to lower levels."""
 
     def scan(self, from_ms: int, until_ms: int, after: SortKey | None) -> Iterator[tuple[Rows, str | None]]:
-        """Yield live timers due in the time window that sort after `after`, with their file path.
+        """Yield live timers that are due in the window and sort after `after`, with their file path.
 
         The timers are in due order. Raise OSError if a read fails.
         """
@@ -113,7 +113,7 @@ class Listing:
         return sum(self._count(slot, from_ms, until_ms) for slot in self._slots(from_ms, until_ms))
 
     def find(self, slot: Slot, timer_offset: int) -> Rows | None:
-        """Return an array with a timer's `ROW` in a slot's file, or None if absent.
+        """Return an array with a timer's `ROW` in a slot's file, or None if it is absent.
 
         Raise OSError if a read fails.
         """
@@ -190,7 +190,7 @@ class Listing:
 
 
 def _overlapping(slots: list[Slot]) -> Iterator[list[Slot]]:
-    """Yield groups of overlapping slots by slot start time."""
+    """Yield groups of overlapping slots, ordered by slot start time."""
     held: list[Slot] = []
     for slot in slots:
         if held and slot.start_ms >= max(one.end_ms for one in held):

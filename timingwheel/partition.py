@@ -23,15 +23,15 @@ A batch consists of a header, rows, and, for kind 1, the contiguous records. Int
     48     8      key_hash
     56     8      spare
 
-The rows of a batch are sorted by timer_offset. The records are in due order, so that those due together are
-adjacent. Each record has its own CRC, which every reader must verify. A snapshot contains each file's name
-and length. Bytes beyond this length are ignored. A batch that does not match its CRC is a `Gap`. Reading
-continues at the next intact batch, found through batch_bytes or, if that is damaged too, through the magic
-number. A missing or truncated file has a gap up to the length recorded in the snapshot. An unreadable sector
-reads as zeros (`timingwheel.sectors`) and thus also produces a gap. `services.broker.timers.timer_repair`
-determines which timers were in a gap.
+The rows of a batch are sorted by timer_offset. The records are stored in due order, so that those due at the
+same time are adjacent. Each record has its own CRC, which every reader must verify. A snapshot contains the
+name and length of each file. Bytes beyond this length are ignored. A batch that does not match its CRC is a
+`Gap`. Reading continues at the next intact batch, found through batch_bytes or, if that is damaged too,
+through the magic number. A missing or truncated file has a gap up to the length recorded in the snapshot. An
+unreadable sector reads as zeros (`timingwheel.sectors`) and thus also produces a gap.
+`services.broker.timers.timer_repair` determines which timers were in a gap.
 
-Cost: a file is read through a window, so memory use is bounded regardless of the file length. Limitation: all
+Cost: a file is read through a window, so memory usage is bounded for files of any length. Limitation: all
 rows of a batch share one CRC. A damaged byte in the rows turns the whole batch of up to 65,536 timers into a
 gap.
 """
@@ -87,7 +87,7 @@ _COALESCED_ROWS: Final = 16_384
 
 
 class Batch(NamedTuple):
-    """An intact batch: kind, rows, and start and end in the file.
+    """An intact batch: its kind and rows, and its start and end in the file.
 
     The kind determines whether the rows are `ROW` or `PAIR`.
     """
@@ -119,7 +119,7 @@ class Gap:
 
 
 class Window:
-    """The first `length` bytes of a file, of which one window at a time is in memory."""
+    """The first `length` bytes of a file, only one window of which is in memory at a time."""
 
     def __init__(self, disk: Disk, path: str, length: int, window_bytes: int = _WINDOW_BYTES) -> None:
         self._disk, self.path, self.length, self._window_bytes = disk, path, length, window_bytes
@@ -128,7 +128,7 @@ class Window:
         self._unread: list[sectors.Extent] = []
 
     def bytes_at(self, position: int, length: int) -> bytes:
-        """Return up to `length` bytes from `position`, or fewer at the end of the file.
+        """Return up to `length` bytes starting at `position`, or fewer at the end of the file.
 
         Unreadable bytes are zeros. Raise OSError for any error other than EIO.
         """
@@ -274,7 +274,7 @@ def _encode(position: int, rows: Rows, records: list[bytes]) -> bytes:
 def _cuts(lengths: list[int]) -> list[tuple[int, int]]:
     """Split the records into ranges that each fit in a batch.
 
-    A record larger than the batch size gets a batch of its own.
+    A record larger than the batch size is placed in its own batch.
     """
     cuts, first, batch_bytes = [], 0, 0
     for number, length in enumerate(lengths):
@@ -321,7 +321,7 @@ def _next_sound(window: Window, position: int) -> int:
 
 
 def _sound_after(window: Window, position: int) -> Iterator[int]:
-    """Yield the start of each intact batch from a position on, located by its magic number."""
+    """Yield the start of each intact batch at or after a position, located by its magic number."""
     while position < window.length:
         held = window.bytes_at(position, _WINDOW_BYTES)
         if len(held) < HEAD.size:

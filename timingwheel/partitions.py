@@ -9,7 +9,7 @@ Timers due far in the future are stored in files, so that memory is bounded.
           rows in due order      <-- read ahead   <--/      (`due_run`)
 
 Each level begins at a boundary (`boundaries`) that advances with the current time. When a boundary reaches a
-slot, the kind of slot decides:
+slot, the action depends on the kind of slot:
 
     slot                                 processing
     in memory only                       The timers move to the levels below without disk access.
@@ -26,7 +26,7 @@ Boundaries advance from the highest level to the lowest, and never beyond the bo
 Rules:
 
 * `near_until_ms` is the lowest boundary, B0. The caller must schedule every new timer due before B0. When
-  `advance` moves B0 past a slot, it returns the slot's timers in memory and queues the slot's file, up to its
+  `advance` moves B0 past a slot, it returns the slot's in-memory timers and queues the slot's file, up to its
   current length, for reading. Each timer thus reaches the caller exactly once.
 * Near timers are also stored in files, because they may be needed after a restart. A near timer is dropped
   when `watermark`, the sort key of the last delivered timer, reaches it. All timers up to the watermark have
@@ -35,10 +35,10 @@ Rules:
   unknown outcome in damaged files, are never due before `undone_ms`. Only outcomes of timers due before
   `undone_ms` may be dropped. `forget_before` then moves the watermark past them.
 * No unread timer in a queued file is due before `head_due_ms`. A caller that delivers in due order must not
-  deliver timers of its own wheel that are due after `head_due_ms`.
-* A checkpoint deletes the files that neither of the two newest snapshots lists. While a damaged range has
-  timers of unknown outcome, all files for its time range are kept. Files not listed in the recovery snapshot
-  are kept until `release_older` is called.
+  deliver timers from its own wheel that are due after `head_due_ms`.
+* A checkpoint deletes the files that neither of the two newest snapshots lists. While a damaged range
+  contains timers of unknown outcome, all files for its time range are kept. Files not listed in the recovery
+  snapshot are kept until `release_older` is called.
 * Only checkpoints change files. `to_write` moves the new timers to the state that the checkpoint writes.
   Queries include this state until `written` or `failed` is called.
 
@@ -80,7 +80,7 @@ FoundGap = Callable[[Gap], None]
 
 
 def ignore_gap(gap: Gap) -> None:
-    """Do nothing. Used by callers that examine `Partitions.damage` themselves."""
+    """Do nothing. This function is used by callers that examine `Partitions.damage` themselves."""
 
 
 class Gaps(list[Gap]):
@@ -204,14 +204,14 @@ class Partitions:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether due timers wait for the disk."""
+        """Whether any due timers are waiting for the disk."""
         head = self._head()
         is_cold = head is not None and not head.is_ready and head.head_due_ms <= self._now_ms
         return is_cold or self.near_until_ms <= self._now_ms
 
     @property
     def undone_ms(self) -> int:
-        """Time before which no unread timer and no timer in a damaged range is due."""
+        """Time before which no unread timer, and no timer in a damaged range, is due."""
         heads = [reading.head_due_ms for reading in self._queue]
         mended = {gap.path for gap in self.damage.mended}
         damaged = {gap.path for gap in self.damage} | {f"{TIMERS}/{name}" for name in self._damaged} - mended
@@ -230,7 +230,7 @@ class Partitions:
     # Methods that manage the rows that were read ahead.
 
     def complete_read_ahead(self, job: ReadAhead) -> list[tuple[int, int]]:
-        """Add the rows of a job.
+        """Add the rows read by a job.
 
         Return an empty list, because `advance` has already returned the near timers.
         """
@@ -263,9 +263,9 @@ class Partitions:
         return head is not None and head.is_ready
 
     def take_due(self, now_ms: int, count_max: int, limit_ms: int | None = None) -> tuple[Rows, str]:
-        """Return the next `ROW`s of a file due by both `now_ms` and `limit_ms`, and the file path.
+        """Return a file's next `ROW`s due by both `now_ms` and `limit_ms`, and the file's path.
 
-        The rows are in due order. None are returned if the next rows have not been read yet.
+        The rows are in due order. No rows are returned if the next rows have not been read yet.
         """
         limit_ms = now_ms if limit_ms is None else min(now_ms, limit_ms)
         while (head := self._head()) is not None:
@@ -281,7 +281,7 @@ class Partitions:
     def scan(
         self, from_ms: int, until_ms: int, after: SortKey | None = None
     ) -> Iterator[tuple[Rows, str | None]]:
-        """Yield live timers due in the time window that sort after `after`, with their file path.
+        """Yield live timers that are due in the window and sort after `after`, with their file path.
 
         The timers are `ROW`s in due order. `record_at` is `IN_LOG` if the record is only in the log. Do not
         add or delete timers during the scan. Raise OSError if a read fails.
@@ -346,7 +346,7 @@ class Partitions:
 
     @property
     def files(self) -> dict[Slot, File]:
-        """Copy of the file table of the last checkpoint."""
+        """Copy of the file table from the last checkpoint."""
         return dict(self._files)
 
     # Methods that write checkpoints and restore snapshots.
@@ -362,7 +362,7 @@ class Partitions:
         return self._writing is None
 
     def to_write(self, now_ms: int) -> PartitionsToWrite:
-        """Return the state for a worker thread to write. Call `written` or `failed` afterwards."""
+        """Return the state that a worker thread is to write. Call `written` or `failed` afterwards."""
         assert self._writing is None, "one checkpoint at a time"
         self._now_ms = max(self._now_ms, now_ms)
         self._forget_passed()
@@ -419,9 +419,9 @@ class Partitions:
     def adopt(self, frozen: Any, now_ms: int) -> None:
         """Restore the state from a snapshot, or delete all files if `frozen` is None.
 
-        Raise OSError on failure. A missing or truncated file is treated as damaged when read. Files that the
-        snapshot does not list are kept until `release_older`, because they may hold intact copies of damaged
-        records.
+        Raise OSError on failure. A missing or truncated file is treated as damaged when read. Files not
+        listed in the snapshot are kept until `release_older`, because they may contain intact copies of
+        damaged records.
         """
         files = {} if frozen is None else named_files(frozen["files"])
         self._now_ms = now_ms
@@ -464,7 +464,7 @@ class Partitions:
                 self._damaged |= {gap.path.removeprefix(f"{TIMERS}/")}
 
     def mended(self, gaps: Collection[Gap], *, is_all_there: bool) -> None:
-        """Mark gaps as mended. Each timer in them must be in memory again or have ended.
+        """Mark gaps as mended. Each timer in the gaps must be in memory again or have ended.
 
         If `is_all_there` is True, the damaged files need no longer be kept.
         """
@@ -483,7 +483,7 @@ class Partitions:
         self._older = frozenset()
 
     def kept_damaged(self) -> dict[Slot, File]:
-        """Return the files of split slots that are kept because of timers with unknown outcome."""
+        """Return the files of split slots that are kept because they contain timers of unknown outcome."""
         slots = (slot_named(name) for name in sorted(self._damaged))
         sizes = ((slot, self._disk.size(slot.path)) for slot in slots if slot not in self._files)
         return {slot: File(length=size) for slot, size in sizes if size >= 0}
@@ -491,7 +491,7 @@ class Partitions:
     # Methods that determine the slot of a timer.
 
     def _home(self, due_ms: int, timer_offset: int) -> Slot:
-        """Return the slot of a pending timer."""
+        """Return the slot that contains a pending timer."""
         return self._shared.home(due_ms, timer_offset) or self._boundaries.slot_of(due_ms)
 
     def _layers(self) -> tuple[NewRows, ...]:
@@ -504,7 +504,7 @@ class Partitions:
     # Boundaries are advanced in this order: upper boundaries, passing slots, B0.
 
     def _move(self, now_ms: int) -> list[tuple[int, int]]:
-        """Advance the boundaries. Return the in-memory timers of the slots that were passed."""
+        """Advance the boundaries. Return the in-memory timers from the slots that were passed."""
         near: list[tuple[int, int]] = []
         if any(self._boundaries.is_behind(level, now_ms) for level in range(LEVEL_COUNT)):
             before_ms = self.near_until_ms
@@ -588,7 +588,7 @@ class Partitions:
         return near
 
     def _queue_for_reading(self, slot: Slot) -> list[tuple[int, int]]:
-        """Queue the file of a slot for reading. Return the sort keys of its in-memory timers."""
+        """Queue the file of a slot for reading. Return the sort keys of the slot's in-memory timers."""
         file = self._files.get(slot)
         if slot.level and slot not in self._boundaries.passing and slot not in self._shared.slots:
             self._boundaries.passing.append(slot)
@@ -598,7 +598,7 @@ class Partitions:
         return list(zip(pairs["due_ms"].tolist(), pairs["timer_offset"].tolist(), strict=True))
 
     def _first(self, level: int) -> Slot | None:
-        """Return a level's first slot with timers at or after its boundary."""
+        """Return the first slot on a level that contains timers at or after its boundary."""
         start_ms = self._boundaries.starts_ms[level]
         known = chain(self._files, *(layer.slots for layer in self._layers()))
         return min(
@@ -642,14 +642,14 @@ class Partitions:
         self._queue.append(Reading(slot, file.length, file.tombstone_count > 0, tombstones))
 
     def _head(self) -> Reading | None:
-        """Return the `Reading` with the next row.
+        """Return the `Reading` that contains the next row.
 
         For equal due times, the slot of the highest level comes first.
         """
         return min(self._queue, key=lambda one: (one.head_due_ms, -one.slot.level), default=None)
 
     def _turn_until_ms(self, head: Reading) -> int:
-        """Return the due time up to which the rows of `head` precede those of all other slots."""
+        """Return the due time up to which the rows in `head` precede those in all other slots."""
         turns = [
             other.head_due_ms - (other.slot.level > head.slot.level)
             for other in self._queue

@@ -2,13 +2,13 @@
 
     read 8 MiB --> EIO --> halves --> ... --> one block of 4 KiB --> EIO: zeros, noted in `unread`
 
-A bad sector is thus handled like a flipped bit, and only its own bytes are lost. Linux returns the bytes
-before an unreadable page, and reports the error on the next read. After a short read, reading therefore
-continues at the end of the returned bytes.
+A bad sector is thus handled like a flipped bit, and no other bytes are lost. Linux returns the bytes before
+an unreadable page, and reports the error on the next read. After a short read, reading therefore continues at
+the end of the returned bytes.
 
 Only EIO indicates a bad sector. A bad sector that becomes readable again is still treated as unreadable
 (`services.broker.timers.timer_repair`). Limitation: if most of a large file is unreadable, every block is
-tried, which may take the drive seconds per block.
+tried, and each may take the drive several seconds.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ def read(disk: Disk, path: str, position: int, length: int, unread: list[Extent]
 
 
 def read_many(disk: Disk, path: str, spans: list[tuple[int, int]], unread: list[Extent]) -> bytes:
-    """Return the joined contents of several (position, length) ranges of a file.
+    """Return the concatenated contents of several (position, length) ranges of a file.
 
-    Bytes after the end of the file are zeros. Raise OSError for any error other than EIO.
+    Bytes past the end of the file are returned as zeros. Raise OSError for any error other than EIO.
     """
     try:
         content = disk.read_many(path, spans)
@@ -76,7 +76,7 @@ def read_many(disk: Disk, path: str, spans: list[tuple[int, int]], unread: list[
 
 
 def require_reading(disk: Disk, paths: Iterable[str]) -> None:
-    """Raise OSError (EIO) if the first byte cannot be read from any of these files.
+    """Raise OSError (EIO) if the first byte of each of these files is unreadable.
 
     If no file can be read at all, read errors do not indicate damaged files.
     """
@@ -92,7 +92,7 @@ def require_reading(disk: Disk, paths: Iterable[str]) -> None:
 
 
 def sentence(path: str, position: int, end: int) -> str:
-    """Return the message about unreadable bytes in a file."""
+    """Return a message about unreadable bytes in a file."""
     return (
         f"The disk cannot read {path} between byte {position} and {end} (EIO): "
         "look at the kernel's log, and replace the disk."

@@ -1,10 +1,11 @@
 """Shared slots: small upper-level slots.
 
-A shared slot is not split, and overlaps slots of lower levels.
+A shared slot is not split, and it overlaps slots on lower levels.
 
 If the file of a slot fits into a single read-ahead, the boundary advances past the slot. New timers are then
-added to slots on lower levels. The timers in the file are read in due order and merged with the others. In a
-store with few timers, each timer is thus written only once, and boundaries advance without a checkpoint.
+added to slots on lower levels. The timers in the file are read in due order and merged with those in the
+other slots. In a store with few timers, each timer is thus written only once, and boundaries advance without
+a checkpoint.
 
 Each timer is in exactly one slot. The `last_offset` of a shared slot is the offset of the last timer set
 before its file was last written. A timer is in the shared slot that covers its due time and has the lowest
@@ -26,7 +27,7 @@ class Shared:
         self.slots: dict[Slot, int] = slots or {}
 
     def home(self, due_ms: int, timer_offset: int) -> Slot | None:
-        """Return the shared slot of a timer, or None."""
+        """Return the shared slot that contains a timer, or None."""
         homes = [
             (last_offset, slot)
             for slot, last_offset in self.slots.items()

@@ -1,4 +1,4 @@
-"""Timers in memory that have not yet been written to a file.
+"""In-memory timers that have not yet been written to a file.
 
 They are grouped by slot in insertion order, and each uses 16 bytes.
 
@@ -44,7 +44,7 @@ class Pairs:
 
 
 class NewSlotRows:
-    """Timers and tombstones of a slot since the last checkpoint."""
+    """Timers and tombstones added to a slot since the last checkpoint."""
 
     __slots__ = ("timers", "tombstones")
 
@@ -53,48 +53,48 @@ class NewSlotRows:
 
 
 class NewRows:
-    """Timers and tombstones since the last checkpoint, by slot."""
+    """Timers and tombstones added since the last checkpoint, by slot."""
 
     def __init__(self) -> None:
         self.slots: dict[Slot, NewSlotRows] = {}
         self.count = 0
 
     def at(self, slot: Slot) -> NewSlotRows:
-        """Return the entries of a slot for modification. The caller must update `count`."""
+        """Return a slot's entries for modification. The caller must update `count`."""
         found = self.slots.get(slot)
         if found is None:
             found = self.slots[slot] = NewSlotRows()
         return found
 
     def pop(self, slot: Slot) -> NewSlotRows:
-        """Remove and return the entries of a slot."""
+        """Remove and return a slot's entries."""
         found = self.slots.pop(slot, None) or NewSlotRows()
         self.count -= len(found.timers) + len(found.tombstones)
         assert self.count >= 0, "more was taken away than came"
         return found
 
     def check(self) -> None:
-        """Assert that `count` is the number of entries. There are at most a few hundred slots."""
+        """Assert that `count` equals the number of entries. There are at most a few hundred slots."""
         held = sum(len(one.timers) + len(one.tombstones) for one in self.slots.values())
         assert self.count == held, f"{self.count} timers and tombstones are counted, {held} are there"
 
     def place(self, pairs: Rows, boundaries: Boundaries, *, are_tombstones: bool = False) -> None:
-        """Add timers or tombstones (`PAIR`) to the slots for their due times."""
+        """Add timers or tombstones (`PAIR`) to the slots that contain their due times."""
         for slot, places in boundaries.split(pairs["due_ms"].copy()):
             unwritten = self.at(slot)
             (unwritten.tombstones if are_tombstones else unwritten.timers).extend(pairs[places])
         self.count += len(pairs)
 
     def move_down(self, slot: Slot, boundaries: Boundaries) -> None:
-        """Move the entries of a slot to the levels below."""
+        """Move a slot's entries to the levels below."""
         unwritten = self.pop(slot)
         self.place(unwritten.timers.rows(), boundaries)
         self.place(unwritten.tombstones.rows(), boundaries, are_tombstones=True)
 
     def move_tombstones_down(self, slot: Slot, boundaries: Boundaries) -> None:
-        """Move the entries of a slot to the levels below.
+        """Move a slot's entries to the levels below.
 
-        Tombstones of timers in the slot's file are not moved.
+        Tombstones for timers in the slot's file are not moved.
         """
         unwritten = self.pop(slot)
         timers, tombstones = unwritten.timers.rows(), unwritten.tombstones.rows()
@@ -113,7 +113,7 @@ def timers_in(layers: Iterator[NewRows], slot: Slot) -> Rows:
 
 
 def tombstones_in(layers: Iterator[NewRows], slot: Slot) -> Numbers:
-    """Return the ascending offsets of a slot's timers that have tombstones in memory."""
+    """Return the offsets of a slot's timers that have tombstones in memory, in ascending order."""
     return _sorted_offsets([layer.slots[slot] for layer in layers if slot in layer.slots])
 
 

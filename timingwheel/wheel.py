@@ -2,28 +2,28 @@
 
 Setting, moving, or canceling a timer takes O(1) time. Timers expire in due order.
 
-A timer is an integer whose meaning is up to the caller. The wheel stores the due time of each pending timer.
-Its slots hold (due time, timer) pairs (see `timingwheel.levels`). A canceled or moved timer leaves its old
-pair behind. A pair is valid only if it matches the current due time of its timer, and a stale pair is dropped
-at its due time. When half of the pairs are stale, all slots are swept one after another. Otherwise stale
-pairs would pile up when leases with long timeouts end within milliseconds. During a sweep, each call that
-creates a stale pair checks `_SWEPT_EACH` pairs, so that no call does the entire sweep. Sweeping 200,000 pairs
-takes 40 to 130 ms in total. Rules:
+A timer is an integer whose meaning is determined by the caller. The wheel stores the due time of each pending
+timer. Its slots hold (due time, timer) pairs (see `timingwheel.levels`). A canceled or moved timer leaves its
+old pair behind. A pair is valid only if it matches the current due time of its timer, and a stale pair is
+dropped at its due time. When half of the pairs are stale, all slots are swept, one after another. Otherwise,
+stale pairs would accumulate when leases with long timeouts end within milliseconds. During a sweep, each call
+that creates a stale pair checks `_SWEPT_EACH` pairs, so that no single call performs the entire sweep.
+Sweeping 200,000 pairs takes 40 to 130 ms in total. Rules:
 
 * `advance(now_ms)` returns only timers due by `now_ms`.
 * Timers are returned in due order. Timers with the same due time are returned in the order in which they were
-  first set to it.
-* The time of a wheel never decreases. A lower `now_ms` has no effect.
+  first set to that time.
+* The time of a wheel never moves backward. A lower `now_ms` has no effect.
 
 The start of the next occupied slot is cached, because searching for it in each call would take as long as
 setting a timer.
 
 Cost: one dictionary entry and up to four integers per timer. An empty slot uses no memory. The wheel jumps
 from one occupied slot to the next, so idle periods of any length cost the same. A cascade moves all timers of
-a slot at once. It takes at least 50 us, but with thousands of timers, less than 1 us per timer.
+a slot at once. It takes at least 50 us, but with thousands of timers, it takes less than 1 us per timer.
 
-Limitation: a slot is always emptied as a whole. If it holds very many timers, the `advance` call that enters
-it takes a long time, regardless of `count_max`.
+Limitation: a slot is always emptied as a whole. If the slot holds a very large number of timers, the
+`advance` call that enters it takes a long time, regardless of `count_max`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Wheel:
         return timer in self._due_ms
 
     def due_ms(self, timer: int) -> int:
-        """Return the due time of a timer in milliseconds. Raise KeyError if it is not pending."""
+        """Return the due time of a timer in milliseconds. Raise KeyError if the timer is not pending."""
         return self._due_ms[timer]
 
     def schedule(self, timer: int, due_ms: int) -> None:
@@ -94,7 +94,7 @@ class Wheel:
             self._count_stale_pairs(1)
 
     def schedule_many(self, timers: Sequence[int], due_ms: int) -> None:
-        """Set several timers to the same due time. They must be distinct and not pending."""
+        """Set several timers to the same due time. The timers must be distinct and must not be pending."""
         due_ms = max(due_ms, self.now_ms)
         assert due_ms < levels.SPAN_MS, f"{len(timers)} timers are due beyond the wheel"
         count = len(self._due_ms) + len(timers)
@@ -103,11 +103,11 @@ class Wheel:
         self._link(timers, due_ms)
 
     def cancel(self, timer: int) -> bool:
-        """Cancel a timer. Return whether it was pending."""
+        """Cancel a timer. Return whether the timer was pending."""
         return self.cancel_many((timer,)) > 0
 
     def cancel_many(self, timers: Iterable[int]) -> int:
-        """Cancel several timers. Return how many were pending."""
+        """Cancel several timers. Return the number of timers that were pending."""
         forget, count = self._due_ms.pop, 0
         for timer in timers:
             count += forget(timer, None) is not None
@@ -117,8 +117,8 @@ class Wheel:
     def advance(self, now_ms: int, count_max: int) -> list[tuple[int, int]]:
         """Advance to `now_ms`. Remove and return up to `count_max` due timers in due order.
 
-        Return a list of (due time, timer) pairs. If it contains `count_max` entries, call `advance` again:
-        more timers may be due.
+        Return a list of (due time, timer) pairs. If the list contains `count_max` entries, call `advance`
+        again, because more timers may be due.
         """
         due: list[tuple[int, int]] = []
         while len(due) < count_max and (self._expired or self._step(now_ms)):
@@ -126,7 +126,7 @@ class Wheel:
         return due
 
     def rebased(self, now_ms: int) -> Wheel:
-        """Return a new wheel with the same timers at `now_ms`.
+        """Return a new wheel at `now_ms` that contains the same timers.
 
         Use this after the clock has been set back.
         """
@@ -181,7 +181,10 @@ class Wheel:
             ]
 
     def _sweep(self, count: int) -> None:
-        """Check the next `count` pairs and drop the stale ones. The valid pairs keep their order."""
+        """Check the next `count` pairs and drop the stale ones.
+
+        The order of the valid pairs does not change.
+        """
         while count > 0 and self._unswept:
             level, slot = self._unswept[-1]
             pairs = self._slots[level].get(slot)
@@ -198,14 +201,14 @@ class Wheel:
                 self._swept(level, slot, pairs)
 
     def _keep_counting(self, pairs: array[int]) -> None:
-        """Keep the pairs of the current slot that match the due times of their timers."""
+        """Keep the pairs in the current slot that match the due times of their timers."""
         rows = np.frombuffer(pairs, np.int64).reshape(-1, 2)
         due_ms = map(self._due_ms.get, pairs[1::2], repeat(-1))
         counting: Pairs = rows[rows[:, 0] == np.fromiter(due_ms, np.int64, len(rows))]
         self._kept.frombytes(counting.tobytes())
 
     def _swept(self, level: int, slot: int, pairs: array[int]) -> None:
-        """Replace the pairs of a swept slot with its valid pairs."""
+        """Replace the pairs in a swept slot with its valid pairs."""
         assert self._swept_to == len(pairs), "pairs would be dropped unseen"
         self._unswept.pop()
         self._pair_count -= (len(pairs) - len(self._kept)) // 2
@@ -219,7 +222,7 @@ class Wheel:
         self._sweeping = None
 
     def _step(self, now_ms: int) -> bool:
-        """Empty the next occupied slot that begins by `now_ms`. Return False if there is none."""
+        """Empty the next occupied slot that begins by `now_ms`. Return False if there is no such slot."""
         upcoming = self._next_slot()
         if upcoming is None or upcoming[2] > now_ms:
             self.now_ms = max(self.now_ms, now_ms)
@@ -236,7 +239,7 @@ class Wheel:
         assert pairs >= len(self._due_ms), f"{len(self._due_ms)} timers pend, and {pairs} pairs are left"
 
     def _next_slot(self) -> tuple[int, int, int] | None:
-        """Return (level, slot, start in milliseconds) of the first occupied slot, or None.
+        """Return (level, slot, start in milliseconds) for the first occupied slot, or None.
 
         For slots with the same start, the highest level comes first, because its timers were set before those
         in lower slots and cascade into them.
@@ -251,7 +254,7 @@ class Wheel:
         return found
 
     def _empty(self, level: int, slot: int) -> None:
-        """Move the pairs of a slot to lower levels or, on level 0, to the expired timers."""
+        """Move a slot's pairs to lower levels or, on level 0, to the expired timers."""
         self._next_ms = None
         pairs = self._slots[level].pop(slot)
         self._occupied[level] &= ~(1 << slot)
@@ -264,7 +267,7 @@ class Wheel:
                 self._expired.append(timer)
 
     def _cascade(self, level: int, rows: Pairs) -> None:
-        """Move the pairs of an upper-level slot to lower levels when the slot starts.
+        """Move an upper-level slot's pairs to lower levels when the slot starts.
 
         All pairs for the same lower slot move at once, because a level-2 slot may hold all timers due within
         a minute.
@@ -292,7 +295,7 @@ class Wheel:
     def _take_expired(self, due: list[tuple[int, int]], count_max: int) -> None:
         """Move expired timers that are still pending to `due`, up to `count_max` in total.
 
-        An expired timer may since have been moved or canceled.
+        An expired timer may have been moved or canceled in the meantime.
         """
         while self._expired and len(due) < count_max:
             timer = self._expired.popleft()

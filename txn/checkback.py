@@ -14,12 +14,12 @@ waits for one without a timer (`WaitingCheckBacks`):
 When a producer connects, up to `CHECKS_WOKEN_MAX` half messages of its topic are scheduled for check-backs.
 Each check-back that is sent schedules another waiting half message. Even 100,000 waiting half messages thus
 use no CPU time. A new producer is not flooded with requests either, because half messages return to the
-waiting list if its queue is full. (RocketMQ scans its half topic in a loop instead:
+waiting list if the producer's queue is full. (RocketMQ scans its half topic in a loop instead:
 `TransactionalMessageServiceImpl.check`.)
 
 Cost: about 100 bytes of memory per waiting half message. Limitation: the waiting list is not durable. After a
-restart, each due half message attempts one check-back, and those without an available producer form the list
-again.
+restart, each due half message attempts one check-back, and half messages without an available producer are
+added to the list again.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class CheckBackPolicy:
     def first_check_ms(self, stored_ms: int, immunity_ms: int | None) -> int:
         """Return the time of the first check-back, in milliseconds since the Unix epoch.
 
-        `immunity_ms` overrides the immunity time of the policy.
+        `immunity_ms` overrides the policy's immunity time.
         """
         return stored_ms + (self.immunity_ms if immunity_ms is None else immunity_ms)
 
     def next_check_ms(self, asked_ms: int, check_count: int) -> int:
-        """Return when the check-back after number `check_count`, sent at `asked_ms`, is due."""
+        """Return when the check-back that follows number `check_count`, sent at `asked_ms`, is due."""
         # The interval is doubled at most 32 times, because 10,000 doublings would result in a 10,000-bit
         # number.
         pause_ms = self.interval_ms << min(check_count - 1, 32)
@@ -79,15 +79,15 @@ class WaitingCheckBacks:
         return list(self._halves)
 
     def holds(self, topic: str, half_offset: int) -> bool:
-        """Return whether a half message of a topic is waiting."""
+        """Return whether the topic has a waiting half message."""
         return half_offset in self._halves.get(topic, ())
 
     def oldest(self) -> list[int]:
-        """Return the longest-waiting half message of each topic."""
+        """Return the half message that has been waiting longest for each topic."""
         return [next(iter(halves)) for halves in self._halves.values()]
 
     def of(self, topic: str) -> Iterator[int]:
-        """Iterate over the waiting half messages of a topic."""
+        """Iterate over a topic's waiting half messages."""
         return iter(tuple(self._halves.get(topic, ())))
 
     def add(self, topic: str, half_offset: int) -> None:

@@ -1,7 +1,7 @@
 """Records of half messages, their outcomes, and their check-backs.
 
 A half message contains the user's message, with the real topic and queue as properties. It is stored in queue
-0 of the half topic and never delivered. A commit is a single record: the message with its real topic, the
+0 of the half topic and is never delivered. A commit is a single record: the message with its real topic, the
 transaction type "commit", and the offset of the half message in `half_offset`. If a delivery time is set, the
 commit is a timer record in the same format. The commit is also the outcome record, so a crash cannot separate
 a message from its outcome. A rollback or an expiry has its own outcome record. A check-back record contains
@@ -9,7 +9,7 @@ the number of check-backs, and a late-end record contains the outcome that the p
 message and check-back records hold the time of the next check-back in `TW_CHECK_MS`, because the check-back
 settings are not in the log.
 
-A transaction ID holds the log offset of the half message and a checksum of the message ID:
+A transaction ID contains the log offset of the half message and a checksum of the message ID:
 
     16 hex digits  physical offset of the half message
      8 hex digits  CRC-32 of the message ID
@@ -62,7 +62,7 @@ def id_crc(message_id: str) -> int:
 
 
 def transaction_id_of(physical_offset: int, crc: int) -> str:
-    """Return the transaction ID for a half message offset and the CRC of the message ID."""
+    """Return the transaction ID for a half message's offset and the CRC of its message ID."""
     return f"{physical_offset:016X}{crc:08X}"
 
 
@@ -74,7 +74,7 @@ def unverified_offset(transaction: str) -> int:
 
 
 def half_offset(transaction: str, message_id: str) -> int:
-    """Return the offset of the half message in a transaction ID.
+    """Return the half message offset contained in a transaction ID.
 
     Raise `InvalidTransactionId` if the transaction ID does not match the message ID.
     """
@@ -88,7 +88,7 @@ def half_offset(transaction: str, message_id: str) -> int:
 
 
 def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
-    """Return the half message record of a message for queue `queue_id`.
+    """Return the half message record for a message to queue `queue_id`.
 
     The first check-back is due at `check_ms`.
     """
@@ -103,7 +103,7 @@ def half_record(message: Message, queue_id: int, check_ms: int) -> Record:
 
 
 def half_of(message: Message, queue_id: int, check_ms: int) -> tuple[bytes, HalfStored]:
-    """Return the encoded properties of a half message record, and its `HalfStored` fact."""
+    """Return the encoded properties for a half message record, and its `HalfStored` fact."""
     immunity_ms = message.check_immunity_ms
     immunity_s = None if immunity_ms is None else -(-immunity_ms // 1000)
     fact = HalfStored(message.topic, message.message_id, message.delivery_ms, check_ms, immunity_s)
@@ -111,20 +111,20 @@ def half_of(message: Message, queue_id: int, check_ms: int) -> tuple[bytes, Half
 
 
 def half_properties(message: Message, queue_id: int, check_ms: int) -> bytes:
-    """Encode the properties of a half message record."""
+    """Encode the properties for a half message record."""
     marks = f"{_target(message.topic, queue_id)}{_marks(message)}{_CHECK}{check_ms}\x02"
     return properties.encode_message(message, marks)
 
 
 def commit_properties(message: Message) -> bytes:
-    """Encode the properties of a commit record, as in `committed_record`."""
+    """Encode the properties for a commit record, as in `committed_record`."""
     return properties.encode_message(message, _marks(message))
 
 
 def committed_record(half: Record, reason: str = "") -> Record:
-    """Return the commit record of a half message, with its real topic and queue.
+    """Return the commit record for a half message, with its real topic and queue.
 
-    `reason` is set if an operator made the commit.
+    `reason` is set if the commit was made by an operator.
     """
     stored = properties.of_record(half) | {property_names.REASON: reason}
     topic = stored.pop(property_names.REAL_TOPIC)
@@ -133,7 +133,7 @@ def committed_record(half: Record, reason: str = "") -> Record:
 
 
 def committed_timer_record(half: Record, timer_topic: str, reason: str = "") -> Record:
-    """Return the commit record of a half message with a delivery time.
+    """Return the commit record for a half message with a delivery time.
 
     This is a timer record.
     """
@@ -142,7 +142,7 @@ def committed_timer_record(half: Record, timer_topic: str, reason: str = "") -> 
 
 
 def outcome_record(half: Record, state: State, reason: str = "") -> Record:
-    """Return the outcome record of a half message that was rolled back or has expired."""
+    """Return the outcome record for a half message that was rolled back or has expired."""
     stored = properties.of_record(half) | {property_names.REASON: reason}
     kept = {name: stored[name] for name in _KEPT_BY_OUTCOMES if name in stored}
     return Record(
@@ -155,7 +155,7 @@ def outcome_record(half: Record, state: State, reason: str = "") -> Record:
 
 
 def state_after(end: HalfEnded) -> State:
-    """Return the state of an ended half message."""
+    """Return the state of a half message that has ended."""
     return _STATES[end.how]
 
 
@@ -175,7 +175,7 @@ def check_record(half: int, check_count: int, check_ms: int | None = None) -> Re
 
 
 def check_ms_of(fact: HalfStored | CheckBackSent, stored_ms: int) -> int:
-    """Return a fact's next check-back time, or a default if it has none."""
+    """Return the next check-back time in a fact, or a default if it contains none."""
     if fact.check_ms is not None:
         return fact.check_ms
     if isinstance(fact, CheckBackSent):
@@ -184,7 +184,7 @@ def check_ms_of(fact: HalfStored | CheckBackSent, stored_ms: int) -> int:
 
 
 def late_record(half: int, asked_for: str) -> Record:
-    """Return the record of a producer's attempt to end an expired half message."""
+    """Return the record for a producer's attempt to end an expired half message."""
     return Record(topic=LATE_TOPIC, body=asked_for.encode(), sys_flag=TYPE_SYSTEM, half_offset=half)
 
 
@@ -216,8 +216,8 @@ def _commit(half: Record, topic: str, queue_id: int, stored: dict[str, str]) -> 
 def _marks(message: Message) -> str:
     """Encode the transaction properties that a half message and its commit share.
 
-    The immunity time is rounded up to whole seconds: RocketMQ's property is in seconds, and a check-back must
-    not be early.
+    The immunity time is rounded up to whole seconds, because RocketMQ's property is in seconds and a
+    check-back must not be early.
     """
     marks = f"{_transaction(message.topic)}{message.message_id}\x02"
     if message.delivery_ms is not None:
@@ -234,6 +234,6 @@ def _target(topic: str, queue_id: int) -> str:
 
 @lru_cache(maxsize=4096)
 def _transaction(topic: str) -> str:
-    """Encode the properties before the transaction ID. They depend only on the topic."""
+    """Encode the properties that precede the transaction ID. They depend only on the topic."""
     fixed = f"{property_names.TRANSACTIONAL}\x01true\x02{property_names.PRODUCER_GROUP}\x01{topic}\x02"
     return f"{fixed}{property_names.TRANSACTION_ID}\x01"

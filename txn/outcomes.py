@@ -18,8 +18,8 @@ copying them (`commitlog.table`).
                  |                         |
                  +-- committed or rolled back: ended --> dropped from memory, still in the log
 
-A half message is in at most one of the three tables. Expired half messages are ordered by expiry time, and a
-`SortedOffsets` holds their offsets.
+A half message is in at most one of the three tables. Expired half messages are ordered by expiry time, and
+their offsets are kept in a `SortedOffsets`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from txn.states import State
 class OpenHalf(NamedTuple):
     """An open half message: store time, next check-back, and number of check-backs.
 
-    `topic` and `id_crc` come from the message, so that its record is read only if a producer is available.
+    `topic` and `id_crc` come from the message, so that its record is read only when a producer is available.
     """
 
     stored_ms: int
@@ -62,7 +62,7 @@ class Ended(NamedTuple):
 
 
 class Expired(NamedTuple):
-    """An expired half message, and the producers' later attempts to end it."""
+    """An expired half message, and producers' subsequent attempts to end it."""
 
     ended_ms: int
     ended_offset: int
@@ -114,15 +114,15 @@ class Outcomes:
         return None if first is None else OpenHalf(*first[1]).stored_ms
 
     def between(self, first_offset: int, end_offset: int) -> Sequence[int]:
-        """Return the ascending offsets of open and expired half messages in a log range."""
+        """Return the offsets of open and expired half messages in a log range, in ascending order."""
         expired = self._expired_offsets.between(first_offset, end_offset)
         open_halves = self.open.between(first_offset, end_offset)
         return sorted([*open_halves, *expired]) if open_halves else expired
 
     def some_from(self, state: State | None, first_offset: int, count: int) -> list[int]:
-        """Return up to `count` ascending offsets of half messages in a state, from `first_offset` on.
+        """Return up to `count` sorted offsets of half messages in `state`, starting at `first_offset`.
 
-        None means both open and expired half messages.
+        If `state` is None, both open and expired half messages are returned.
         """
         found = list[int]()
         if state in (None, State.OPEN):
@@ -158,7 +158,7 @@ class Outcomes:
         return waiting
 
     def end(self, half_offset: int, outcome: State, ended_ms: int, ended_offset: int) -> None:
-        """End an open half message or resolve an expired one, as the table in `txn.states` allows."""
+        """End an open half message or resolve an expired one, as permitted by the table in `txn.states`."""
         assert half_offset not in self._ended, "a half ends twice"
         assert outcome is not State.OPEN, "no end leaves a half open"
         waiting: OpenHalf | Expired = _LOST
@@ -190,7 +190,7 @@ class Outcomes:
             self.expired.put(half_offset, tuple(expired._replace(late=late)))
 
     def forget(self, published_offset: int, kept_max: int) -> None:
-        """Drop the oldest outcomes above `kept_max`.
+        """Drop the oldest outcomes until at most `kept_max` remain.
 
         Outcomes after `published_offset` are kept, because the key index does not contain them yet.
         """

@@ -1,7 +1,8 @@
 """Recently sent half messages, kept in memory to commit them without reading the log.
 
-Most half messages end soon after they are sent. If they exceed `RECENT_HALVES_BYTES_MAX`, the oldest ones are
-dropped. They are not part of the broker's state, because a dropped half message can be read from the log.
+Most half messages end soon after they are sent. If their total size exceeds `RECENT_HALVES_BYTES_MAX`, the
+oldest ones are dropped. They are not part of the broker's state, because a dropped half message can be read
+from the log.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class RecentHalves:
         self._bytes = 0
 
     def add(self, transaction_id: str, sent: Sent) -> None:
-        """Add a half message. Drop the oldest ones above the size limit."""
+        """Add a half message. Drop the oldest half messages if the size limit is exceeded."""
         assert transaction_id not in self._sent, "two halves have one transaction id"
         self._sent[transaction_id] = sent
         self._bytes += sent.record_bytes + _OBJECTS_BYTES

@@ -1,8 +1,8 @@
-"""A sorted set of log offsets, for a table with a different row order.
+"""A sorted set of log offsets, for a table whose rows are in a different order.
 
-The set is a list of sorted arrays of up to `ARRAY_LENGTH_MAX` offsets, and a list of their first offsets.
-Half messages expire in nearly the order in which they were stored, so most offsets go to the end of the last
-array.
+The set consists of a list of sorted arrays of up to `ARRAY_LENGTH_MAX` offsets, and a list of their first
+offsets. Half messages expire in nearly the order in which they were stored, so most offsets go to the end of
+the last array.
 
 Cost: one million offsets use 8 MiB of memory. Python's garbage collector does not traverse the arrays. Adding
 or removing an offset takes about 2 us, and reading the next 250 offsets takes 15 us. Limitation: arrays are
@@ -59,7 +59,7 @@ class SortedOffsets:
             del self._arrays[place], self._firsts[place]
 
     def some_from(self, first: int, count: int) -> list[int]:
-        """Return the first `count` offsets from `first` on, in ascending order."""
+        """Return the first `count` offsets at or above `first`, in ascending order."""
         found: list[int] = []
         place = max(bisect_right(self._firsts, first) - 1, 0)
         while place < len(self._arrays) and len(found) < count:

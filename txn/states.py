@@ -1,4 +1,4 @@
-"""State transitions of a transaction. The first event that ends it determines the outcome.
+"""State transitions of a transaction. The first event that ends the transaction determines the outcome.
 
                COMMIT       ROLLBACK       EXPIRE     RESOLVE_COMMIT   RESOLVE_ROLLBACK
 OPEN           COMMITTED    ROLLED_BACK    EXPIRED    COMMITTED        ROLLED_BACK

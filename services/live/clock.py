@@ -3,9 +3,9 @@
 The core uses broker time. Callers use real time, even for due times. With a virtual clock, the offset is
 added to times in requests and subtracted from times in responses. The offset never decreases. The table
 `_CHANGES` lists the types that contain times. A message with a delay of 60 seconds becomes due 60 seconds
-later at any offset. Durations, such as leases and long polls, are not converted. Cron schedules run in broker
-time. In a schedule occurrence, `at_ms` is converted like any other time, but `local` stays in the schedule's
-local time.
+later at any offset. Durations, such as leases and long polls, are not converted. Cron schedules are evaluated
+in broker time. In a schedule occurrence, `at_ms` is converted like any other time, but `local` stays in the
+schedule's local time.
 
 Real time is the system clock, which can be stepped at any time. Steps are detected with a monotonic clock
 (`counted_ms`). Each step is reported (`set_step_callback`) before any later time is used. Leases use elapsed
@@ -80,7 +80,7 @@ class StoredClockOffset:
 def open_clock_offset(disk: Disk, kind: ClockKind) -> StoredClockOffset | None:
     """Return a store's clock offset, or None if the store uses real time.
 
-    Raise `WrongClock` if the store was written with the other kind of clock.
+    Raise `WrongClock` if the store was written with a different kind of clock.
     """
     store_format.read(disk)
     offset_ms = layout.read_clock(disk)
@@ -123,7 +123,7 @@ class Clock:
         self._step_callback = tell
 
     def begin(self) -> int:
-        """Return the current broker time, and ignore all earlier clock steps."""
+        """Return the current broker time, and disregard all earlier clock steps."""
         if self._steps is not None:
             self._steps.begin()
         return self.real_ms() + self.offset_ms
@@ -165,11 +165,11 @@ class Clock:
             self._kept.keep()
 
     def to_broker_time(self, given: Told) -> Told:
-        """Convert times in a caller's value to broker time. Plain numbers are not converted."""
+        """Convert the times in a caller's value to broker time. Plain numbers are not converted."""
         return cast(Told, _shift_times(given, self.offset_ms)) if self.offset_ms else given
 
     def to_real_time(self, told: Told) -> Told:
-        """Convert times in a core value to real time."""
+        """Convert the times in a value from the core to real time."""
         return cast(Told, _shift_times(told, -self.offset_ms)) if self.offset_ms else told
 
 
@@ -191,9 +191,9 @@ Changes = dict[str, Any]
 
 
 def _shift_fields(*names: str) -> Callable[[Any, int], Changes]:
-    """Return a function that shifts the named time fields and the message's times.
+    """Return a function that shifts the named time fields and the times in the message.
 
-    The values 0 and None mean no time and are not shifted.
+    The values 0 and None mean that no time is set, and are not shifted.
     """
 
     def changes(value: Any, by_ms: int) -> Changes:
@@ -233,7 +233,7 @@ def _shift_delivery(one: Delivery, by_ms: int) -> Changes:
 
 
 def _shift_timer_filter(wanted: TimerFilter, by_ms: int) -> Changes:
-    """Return a filter's shifted time bounds. Default bounds are not shifted."""
+    """Return a filter's time bounds, shifted. Default bounds are not shifted."""
     nothing = TimerFilter()
     bounds = ("from_ms", "until_ms")
     given = {name: getattr(wanted, name) for name in bounds}

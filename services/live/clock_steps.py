@@ -1,8 +1,8 @@
 """Detects system clock steps by comparison with a monotonic clock.
 
-Both clocks run at the same rate. A change of at least `STEP_MS_MIN` in their difference is a step. Smaller
-corrections, such as those made by NTP, add up until their sum reaches `STEP_MS_MIN`. The monotonic clock
-stops while the machine is suspended, so a suspension looks like a forward step.
+Both clocks run at the same rate. If their difference changes by at least `STEP_MS_MIN`, this is a step.
+Smaller corrections, such as those made by NTP, add up until their sum reaches `STEP_MS_MIN`. The monotonic
+clock stops while the machine is suspended, so a suspension looks like a forward step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ClockSteps:
         self._ahead_ms = self.begun_ahead_ms = self._measure_lead()
 
     def detect_step(self, wall_ms: int) -> int:
-        """Return the clock step at the reading `wall_ms` in milliseconds, or 0 if there is none.
+        """Return the clock step in milliseconds at the clock reading `wall_ms`, or 0 if there is none.
 
         The size of a backward step is negative.
         """

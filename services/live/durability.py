@@ -1,10 +1,10 @@
 """Sends each answer once the log is durable up to the answer's offset.
 
 Answers are queued as they are decided. After each flush, all answers whose records are durable are sent. An
-answer whose offset is lower than its predecessor's is sent with the predecessor.
+answer with a lower offset than the preceding answer is sent with that answer.
 
 A cluster leader may be paused while another node takes over. Its answers about *past* events remain correct,
-because they depend on accepted records. Answers about the *current* state (not found, not leased, empty)
+because they are based on accepted records. Answers about the *current* state (not found, not leased, empty)
 require a proof of leadership. A proof is an accepted record whose append began after the call. `prove`
 requests a proof, and `confirm_leadership` sends the answers that wait for it. A refusal also requires a
 proof, because it implies that no earlier call has stored the message. If a node lacks local resources
@@ -53,7 +53,7 @@ class AnswerReceiver(Protocol):
 
 
 class LeadershipProofs(NamedTuple):
-    """A clock in milliseconds, and a function that requests a proof of leadership.
+    """A clock in milliseconds and a function that requests a proof of leadership.
 
     Each proof is reported to `Answers.confirm_leadership`.
     """
@@ -67,7 +67,7 @@ def ignore_local_refusal() -> None:
 
 
 class Answers:
-    """The log's durable offset, and the answers that wait for a higher offset or a proof.
+    """The log's durable offset, and the answers waiting for a higher offset or a proof.
 
     `own_waits` is called when a refusal for lack of local resources starts waiting. It must schedule
     `fail_local_refusals`.
@@ -202,11 +202,11 @@ class WaitingCoroutine:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def answer(self, answer: Any) -> None:
-        """Resume the coroutine unless cancelled."""
+        """Resume the coroutine unless it was cancelled."""
         if not self.future.done():
             self.future.set_result(answer)
 
     def refuse(self, error: TidewheelError) -> None:
-        """Raise the error in the coroutine unless cancelled."""
+        """Raise the error in the coroutine unless it was cancelled."""
         if not self.future.done():
             self.future.set_exception(error)

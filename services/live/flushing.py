@@ -8,9 +8,9 @@ Rules:
   flushes. On a disk that syncs within `LINGER_SECONDS`, the median response time was 1.7 ms with sequential
   flushes (320 us of CPU time per call) and 2.4 ms with parallel ones (430 us). On a disk that syncs in 4 ms,
   it was 8.2 ms with sequential flushes and 5.8 ms with parallel ones.
-- After a disk failure, the core is void and no further flush begins. When the last flush has ended, `rebuild`
-  is called once, because the log must not be truncated during a write. When a new core is open, the owner
-  calls `resume_with_core`.
+- After a disk failure, the core is unusable and no further flush begins. When the last flush has ended,
+  `rebuild` is called once, because the log must not be truncated during a write. When a new core is open, the
+  owner calls `resume_with_core`.
 - Queue entries are written `ENTRIES_SECONDS` after their flush, along with those of later flushes.
 - With asynchronous flushes, all unsynced data is synced `SYNC_SECONDS` after a flush.
 - A failed sync is never retried. The core is discarded and rebuilt instead.
@@ -20,8 +20,8 @@ Rules:
   appends with one sync, and the checkpoint begins. Each following iteration copies a limited number of
   checkpoint rows. A worker thread then writes the rows to disk (`services.broker.checkpoint`).
 
-Limitation: the state is a set of flags rather than a state machine, and only a few combinations are valid.
-The flush before a checkpoint blocks the event loop during the sync.
+Limitation: the state is a set of flags, of which only a few combinations are valid, rather than a state
+machine. The flush before a checkpoint blocks the event loop during the sync.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Owner(Protocol):
         """Discard the core after a disk failure."""
 
     def rebuild(self) -> None:
-        """Open a new core. The old core must be void, and no write may be running."""
+        """Open a new core. The old core must be unusable, and no write may be running."""
 
     def stop_on_internal_error(self, bug: BaseException) -> None:
         """Stop the broker without further writes after an internal error."""
@@ -148,7 +148,7 @@ class LogFlusher:
         self.flush_soon()
 
     def resume(self) -> None:
-        """Continue after an operation that has delayed a rebuild or checkpoint."""
+        """Resume after an operation that has delayed a rebuild or checkpoint."""
         if self._flying_count == 0:
             self._begin_idle_work()
         self.flush_soon()
@@ -175,7 +175,7 @@ class LogFlusher:
     def _waits_for_more(self) -> bool:
         """Return whether new appends must wait for the current flush.
 
-        If so, the end of the linger time is scheduled.
+        If so, a call at the end of the linger time is scheduled.
         """
         left_seconds = self._began_at + LINGER_SECONDS - self._loop.time()
         self._is_waiting = self._flying_count > 0 and left_seconds > 0
@@ -196,7 +196,7 @@ class LogFlusher:
         self._executor.submit(self._write, write, end)
 
     def _write(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
-        """Run a write in a worker thread, and notify the event loop when done.
+        """Run a write in a worker thread, and notify the event loop when it is done.
 
         A future would require an additional event loop iteration.
         """
@@ -271,7 +271,7 @@ class LogFlusher:
         """Start a due rebuild or checkpoint. No flush may be running.
 
         A rebuild or checkpoint waits for the previous checkpoint to end. Otherwise, a rebuilt core would
-        delete files that the checkpoint is about to reference.
+        delete files that the checkpoint will reference.
         """
         assert self._flying_count == 0, "not calm: something is being written"
         assert self._is_void or not self._is_rebuilding, "a core is rebuilt that is not void"
@@ -314,7 +314,7 @@ class LogFlusher:
         self.resume()
 
     def _end_checkpoint(self, checkpoint: Checkpoint, error: BaseException | None) -> None:
-        """Report a checkpoint's result to the core unless the core is void."""
+        """Report a checkpoint's result to the core unless the core is unusable."""
         if isinstance(error, OSError):
             log.warning("no snapshot was written", reason=str(error))
         elif error is not None:

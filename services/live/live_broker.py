@@ -132,10 +132,10 @@ def log_damage(found: DamagedPart) -> None:
 class LiveBroker:
     """The broker's asynchronous interface. Create and use each instance in the same event loop.
 
-    `clock` returns real time in milliseconds. With `kept`, the broker uses a virtual clock. The monotonic
-    clock `counted_ms` is used to detect steps of `clock`. A cluster leader passes its existing `core`. If
-    `stepped_down` is given, it is called after a disk failure, and the core is not rebuilt. `proving`
-    provides proofs of leadership.
+    `clock` returns real time in milliseconds. If `kept` is given, the broker uses a virtual clock. The
+    monotonic clock `counted_ms` is used to detect steps of `clock`. A cluster leader passes its existing
+    `core`. If `stepped_down` is given, it is called after a disk failure, and the core is not rebuilt.
+    `proving` provides proofs of leadership.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class LiveBroker:
     async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
         """Store several messages.
 
-        Once all of them are durable, return a receipt or an error for each.
+        Return a receipt or an error for each message once all messages are durable.
         """
         body_bytes = sum(len(message.body) for message in messages)
         with await self._wait_for_room(
@@ -342,7 +342,7 @@ class LiveBroker:
         raise refusal
 
     def _schedule_own_refusals(self) -> None:
-        """Schedule a call in OWN_MS milliseconds that fails refusals still waiting for a proof."""
+        """Schedule a call in OWN_MS milliseconds that fails the refusals still waiting for a proof."""
         if not self._is_own_limited:
             self._is_own_limited = True
             self._call_later(OWN_MS / 1000, self._fail_own_refusals)
@@ -360,7 +360,7 @@ class LiveBroker:
 
     @property
     def core(self) -> Broker:
-        """The current core. Callers must not modify it. A disk failure replaces it.
+        """The current core. Callers must not modify the core. The core is replaced after a disk failure.
 
         Raise `StoreUnavailable` or `BrokerBroken` if the core is unavailable.
         """
@@ -419,7 +419,7 @@ class LiveBroker:
         self._advancing.end_wait_for_answer(transaction_id)
 
     def tick(self) -> bool:
-        """Run the core's due work. Return whether it had any effects."""
+        """Run the core's due work. Return whether any work was done."""
         if self._core is None:
             return False
         try:
@@ -463,7 +463,7 @@ class LiveBroker:
     def add_check_back_sender(self, asker: CheckBackSender) -> None:
         """Add a function that sends transaction check-backs.
 
-        A function that reaches a producer moves to the end of the list, so the functions take turns.
+        A function that reaches a producer is moved to the end of the list, so functions take turns.
         """
         self._askers.append(asker)
 
@@ -477,7 +477,7 @@ class LiveBroker:
     def send_check_backs(self, topic: str) -> None:
         """Send a topic's pending transaction check-backs to a newly connected producer.
 
-        If the core is unavailable, do nothing. The next core sends all due check-backs.
+        If the core is unavailable, do nothing. The next core then sends all due check-backs.
         """
         if self._core is not None:
             self.call_with_time(self._core.transactions.schedule_waiting_check_backs, topic)
@@ -574,7 +574,7 @@ class LiveBroker:
             self._share_callback(self._is_crowded)
 
     def _count_down_turns(self, left: int) -> None:
-        """Set the alarm after `left` more event loop iterations, so that callers come first."""
+        """Set the alarm to go off after `left` more event loop iterations, so that callers come first."""
         if left > 0:
             self._loop.call_soon(self._count_down_turns, left - 1)
         else:
@@ -667,7 +667,7 @@ class LiveBroker:
         return self._clock()
 
     async def _read_timers(self, core: Broker, job: TimersJob, before: asyncio.Task[None] | None) -> None:
-        """Read files with timers that are due soon, or files that may be damaged.
+        """Read files that contain timers due soon, and files that may be damaged.
 
         The core may have been discarded before the read begins. The method also awaits the previous read,
         `before`, so callers need to await only the last read.
@@ -690,7 +690,7 @@ class LiveBroker:
         return None if self._reading is None or self._reading.done() else self._reading
 
     async def _retire(self, core: Broker, retirement: Retirement) -> None:
-        """Run a retirement step once its records are durable."""
+        """Run a retirement step once the log is durable up to its `durable_at`."""
         try:
             await self.answers.wait_until_durable(retirement.durable_at)
             await self._loop.run_in_executor(self._executor, retirement.run, self._disk)

@@ -1,7 +1,7 @@
 """Pauses that let long operations yield to other event loop tasks every few milliseconds.
 
 Operations that read many in-memory objects use pauses. Examples are lists, responses, and metrics. Atomic
-operations, and those on a bounded number of objects, use none.
+operations, and operations on a bounded number of objects, do not pause.
 """
 
 from __future__ import annotations

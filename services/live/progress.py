@@ -10,7 +10,7 @@ lag.
 
 Cost: each metrics scrape checks all message groups that are not free, pausing regularly. Limitation: the time
 without a delivery is measured from the latest lease. A message group is considered stalled if a consumer
-spends a long time on one message while others wait.
+spends a long time on one message while other messages are waiting.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Progress:
 
 
 def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progress]:
-    """Measure a broker's overdue work. Yield wherever the caller may pause."""
+    """Measure a broker's overdue work. Yield at each point where the caller may pause."""
     waiting, since_ms = (
         core.transactions.waiting_check_backs,
         core.transactions.oldest_waiting_check_back_ms(),

@@ -14,14 +14,14 @@ Rules:
   errors in later calls. If the queues must be rebuilt, the first attempt runs in a worker thread, because
   this requires a scan of the whole log. Later attempts run in a worker thread after pauses that double each
   time, up to `PAUSE_SECONDS_MAX`.
-- Opening the store reads, verifies and rewrites acknowledged records that were not synced (`--flush async`,
+- Opening the store reads, verifies, and rewrites acknowledged records that were not synced (`--flush async`,
   `commitlog.recovery`). Unreadable records are reported as damage with their offsets. After a failed sync, a
   later successful sync is never trusted.
 - Any error other than a `StoreError` is an internal error and ends the process (`stop_on_internal_error`).
 
-Limitation: the first attempt blocks the event loop. Its duration depends on how much log follows the last
-snapshot, at most `SNAPSHOT_LOG_BYTES_MAX`. If the disk is readable but not writable, the store is opened
-repeatedly, at a rate limited only by the pauses.
+Limitation: the first attempt blocks the event loop. Its duration depends on the amount of log after the last
+snapshot, which is at most `SNAPSHOT_LOG_BYTES_MAX`. If the disk is readable but not writable, the store is
+opened repeatedly, at a rate limited only by the pauses.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Owner(Protocol):
 
 
 class StoreRebuilder:
-    """Opens a new core after a disk failure, and retries if this fails."""
+    """Opens a new core after a disk failure, and retries if an attempt fails."""
 
     def __init__(
         self,

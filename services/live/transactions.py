@@ -46,7 +46,7 @@ class LiveTransactions:
         self._producing: list[Producing] = []
 
     def set_producer_views(self, producing: Producing) -> None:
-        """Add a function that provides producers for `producers`."""
+        """Add a function that supplies producers to `producers`."""
         self._producing.append(producing)
 
     def producers(self, topic: str) -> list[ProducerView]:

@@ -52,7 +52,7 @@ class ScanBudget:
         self._schedule_turn()
 
     async def wait_for_first_scan(self) -> None:
-        """Wait for an iteration whose budget allows a first scan."""
+        """Wait for an event loop iteration with enough budget for a first scan."""
         place = object()
         try:
             await self._wait(self._first, place)
@@ -62,7 +62,7 @@ class ScanBudget:
             del self._first[place]
 
     async def wait_for_next_scan(self) -> None:
-        """Wait for an iteration in which an unfinished scan may continue."""
+        """Wait for an event loop iteration in which an unfinished scan may continue."""
         place = object()
         try:
             await self._wait(self._unfinished, place)
@@ -72,7 +72,7 @@ class ScanBudget:
     def _wait(self, line: dict[object, Waiter], place: object) -> Waiter:
         """Return a future that completes when this queue entry is woken.
 
-        An existing entry keeps its place in the queue.
+        An existing entry keeps its position in the queue.
         """
         line[place] = self._loop.create_future()
         self._schedule_turn()

@@ -1,8 +1,8 @@
 """Reads dead letters page by page, and yields to the event loop after each page.
 
-A group's dead letters are stored in order of arrival. There is no index, so a filtered read scans all dead
-letters from its start offset. One request scans at most `limits.DEAD_LETTERS_EXAMINED_MAX` dead letters.
-Pages are small, because every message body may have the maximum size.
+A group's dead letters are stored in the order in which they arrived. There is no index, so a filtered read
+scans all dead letters from its start offset. One request scans at most `limits.DEAD_LETTERS_EXAMINED_MAX`
+dead letters. Pages are small, because every message body may have the maximum size.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DeadLetterFilter:
     until_ms: int = FOREVER_MS
 
     def matches(self, dead_letter: DeadLetter) -> bool:
-        """Return whether a dead letter matches. `key` can match a key or the message id."""
+        """Return whether a dead letter matches the filter. `key` can match either a key or the message ID."""
         message = dead_letter.message
         return (
             self.from_ms <= dead_letter.store_ms < self.until_ms

@@ -14,7 +14,7 @@ from services.live.live_broker import LiveBroker
 
 
 async def query_page(live: LiveBroker, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
-    """Return up to `count_max` matching half messages after the offset `after`, in offset order."""
+    """Return up to `count_max` matching half messages after the offset `after`, sorted by offset."""
     found: list[HalfView] = []
     while True:
         more = live.query(live.core.half_views.scan_page, wanted, after, count_max + 1 - len(found))

@@ -2,12 +2,12 @@
 
 The core runs each call to completion, and a query with certain filters must read the record of every timer. A
 search (`TimerSearch`) or a count (`TimerCount`) therefore advances one step per event loop iteration, and
-other calls are served between steps. A query may or may not reflect concurrent changes, but returns each
+other calls are served between steps. A query may or may not reflect concurrent changes, but it returns each
 unchanged timer exactly once. When its time limit expires, a query returns the timers found so far and the
 position where the next query continues.
 
 Cost: the work of a step is limited to `TIMERS_QUERY_WORK_MAX`, and its scan to the rows of one slot. If a
-filter contains texts, each event loop iteration looks up the key in up to `KEYS_AT_ONCE` topics, or searches
+filter contains text, each event loop iteration looks up the key in up to `KEYS_AT_ONCE` topics, or searches
 up to `RECORDS_AT_ONCE` records in the log. Limitation: a time limit does not apply to these lookups.
 """
 
@@ -137,7 +137,7 @@ async def query_pages(
 
 
 async def _look_up(live: LiveBroker, wanted: TimerFilter) -> LookupResults | None:
-    """Look up a filter's texts in bounded batches. Return None if there are no texts."""
+    """Look up the texts in a filter in batches of limited size. Return None if there are no texts."""
     if not wanted.texts():
         return None
     views, keyed, found = live.core.timer_views, list[int](), list[Offsets]()
@@ -181,7 +181,7 @@ async def _search(
 
 
 def is_window(wanted: TimerFilter) -> bool:
-    """Return whether a filter has only a time window."""
+    """Return whether a filter consists only of a time window."""
     return wanted == TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms)
 
 
