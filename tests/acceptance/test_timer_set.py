@@ -42,6 +42,17 @@ def test_rows_of_a_csv_file_are_set_and_bad_ones_reported(broker: BrokerProcess,
     assert "3 timers were set" in topic.stdout, topic.stderr
 
 
+def test_a_quote_that_is_never_closed_is_refused_with_its_line(broker: BrokerProcess, tmp_path: Path) -> None:
+    file = tmp_path / "quotes.csv"
+    torn = 'payments,"a,1h,q:1\npayments,b,1h,q:2\npayments,c"x,1h,q:3\n'
+    file.write_text('topic,body,in,timer_key\npayments,"two\nlines",1h,q:0\n' + torn)
+    done = tidewheel("timer", "set", "--from", file, "--http", broker.http)
+    assert done.returncode == 2
+    assert "line 4: " in done.stderr
+    assert "a quote is not closed" in done.stderr
+    assert [one["timer_key"] for one in timers(broker) if one["topic"] == "payments"] == ["q:0"]
+
+
 def test_a_cancelled_timer_is_set_again_and_a_row_without_a_key_only_once(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:

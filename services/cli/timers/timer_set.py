@@ -4,7 +4,8 @@
 
 1. A row has the fields of a message over HTTP (`services.ops.messages.sending`), with its time: `in`, `at`,
    `in_ms` or `at_ms`. In CSV, `keys` are separated by blanks, and a column `properties.NAME` is a property;
-   an empty cell counts as missing.
+   an empty cell counts as missing. A quoted cell may contain line breaks. The rows from a quote that is not
+   closed are not set, because the ends of these rows are unknown.
 2. An invalid row is reported with its line number, and the other rows are set. If a row is malformed, the
    broker refuses the whole batch, and the batch is sent again without this row.
 3. A row with a `timer_key` replaces the pending timer with this key, so that repeating the command sets it
@@ -46,6 +47,10 @@ TIMES: Final = ("in", "at", "in_ms", "at_ms")
 _PROPERTY: Final = "properties."
 _SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _NUMBERS: Final = ("in_ms", "at_ms", "priority")
+_UNCLOSED: Final = (
+    'a quote is not closed, and no row from this line on was set. Close the quote, and write "" for a quote '
+    "in a quoted cell."
+)
 _ROW_OF: Final = re.compile(r"messages\.(\d+)")
 
 
@@ -155,22 +160,53 @@ def csv_rows(file: TextIO) -> Iterator[Row]:
 
 
 def _csv_rows(file: TextIO) -> Iterator[Row]:
-    reader = csv.DictReader(file)
-    check_header(reader.fieldnames or [])
-    for given in reader:
-        row, properties = dict[str, Any](), dict[str, str]()
-        for name, value in given.items():
-            if name is None:
-                row = {}
-                break
-            if not value:
-                continue
-            if name.startswith(_PROPERTY):
-                properties[name.removeprefix(_PROPERTY)] = value
-            else:
-                row[name] = _csv_value(name, value)
-        problem = "" if row else "The row has no cells, or more cells than the header."
-        yield Row(reader.line_num, row | ({"properties": properties} if properties else {}), problem)
+    reader, names = csv.reader(file, strict=True), list[str]()
+    while True:
+        line = reader.line_num + 1
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            is_one_line = reader.line_num == line
+            problem = _quote_problem(str(error), is_one_line)
+            if not problem:
+                raise
+            if not names:
+                raise InputUnreadable(f"line {line}: {problem}") from error
+            yield Row(line, {}, problem)
+            if problem == _UNCLOSED:  # the lines of the other rows are within the quote
+                return
+            continue
+        if cells and names:
+            yield _csv_row(line, names, cells)
+        elif cells:
+            names = cells
+            check_header(names)
+
+
+def _quote_problem(error: str, is_one_line: bool) -> str:
+    """Return the reason for a CSV error if a quote caused it, or an empty string."""
+    is_behind_quote = "expected after" in error
+    if is_behind_quote and is_one_line:
+        return 'A cell continues after its closing quote. Write "" for a quote in a quoted cell.'
+    is_too_large = "field larger" in error and not is_one_line
+    return _UNCLOSED if is_behind_quote or is_too_large or "unexpected end" in error else ""
+
+
+def _csv_row(line: int, names: Sequence[str], cells: Sequence[str]) -> Row:
+    """Return a row of a CSV file, with a problem if it does not match the header."""
+    row, properties = dict[str, Any](), dict[str, str]()
+    for name, value in zip(names, cells, strict=False):
+        if not value:
+            continue
+        if name.startswith(_PROPERTY):
+            properties[name.removeprefix(_PROPERTY)] = value
+        else:
+            row[name] = _csv_value(name, value)
+    if not row or len(cells) > len(names):
+        return Row(line, {}, "The row has no cells, or more cells than the header.")
+    return Row(line, row | ({"properties": properties} if properties else {}))
 
 
 def check_header(names: Sequence[str]) -> None:

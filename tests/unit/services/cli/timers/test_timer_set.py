@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.timers.timer_set import Format, rows_of
+from services.cli.timers.timer_set import Format, Row, rows_of
 from services.settings.errors import InputUnreadable
 
 
@@ -41,3 +41,32 @@ def test_columns_without_a_name_and_semicolons_in_a_column_are_let_pass(tmp_path
     path.write_text("topic,body,in,,\nt,a;b,1h,,\n")
     [row] = rows_of(str(path), Format.CSV, "")
     assert (row.fields["body"], row.problem) == ("a;b", "")
+
+
+def rows(tmp_path: Path, content: str) -> list[Row]:
+    """Return the rows of a CSV file."""
+    path = tmp_path / "timers.csv"
+    path.write_text(content)
+    return list(rows_of(str(path), Format.CSV, ""))
+
+
+@pytest.mark.parametrize("torn", ['t,"a,1h\nt,b,1h\nt,c"x,1h\n', 't,"a,1h\nt,b,1h\n', 't,"a,1h'])
+def test_no_row_is_read_from_a_quote_on_that_is_not_closed(tmp_path: Path, torn: str) -> None:
+    before, refused = rows(tmp_path, "topic,body,in\nt,x,1h\n" + torn)
+    assert (before.line, before.problem) == (2, "")
+    assert refused.line == 3
+    assert refused.problem.startswith("a quote is not closed")
+
+
+def test_a_cell_that_goes_on_after_its_quote_is_refused_alone(tmp_path: Path) -> None:
+    refused, row = rows(tmp_path, 'topic,body,in\nt,"a"b,1h\nt,"say ""hi""\non two lines",1h\n')
+    assert (refused.line, refused.problem.partition(".")[0]) == (
+        2,
+        "A cell continues after its closing quote",
+    )
+    assert (row.line, row.fields["body"], row.problem) == (3, 'say "hi"\non two lines', "")
+
+
+def test_a_quote_of_the_header_that_is_not_closed_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputUnreadable, match="line 1: a quote is not closed"):
+        rows(tmp_path, 'topic,"body,in\nt,x,1h\n')
