@@ -53,6 +53,26 @@ def test_a_quote_that_is_never_closed_is_refused_with_its_line(broker: BrokerPro
     assert [one["timer_key"] for one in timers(broker) if one["topic"] == "payments"] == ["q:0"]
 
 
+def test_keys_and_properties_of_cells_are_those_of_the_message(broker: BrokerProcess, tmp_path: Path) -> None:
+    file = tmp_path / "cells.csv"
+    file.write_text(
+        "body,in,timer_key,keys,properties,properties.shop\n"
+        "x,1h,blanks,k1 k2,,\n"
+        'x,1h,commas,"k1,k2",,\n'
+        'x,1h,json,"[""k1"",""k2""]","{""region"":""eu""}",7\n'
+        "x,1h,refused,,region=eu,\n"
+    )
+    done = tidewheel("timer", "set", "--from", file, "--topic", "cells", "--http", broker.http)
+    assert "line 5: " in done.stderr
+    assert "use a column properties.NAME" in done.stderr
+    found = {one["timer_key"]: one["keys"] for one in timers(broker) if one["topic"] == "cells"}
+    assert found == {"blanks": ["k1", "k2"], "commas": ["k1", "k2"], "json": ["k1", "k2"]}
+    for name in ("region=eu", "shop=7"):
+        wanted = ("--topic", "cells", "--property", name)
+        listed = tidewheel("timer", "ls", *wanted, "--json", "--http", broker.http).stdout
+        assert [one["timer_key"] for one in json.loads(listed)["timers"]] == ["json"]
+
+
 def test_a_cancelled_timer_is_set_again_and_a_row_without_a_key_only_once(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:

@@ -3,9 +3,10 @@
     file --> rows --> batches --> POST /api/messages --> a result for each row, by its line
 
 1. A row has the fields of a message over HTTP (`services.ops.messages.sending`), with its time: `in`, `at`,
-   `in_ms` or `at_ms`. In CSV, `keys` are separated by blanks, and a column `properties.NAME` is a property;
-   an empty cell counts as missing. A quoted cell may contain line breaks. The rows from a quote that is not
-   closed are not set, because the ends of these rows are unknown.
+   `in_ms` or `at_ms`. In CSV, `keys` are separated by blanks or commas, or are a JSON list. A column
+   `properties.NAME` is a property, and a column `properties` is a JSON object. An empty cell counts as
+   missing. A quoted cell may contain line breaks. The rows from a quote that is not closed are not set,
+   because the ends of these rows are unknown.
 2. An invalid row is reported with its line number, and the other rows are set. If a row is malformed, the
    broker refuses the whole batch, and the batch is sent again without this row.
 3. A row with a `timer_key` replaces the pending timer with this key, so that repeating the command sets it
@@ -196,17 +197,22 @@ def _quote_problem(error: str, is_one_line: bool) -> str:
 
 def _csv_row(line: int, names: Sequence[str], cells: Sequence[str]) -> Row:
     """Return a row of a CSV file, with a problem if it does not match the header."""
-    row, properties = dict[str, Any](), dict[str, str]()
-    for name, value in zip(names, cells, strict=False):
-        if not value:
-            continue
-        if name.startswith(_PROPERTY):
-            properties[name.removeprefix(_PROPERTY)] = value
-        else:
-            row[name] = _csv_value(name, value)
-    if not row or len(cells) > len(names):
+    given = {name: value for name, value in zip(names, cells, strict=False) if value}
+    named = {
+        name.removeprefix(_PROPERTY): given.pop(name)
+        for name in names
+        if name.startswith(_PROPERTY) and name in given
+    }
+    if not given or len(cells) > len(names):
         return Row(line, {}, "The row has no cells, or more cells than the header.")
-    return Row(line, row | ({"properties": properties} if properties else {}))
+    try:
+        row = {name: _csv_value(name, value) for name, value in given.items()}
+    except ValueError as error:
+        return Row(line, {}, str(error))
+    properties = row.get("properties", {})
+    if twice := properties.keys() & named.keys():
+        return Row(line, {}, f"The property {min(twice)[:80]!r} is given twice: give it in one column.")
+    return Row(line, row | ({"properties": properties | named} if properties or named else {}))
 
 
 def check_header(names: Sequence[str]) -> None:
@@ -224,11 +230,40 @@ def check_header(names: Sequence[str]) -> None:
 
 
 def _csv_value(name: str, value: str) -> Any:
+    """Return the value of a cell. Raises `ValueError` with a sentence for invalid keys or properties."""
     if name == "keys":
-        return value.split()
+        return _keys(value)
+    if name == "properties":
+        properties = _json_or_none(value)
+        if not isinstance(properties, dict):
+            raise ValueError(
+                'properties is no JSON object: give {"NAME": "VALUE"}, or use a column properties.NAME '
+                "for each property."
+            )
+        return properties
     if name == "unique":
         return value.strip().lower() in ("true", "1", "yes")
     return int(value) if name in _NUMBERS and value.strip().isdigit() else value
+
+
+def _keys(value: str) -> list[str]:
+    """Return the keys of a cell, which are separated by blanks or commas, or are a JSON list."""
+    if not value.lstrip().startswith("["):
+        return value.replace(",", " ").split()
+    keys = _json_or_none(value)
+    if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
+        raise ValueError(
+            'keys is no JSON list of texts: give ["KEY", "KEY"], or keys with blanks between them.'
+        )
+    return keys
+
+
+def _json_or_none(value: str) -> Any:
+    """Return the JSON value of a cell, or None if the cell is no JSON."""
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError):
+        return None
 
 
 def json_rows(file: Iterable[str]) -> Iterator[Row]:

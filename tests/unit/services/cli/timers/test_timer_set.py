@@ -70,3 +70,33 @@ def test_a_cell_that_goes_on_after_its_quote_is_refused_alone(tmp_path: Path) ->
 def test_a_quote_of_the_header_that_is_not_closed_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputUnreadable, match="line 1: a quote is not closed"):
         rows(tmp_path, 'topic,"body,in\nt,x,1h\n')
+
+
+@pytest.mark.parametrize(
+    ("cell", "keys"),
+    [
+        ("k1", ["k1"]),
+        (" k1  k2 ", ["k1", "k2"]),
+        ('"k1,k2"', ["k1", "k2"]),
+        ('"k1, k2"', ["k1", "k2"]),
+        ('"[""a,b"", ""c""]"', ["a,b", "c"]),
+    ],
+)
+def test_the_keys_of_a_cell(tmp_path: Path, cell: str, keys: list[str]) -> None:
+    [row] = rows(tmp_path, f"topic,body,in,keys\nt,x,1h,{cell}\n")
+    assert (row.fields["keys"], row.problem) == (keys, "")
+
+
+@pytest.mark.parametrize(
+    ("cells", "sentence"),
+    [
+        ("[k1],,", "keys is no JSON list of texts"),
+        ("[1],,", "keys is no JSON list of texts"),
+        (",region=eu,", "properties is no JSON object"),
+        (",[],", "properties is no JSON object"),
+        (',"{""shop"": ""7""}",8', "The property 'shop' is given twice"),
+    ],
+)
+def test_keys_and_properties_that_cannot_be_are_refused(tmp_path: Path, cells: str, sentence: str) -> None:
+    [row] = rows(tmp_path, f"topic,body,in,keys,properties,properties.shop\nt,x,1h,{cells}\n")
+    assert row.problem.startswith(sentence)
