@@ -73,6 +73,34 @@ def test_keys_and_properties_of_cells_are_those_of_the_message(broker: BrokerPro
         assert [one["timer_key"] for one in json.loads(listed)["timers"]] == ["json"]
 
 
+def test_an_error_of_a_row_is_about_the_row_and_not_about_its_batch(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    file = tmp_path / "errors.csv"
+    file.write_text(
+        "topic,body,in,priority,keys\n,no topic,1h,,\nerrors,x,1h,,\nerrors,x,soon,,\nerrors,x,1h,high,\n"
+    )
+    done = tidewheel("timer", "set", "--from", file, "--http", broker.http)
+    assert done.returncode == 2
+    assert "line 2: topic is missing: fill the column, or give --topic." in done.stderr
+    assert "line 5: priority is 'high': it must be a whole number." in done.stderr
+    assert "messages." not in done.stderr
+    lines = tmp_path / "errors.jsonl"
+    lines.write_text('{"body": "x", "in": "1h"}\n{"topic": "errors", "body": "x", "in": "1h", "tagg": "y"}\n')
+    told = tidewheel("timer", "set", "--from", lines, "--http", broker.http).stderr
+    assert "line 1: topic is missing: add the field, or give --topic." in told
+    assert "line 2: tagg is not known here: write tag." in told
+
+
+def test_an_unknown_column_is_refused_before_a_timer_is_set(broker: BrokerProcess, tmp_path: Path) -> None:
+    file = tmp_path / "tagg.csv"
+    file.write_text("topic,body,in,tagg\ntagg,x,1h,\ntagg,x,1h,red\n")
+    done = tidewheel("timer", "set", "--from", file, "--http", broker.http)
+    assert done.returncode == 2
+    assert "the unknown column 'tagg'. The columns are topic, body, " in done.stderr
+    assert [one for one in timers(broker) if one["topic"] == "tagg"] == []
+
+
 def test_a_cancelled_timer_is_set_again_and_a_row_without_a_key_only_once(
     broker: BrokerProcess, tmp_path: Path
 ) -> None:

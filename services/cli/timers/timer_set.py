@@ -45,6 +45,22 @@ BATCH_BYTES: Final = 4 << 20
 SHOWN_MAX: Final = 100
 """The number of refused rows that are printed. Further rows are only counted."""
 TIMES: Final = ("in", "at", "in_ms", "at_ms")
+COLUMNS: Final = (
+    *(
+        "topic",
+        "body",
+        "body_json",
+        "body_base64",
+        *TIMES,
+        "timer_key",
+        "unique",
+        "keys",
+        "tag",
+        "properties",
+    ),
+    *("message_group", "priority", "lite_topic", "idempotency_key"),
+)
+"""The columns of a CSV file: the fields of a message over HTTP, without the verbs on other timers."""
 _PROPERTY: Final = "properties."
 _SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 _NUMBERS: Final = ("in_ms", "at_ms", "priority")
@@ -52,7 +68,7 @@ _UNCLOSED: Final = (
     'a quote is not closed, and no row from this line on was set. Close the quote, and write "" for a quote '
     "in a quoted cell."
 )
-_ROW_OF: Final = re.compile(r"messages\.(\d+)")
+_ROW_OF: Final = re.compile(r"messages\.(\d+)(\.?)")
 
 
 class Format(StrEnum):
@@ -76,6 +92,13 @@ class Refused(NamedTuple):
     line: int
     code: str
     message: str
+
+    @property
+    def sentence(self) -> str:
+        """The error as printed. The code and the first sentence of a `ClientMistake` are omitted."""
+        if self.code != ClientMistake.code:
+            return f"{self.code} {self.message}"
+        return self.message.removeprefix(str(ClientMistake())).lstrip()
 
 
 def set_many(
@@ -110,7 +133,7 @@ def set_many(
         output.print_json({"set": sent, "refused": [one._asdict() for one in refused]})
     else:
         for one in refused[:SHOWN_MAX]:
-            output.say(f"line {one.line}: {one.code} {one.message}".replace("  ", " "))
+            output.say(f"line {one.line}: {one.sentence}")
         if len(refused) > SHOWN_MAX:
             output.say(f"and {len(refused) - SHOWN_MAX:,} more rows (--json lists all)")
         output.show(f"{sent:,} timers were set, {len(refused):,} rows were refused")
@@ -132,7 +155,7 @@ def rows_of(source: str, format_: Format, topic: str) -> Iterator[Row]:
             read, is_empty = csv_rows if format_ is Format.CSV else json_rows, True
             for row in read(file):
                 is_empty = False
-                yield checked(row, topic)
+                yield checked(row, topic, format_)
             if is_empty:
                 what = "a header and a row for each timer" if format_ is Format.CSV else "one object a line"
                 raise InputUnreadable(f"{source} has no rows. Give {what}.")
@@ -198,6 +221,8 @@ def _quote_problem(error: str, is_one_line: bool) -> str:
 def _csv_row(line: int, names: Sequence[str], cells: Sequence[str]) -> Row:
     """Return a row of a CSV file, with a problem if it does not match the header."""
     given = {name: value for name, value in zip(names, cells, strict=False) if value}
+    if "" in given:
+        return Row(line, {}, "A cell is in a column without a name: name the column in the header.")
     named = {
         name.removeprefix(_PROPERTY): given.pop(name)
         for name in names
@@ -216,11 +241,16 @@ def _csv_row(line: int, names: Sequence[str], cells: Sequence[str]) -> Row:
 
 
 def check_header(names: Sequence[str]) -> None:
-    """Raise `InputUnreadable` if the columns are not separated by commas, or a column is repeated."""
+    """Raise `InputUnreadable` if the columns are not separated by commas, or one is unknown or repeated."""
     if len(names) == 1 and (found := [one for one in _SEPARATORS if one in names[0]]):
         raise InputUnreadable(
             f"The columns are separated by {_SEPARATORS[found[0]]}: separate them by commas, as CSV does. "
             f"The header is {names[0][:80]!r}."
+        )
+    if unknown := [one for one in names if one and one not in COLUMNS and not one.startswith(_PROPERTY)]:
+        raise InputUnreadable(
+            f"The header has the unknown column {unknown[0][:80]!r}. The columns are {', '.join(COLUMNS)} "
+            "and properties.NAME."
         )
     if repeated := sorted(name for name, count in Counter(names).items() if name and count > 1):
         raise InputUnreadable(
@@ -280,11 +310,14 @@ def json_rows(file: Iterable[str]) -> Iterator[Row]:
         yield Row(line, given if is_object else {}, "" if is_object else "The line is no JSON object.")
 
 
-def checked(row: Row, topic: str) -> Row:
+def checked(row: Row, topic: str, format_: Format) -> Row:
     """Return a row with its topic and idempotency key, or with a problem."""
     if row.problem:
         return row
     fields = ({"topic": topic} if topic else {}) | row.fields
+    if fields.get("topic") in (None, ""):
+        how = "fill the column" if format_ is Format.CSV else "add the field"
+        return row._replace(problem=f"topic is missing: {how}, or give --topic.")
     if not any(fields.get(name) is not None for name in TIMES):
         return row._replace(problem=f"The row has no time: give one of {', '.join(TIMES)}.")
     if "idempotency_key" not in fields and not fields.get("timer_key"):
@@ -318,7 +351,8 @@ def set_batch(api: Api, batch: list[Row]) -> tuple[int, list[Refused]]:
             found = _ROW_OF.search(str(error))
             if found is None or int(found[1]) >= len(left):
                 raise
-            refused.append(Refused(left.pop(int(found[1])).line, error.code, str(error)))
+            message = _ROW_OF.sub("" if found[2] else "The row", str(error), count=1)
+            refused.append(Refused(left.pop(int(found[1])).line, error.code, message))
             continue
         for row, answer in zip(left, answers, strict=True):
             if "code" in answer:

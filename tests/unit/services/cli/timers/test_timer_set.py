@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.timers.timer_set import Format, Row, rows_of
+from services.cli.timers.timer_set import COLUMNS, Format, Row, rows_of
+from services.ops.messages.sending import NewMessage
 from services.settings.errors import InputUnreadable
 
 
@@ -15,6 +16,7 @@ from services.settings.errors import InputUnreadable
     [
         ("topic;body;in\nt;x;1h\n", "separated by semicolons: separate them by commas"),
         ("topic\tbody\tin\nt\tx\t1h\n", "separated by tabs"),
+        ("topic,body,in,tagg\nt,x,1h,u\n", "the unknown column 'tagg'. The columns are topic, body, "),
         ("topic,body,in,topic\nt,x,1h,u\n", "the column 'topic' twice"),
         ("", "has no rows. Give a header and a row for each timer"),
         ("\n\n", "has no rows"),
@@ -100,3 +102,13 @@ def test_the_keys_of_a_cell(tmp_path: Path, cell: str, keys: list[str]) -> None:
 def test_keys_and_properties_that_cannot_be_are_refused(tmp_path: Path, cells: str, sentence: str) -> None:
     [row] = rows(tmp_path, f"topic,body,in,keys,properties,properties.shop\nt,x,1h,{cells}\n")
     assert row.problem.startswith(sentence)
+
+
+def test_the_columns_are_the_fields_of_a_message_without_its_verbs() -> None:
+    fields = {field.alias or name for name, field in NewMessage.model_fields.items()}
+    assert set(COLUMNS) == fields - {"cancel", "move", "fire"}
+
+
+def test_a_cell_without_a_column_name_is_refused(tmp_path: Path) -> None:
+    [row] = rows(tmp_path, "topic,body,in,,\nt,x,1h,,y\n")
+    assert row.problem.startswith("A cell is in a column without a name")
