@@ -101,6 +101,14 @@ class Refused(NamedTuple):
         return self.message.removeprefix(str(ClientMistake())).lstrip()
 
 
+class BatchResult(NamedTuple):
+    """The number of timers that a batch set, the number of pending timers replaced, and the refused rows."""
+
+    sent: int
+    replaced: int
+    refused: list[Refused]
+
+
 def set_many(
     source: Annotated[
         str, typer.Option("--from", help="A CSV file with a header, a file of JSON lines, or - for stdin.")
@@ -121,26 +129,35 @@ def set_many(
     """
     if not source:
         raise ConfigurationError("Name the file of the rows: --from FILE, or --from - for stdin.")
-    api, sent, refused, unread = broker_at(http), 0, list[Refused](), None
+    api, sent, replaced, refused, unread = broker_at(http), 0, 0, list[Refused](), None
     try:
         for batch in batches(rows_of(source, format_ or format_of(source), topic)):
-            count, failed = set_batch(api, batch)
-            sent += count
-            refused += failed
+            result = set_batch(api, batch)
+            sent += result.sent
+            replaced += result.replaced
+            refused += result.refused
     except InputUnreadable as error:  # earlier rows may have been set, so their results are reported first
         unread = error
     if as_json:
-        output.print_json({"set": sent, "refused": [one._asdict() for one in refused]})
+        output.print_json({"set": sent, "replaced": replaced, "refused": [one._asdict() for one in refused]})
     else:
         for one in refused[:SHOWN_MAX]:
             output.say(f"line {one.line}: {one.sentence}")
         if len(refused) > SHOWN_MAX:
             output.say(f"and {len(refused) - SHOWN_MAX:,} more rows (--json lists all)")
-        output.show(f"{sent:,} timers were set, {len(refused):,} rows were refused")
+        if unread is None or sent or refused:
+            output.show(summary_of(sent, replaced, len(refused)))
     if unread is not None:
         raise unread
     if refused:
         raise typer.Exit(ClientMistake.exit_code)
+
+
+def summary_of(sent: int, replaced: int, refused: int) -> str:
+    """Return the numbers of timers that were set and of rows that were refused as a sentence."""
+    timers = f"{sent:,} {'timer was' if sent == 1 else 'timers were'} set"
+    instead = f" ({replaced:,} in place of a pending timer)" if replaced else ""
+    return f"{timers}{instead}, {refused:,} {'row was' if refused == 1 else 'rows were'} refused"
 
 
 def format_of(source: str) -> Format:
@@ -340,10 +357,10 @@ def batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
         yield batch
 
 
-def set_batch(api: Api, batch: list[Row]) -> tuple[int, list[Refused]]:
-    """Set the rows of a batch. Returns the number of rows that were set, and the refused rows by line."""
+def set_batch(api: Api, batch: list[Row]) -> BatchResult:
+    """Set the rows of a batch. In the result, the refused rows are sorted by line."""
     refused = [Refused(row.line, ClientMistake.code, row.problem) for row in batch if row.problem]
-    left = [row for row in batch if not row.problem]
+    left, replaced = [row for row in batch if not row.problem], 0
     while left:
         try:
             answers = api.post("messages", body={"messages": [row.fields for row in left]})["messages"]
@@ -357,5 +374,7 @@ def set_batch(api: Api, batch: list[Row]) -> tuple[int, list[Refused]]:
         for row, answer in zip(left, answers, strict=True):
             if "code" in answer:
                 refused.append(Refused(row.line, answer["code"], answer["message"]))
+            elif answer.get("replaced_offset") is not None:
+                replaced += 1
         break
-    return len(batch) - len(refused), sorted(refused)
+    return BatchResult(len(batch) - len(refused), replaced, sorted(refused))
