@@ -138,8 +138,8 @@ def test_a_preview_and_a_move_name_the_messages_that_stay(broker: Serving) -> No
 @pytest.mark.parametrize(
     "command",
     [
-        ("topic", "purge", "orders"),
-        ("topic", "delete", "orders"),
+        ("topic", "purge", "orders", "--discard"),
+        ("topic", "delete", "slow"),
         ("topic", "hold", "orders"),
         ("topic", "move", "orders", "slow"),
         ("topic", "alter", "orders", "--retention", "1s"),
@@ -184,3 +184,25 @@ def test_a_preview_that_matches_nothing_has_nothing_to_do(full: Serving) -> None
     preview = full.run("timer", "cancel", "--all", "--topic", "orders", "--tag", "none")
     assert (preview.returncode, preview.stdout) == (0, "would cancel 0 timers\n")
     assert preview.stderr == "nothing matches: nothing to do\n"
+
+
+def test_a_preview_states_the_obstacle_that_yes_would_meet(full: Serving) -> None:
+    unfinished = "nothing was done: add --discard --yes to purge it with its 2 unfinished messages\n"
+    preview = full.run("topic", "purge", "orders")
+    assert (preview.returncode, preview.stderr) == (0, unfinished)
+    assert "TW-168" in full.run("topic", "purge", "orders", "--yes").stderr
+    preview = full.run("topic", "delete", "orders", "--json")
+    assert (preview.returncode, json.loads(preview.stdout)["timers"]) == (0, 1)
+    assert preview.stderr == (
+        "nothing was done: it would be refused, because orders is the topic of 1 timer (tidewheel timer "
+        "cancel --all --topic orders). End them first, then add --discard --yes to delete it with its 2 "
+        "unfinished messages\n"
+    )
+    assert "TW-168" in full.run("topic", "delete", "orders", "--discard", "--yes").stderr
+    cleared = full.run("topic", "delete", "orders", "--discard").stderr
+    assert cleared.endswith("End them first, then add --yes to delete it\n")
+
+
+def test_a_purge_of_a_topic_without_messages_has_nothing_to_do(full: Serving) -> None:
+    preview = full.run("topic", "purge", "slow")
+    assert (preview.returncode, preview.stderr) == (0, "nothing matches: nothing to do\n")

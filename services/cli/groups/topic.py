@@ -268,8 +268,10 @@ def purge(
     """
     api = broker_at(http)
     if not yes:
-        show_use(api.get("topics", name, "use"), as_json)
-        output.say_undone(ending="purge it")
+        use = api.get("topics", name, "use")
+        show_use(use, as_json)
+        if not would_be_refused(use, "purge", discard):
+            output.say_undone(use["messages"], "purge it")
         return
     use = api.post("topics", name, "purge", body={"discard": discard, "reason": reason})
     output.print_json(use) if as_json else output.show(f"{name} is empty; {discarded(use)}")
@@ -293,8 +295,10 @@ def delete(
     """
     api = broker_at(http)
     if not yes:
-        show_use(api.get("topics", name, "use"), as_json)
-        output.say_undone(ending="delete it")
+        use = api.get("topics", name, "use")
+        show_use(use, as_json)
+        if not would_be_refused(use, "delete", discard):
+            output.say_undone(ending="delete it")
         return
     given = {"discard": "true" if discard else "", "reason": reason}
     use = api.delete("topics", name, **{field: value for field, value in given.items() if value})
@@ -488,6 +492,35 @@ def show_use(use: dict[str, Any], as_json: bool) -> None:
         )
         rows = ((one["group"], one["unfinished"], one["dead_letters"]) for one in use["groups"])
         output.print_table(("group", "unfinished", "dead letters"), rows)
+
+
+def would_be_refused(use: dict[str, Any], verb: str, discard: bool) -> bool:
+    """Return whether a purge or a deletion with --yes would be refused, and print the reason if so."""
+    name = use["name"]
+    waiting = [] if verb == "purge" else list(waiting_parts(use))
+    unfinished = 0 if discard else use["unfinished"]
+    flags = "--discard --yes" if unfinished else "--yes"
+    messages = f" with its {counted(unfinished, 'unfinished message')}" if unfinished else ""
+    if waiting:
+        output.say(
+            f"nothing was done: it would be refused, because {name} is the topic of {'; '.join(waiting)}. "
+            f"End them first, then add {flags} to {verb} it{messages}"
+        )
+    elif unfinished:
+        output.say_undone(ending=f"{verb} it{messages}", flags=flags)
+    return bool(waiting or unfinished)
+
+
+def waiting_parts(use: dict[str, Any]) -> Iterator[str]:
+    """Yield what must end before a topic can be deleted, each with the command that ends or lists it."""
+    name = use["name"]
+    if use["timers"]:
+        yield f"{counted(use['timers'], 'timer')} (tidewheel timer cancel --all --topic {name})"
+    if use["halves"]:
+        halves = "open or expired half" if use["halves"] == 1 else "open or expired halves"
+        yield f"{use['halves']:,} {halves} (tidewheel txn ls --topic {name})"
+    if use["schedules"]:
+        yield f"{counted(len(use['schedules']), 'schedule')} (tidewheel schedule rm NAME)"
 
 
 def discarded(use: dict[str, Any]) -> str:

@@ -149,6 +149,6 @@ def say(sentence: str) -> None:
     print(shown(sentence, sys.stderr), file=sys.stderr, flush=True)
 
 
-def say_undone(count: int = 1, ending: str = "do it") -> None:
+def say_undone(count: int = 1, ending: str = "do it", flags: str = "--yes") -> None:
     """Print that a preview has changed nothing, and how the change is made if there are items to change."""
-    say(f"nothing was done: add --yes to {ending}" if count else "nothing matches: nothing to do")
+    say(f"nothing was done: add {flags} to {ending}" if count else "nothing matches: nothing to do")
