@@ -91,3 +91,13 @@ def test_held_timers_survive_a_kill_and_are_released_once(broker: Serving, event
     acts = [(one["verb"], one["reason"]) for one in entries if one["verdict"] == "done"]
     assert ("topics hold", "the bank is closed") in acts
     assert ("topics release", "it is open") in acts
+
+
+def test_a_release_offers_only_the_rates_that_it_takes(broker: Serving) -> None:
+    said(broker.run("topic", "create", "payments"))
+    taken = "a whole number of at least 1 per second"
+    help_text = " ".join(said(broker.run("topic", "release", "--help")).replace("│", " ").split())
+    assert (taken in help_text, "/m" in help_text, "/h" in help_text) == (True, False, False)
+    for rate in ("fast", "30/m", "1.5"):
+        refused = said(broker.run("topic", "release", "payments", "--rate", rate), 2)
+        assert (taken in refused, "100/h" in refused) == (True, False)

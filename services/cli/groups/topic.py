@@ -423,7 +423,7 @@ def hold(
 @app.command()
 def release(
     name: NameArgument,
-    rate: Annotated[str, typer.Option(help=bulk.RATE_HELP)] = "",
+    rate: Annotated[str, typer.Option(help=bulk.WHOLE_RATE_HELP)] = "",
     reason: ReasonOption = "",
     http: HttpOption = None,
     as_json: JsonOption = False,

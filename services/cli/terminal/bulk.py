@@ -28,6 +28,8 @@ Number = TypeVar("Number", int, float)
 
 RATE_HELP: Final = f"Highest rate: {rates.SAMPLES}; default: no limit."
 """The help of every option for a rate."""
+WHOLE_RATE_HELP: Final = f"Highest rate: {rates.WHOLE_SAMPLES}; default: no limit."
+"""The help of an option for a rate in whole items per second."""
 REFUSED: Final = 4
 COUNT_SECONDS: Final = 600
 ITEMS_PAGE: Final = 1_000

@@ -22,6 +22,8 @@ def test_what_is_no_rate_is_refused_with_the_forms(text: str) -> None:
 
 
 def test_a_release_takes_whole_numbers() -> None:
-    assert [whole_per_second(one) for one in ("0", "1", "90/m", "7200/h")] == [0, 1, 1, 2]
-    with pytest.raises(ValueError, match="1/s"):
-        whole_per_second("30/m")
+    assert [whole_per_second(one) for one in ("0", "1", "60/m", "7200/h")] == [0, 1, 1, 2]
+    for text in ("30/m", "90/m", "1.5", "0.5/s", "100/h", "fast"):
+        with pytest.raises(ValueError, match="a whole number of at least 1 per second; 0") as refused:
+            whole_per_second(text)
+        assert "/h" not in str(refused.value)
