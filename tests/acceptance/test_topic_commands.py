@@ -62,6 +62,19 @@ def test_a_retention_is_previewed_and_holds_after_kill_9(broker: Serving) -> Non
     assert "messages up to" not in none.stdout
 
 
+@pytest.mark.parametrize("nothing", ["0s", "0", "0ms"])
+def test_a_retention_of_nothing_is_refused(broker: Serving, nothing: str) -> None:
+    assert broker.run("topic", "create", "prices").returncode == 0
+    assert broker.run("topic", "alter", "prices", "--retention", "7d").returncode == 0
+    for more in ((), ("--yes",)):
+        refused = broker.run("topic", "alter", "prices", "--retention", nothing, *more)
+        assert refused.returncode == 2, refused
+        assert "write none to remove the retention" in refused.stderr
+    assert shown(broker, "prices")["retention_ms"] == str(7 * 86_400_000)
+    status, answer = broker.ask("PUT", "topics/prices", {"retention": nothing})
+    assert (status, "write none" in answer["message"]) == (400, True)
+
+
 def test_messages_are_moved_and_not_copied_twice_after_kill_9(broker: Serving) -> None:
     assert broker.run("topic", "create", "orders", "slow", "--queues", "2").returncode == 0
     assert broker.run("group", "create", "shop", "orders").returncode == 0

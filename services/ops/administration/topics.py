@@ -259,7 +259,12 @@ def expired_shape(expired: ExpiredMessages) -> ExpiredAnswer:
 
 def retention_in(text: str) -> int:
     """Return a retention of a topic in milliseconds, 0 for none; raise `ClientMistake`."""
-    return 0 if text == NO_RETENTION else span_in(text, "retention")
+    if text == NO_RETENTION:
+        return 0
+    retention_ms = span_in(text, "retention")
+    if not retention_ms:
+        raise ClientMistake(f"retention is {text[:80]!r}: write {NO_RETENTION} to remove the retention.")
+    return retention_ms
 
 
 def hold_shape(topic: Topic, held_count: int) -> HoldAnswer | None:
