@@ -180,3 +180,10 @@ def test_the_page_s_commands_for_timers_run_as_printed(broker: Serving) -> None:
             check=False,
         )
         assert done.returncode == 0, (line, done.stdout, done.stderr)
+
+
+def test_the_spans_of_a_summary_exclude_each_other_and_say_so(broker: Serving) -> None:
+    for due in ("30m", "2h", "3h", "2d"):
+        assert broker.ask("POST", "timers", {"topic": "t", "body": "x", "in": due})[0] == 201
+    [line] = [one for one in broker.run("timer", "summary").stdout.splitlines() if "due in" in one]
+    assert line == "due in    <1m 0 | 1m to 5m 0 | 5m to 1h 1 | 1h to 1d 2 | later 1"

@@ -49,10 +49,13 @@ def lateness_line(title: str, late: Answer) -> str:
 
 
 def due_parts(due: list[Answer]) -> Iterator[str]:
-    """Yield the number of timers that are due within each time span."""
+    """Yield the number of timers that are due in each time span. A timer is counted in a single span."""
+    since = ""
     for one in due:
-        within = one["within_ms"]
-        yield f"{'later' if within is None else '<' + span(int(within))} {one['count']:,}"
+        within = "" if one["within_ms"] is None else span(int(one["within_ms"]))
+        named = "later" if not within else f"{since} to {within}" if since else f"<{within}"
+        yield f"{named} {one['count']:,}"
+        since = within
 
 
 def histogram_rows(windows: list[Answer]) -> Iterator[tuple[str, str, str, str]]:

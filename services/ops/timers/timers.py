@@ -432,9 +432,10 @@ class LatenessAnswer(TypedDict):
 
 
 class DueAnswer(TypedDict):
-    """The number of timers due within a duration from now, without those of the previous duration.
+    """The number of timers that are due within `within_ms` milliseconds from now.
 
-    Null: later.
+    A timer is counted in a single entry, the first whose `within_ms` it meets: the counts are not cumulative.
+    The last entry, in which `within_ms` is null, counts the timers that are due later.
     """
 
     within_ms: str | None

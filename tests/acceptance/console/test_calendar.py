@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from urllib.parse import urlencode
 
 from tests.command import tidewheel
@@ -35,6 +36,7 @@ def test_timers_are_found_by_key_and_drawn(broker: BrokerProcess, browser: Brows
     page = browser.open("/timers").text
     assert "<rect" in page
     assert "style=" not in page
+    assert re.search(r"within 1m [\d,]+, 1m to 5m [\d,]+, 5m to 1h [\d,]+, 1h to 1d [\d,]+, later", page)
     one = browser.model(path)
     assert (one["timer"]["timer_key"], one["timer"]["message"]["text"]) == ("order:1", "order:1 was not paid")
     assert "No pending timer matches" in browser.open("/timers?key=nobody").text
