@@ -182,6 +182,31 @@ def test_the_page_s_commands_for_timers_run_as_printed(broker: Serving) -> None:
         assert done.returncode == 0, (line, done.stdout, done.stderr)
 
 
+def test_a_mistyped_topic_is_no_success(broker: Serving) -> None:
+    assert broker.ask("POST", "timers", {"topic": "pushes", "body": "x", "in": "1h"})[0] == 201
+    for command in (
+        *(("cancel", "--all", "--yes"), ("fire", "--all", "--yes"), ("move", "--all", "--by", "1h", "--yes")),
+        *(("cancel", "--all"), ("ls",), ("ls", "--json"), ("histogram",)),
+    ):
+        verb, *others = command
+        refused = broker.run("timer", verb, "--topic", "pushs", *others)
+        assert (refused.returncode, refused.stdout) == (4, ""), refused
+        assert refused.stderr == broker.run("topic", "show", "pushs").stderr
+        assert refused.stderr.startswith("TW-151 ")
+    assert broker.ask("GET", "timers/tasks")[1]["tasks"] == [], "no task was started"
+
+
+def test_a_verb_for_all_timers_counts_their_topics(broker: Serving) -> None:
+    for topic in ("a", "b", "b"):
+        assert broker.ask("POST", "timers", {"topic": topic, "body": "x", "in": "1h"})[0] == 201
+    assert broker.run("timer", "cancel", "--all").stdout == "would cancel 3 timers in 2 topics\n"
+    assert broker.run("timer", "fire", "--all", "--limit", "1").stdout == (
+        "would fire 1 of 3 timers in 2 topics\n"
+    )
+    assert broker.run("timer", "cancel", "--all", "--topic", "b").stdout == "would cancel 2 timers\n"
+    assert broker.run("timer", "cancel", "--all", "--yes").stdout.startswith("done  cancel  3 of 3")
+
+
 def test_the_spans_of_a_summary_exclude_each_other_and_say_so(broker: Serving) -> None:
     for due in ("30m", "2h", "3h", "2d"):
         assert broker.ask("POST", "timers", {"topic": "t", "body": "x", "in": due})[0] == 201

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -25,6 +26,7 @@ from services.cli.timers.timer_views import (
     timer_row,
 )
 from services.http.api import Api
+from services.status.judgement import counted
 from services.status.verdicts import ended_line, verdict_line
 from services.times.display import wall
 from tidewheel.errors import AccessRefused, ConfigurationError, NotFound
@@ -106,13 +108,14 @@ def histogram(
     wanted = Filter(topic, prefix, key, message_key, tag, properties, from_, until, held).fields()
     api = broker_at(http)
     answer = api.get("timers", "histogram", width=width, **wanted)
+    windows = answer["windows"]
+    if not windows:
+        require_topic(api, topic)
     if as_json:
         output.print_json(answer)
         return
-    windows = answer["windows"]
     if not windows:
-        if is_there(api, topic):
-            output.say(EMPTY)
+        output.say(EMPTY)
         return
     output.print_table(("from", "", "timers", ""), histogram_rows(windows[:limit]))
     if answer["counted_until_ms"]:
@@ -153,12 +156,13 @@ def list_timers(
         tell_damage(api, wanted, limit, as_json)
         return
     page = first_timers(api, wanted, limit, after)
+    if not page["timers"]:
+        require_topic(api, topic)
     if as_json:
         output.print_json(page)
         return
     if not page["timers"]:
-        if is_there(api, topic):
-            output.say(EMPTY)
+        output.say(EMPTY)
         return
     output.print_table(TABLE, map(timer_row, page["timers"]))
     if page["after"]:
@@ -445,14 +449,18 @@ def tell_verdict(
 def is_there(api: Api, topic: str) -> bool:
     """Return whether the given topic exists, and print a message if it does not."""
     try:
-        if topic:
-            api.get("topics", topic)
+        require_topic(api, topic)
     except NotFound as error:
         output.say(f"{error.code} {error}")
         return False
-    except AccessRefused:  # permission for a timer does not imply permission to view its topic
-        return True
     return True
+
+
+def require_topic(api: Api, topic: str) -> None:
+    """Raise `NotFound` if a topic is given that does not exist."""
+    with suppress(AccessRefused):  # permission for a timer does not imply permission to view its topic
+        if topic:
+            api.get("topics", topic)
 
 
 def many(wanted: Filter, reason: str) -> dict[str, Any]:
@@ -470,7 +478,20 @@ def refuse_names(id_: str, handle: str) -> None:
 
 
 def start_task(http: str | None, wanted: dict[str, Any], run: Run) -> None:
-    """Count the timers that match a filter, or start a task for them."""
-    TASKS.start(
-        broker_at(http), wanted, run, lambda count: f"would {wanted['verb']} {run.extent(count, 'timer')}"
-    )
+    """Count the timers that match a filter, or start a task for them.
+
+    Raise `NotFound` if the topic of the filter does not exist.
+    """
+    api, chosen = broker_at(http), wanted["filter"]
+    require_topic(api, chosen.get("topic", ""))
+
+    def preview(count: int) -> str:
+        where = f" in {counted(topic_count(api), 'topic')}" if "everything" in chosen else ""
+        return f"would {wanted['verb']} {run.extent(count, 'timer')}{where}"
+
+    TASKS.start(api, wanted, run, preview)
+
+
+def topic_count(api: Api) -> int:
+    """Return the number of topics with pending timers."""
+    return len(api.get("timers", "summary")["pending_by_topic"])
