@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -12,8 +13,9 @@ from services.cli.terminal import bodies, output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
 from services.cli.terminal.durations import parse_ms
 from services.cli.terminal.times import parse_due_ms
+from services.http.api import Api
 from services.times.display import both, now_ms
-from tidewheel.errors import ConfigurationError
+from tidewheel.errors import AccessRefused, ConfigurationError, NotFound
 
 app = typer.Typer(add_completion=False)
 
@@ -78,12 +80,13 @@ def send(
         "priority": priority,
         "lite_topic": lite_topic,
     }
-    receipt = broker_at(http).post("messages", body=wanted)
+    api = broker_at(http)
+    receipt = api.post("messages", body=wanted)
     if as_json:
         output.print_json(receipt)
         return
     output.show(receipt["message_id"])
-    due = f", due in {in_}" if in_ else due_text(at_ms) if at_ms is not None else ""
+    due = f", due in {in_}" if in_ else due_text(api, topic, at_ms) if at_ms is not None else ""
     replaced = receipt.get("replaced_offset")
     instead = f", in place of the timer at log offset {replaced}" if replaced else ""
     output.say(f"stored at log offset {receipt['physical_offset']}{due}{instead}")
@@ -100,14 +103,24 @@ def parse_delay_ms(text: str) -> int:
         raise ConfigurationError(f"{error.detail} Without --in it is delivered at once.") from error
 
 
-def due_text(at_ms: int) -> str:
+def due_text(api: Api, topic: str, at_ms: int) -> str:
     """Return the due time as text.
 
-    A time in the past is reported, because the message is then not delayed.
+    A time in the past is reported, because the message is then not delayed unless its topic is held.
     """
-    if at_ms <= now_ms():
-        return f", delivered at once: {both(at_ms)} has passed"
-    return f", due {both(at_ms)}"
+    if at_ms > now_ms():
+        return f", due {both(at_ms)}"
+    if is_held(api, topic):
+        return f", HELD until:  tidewheel topic release {topic}  ({both(at_ms)} has passed)"
+    return f", delivered at once: {both(at_ms)} has passed"
+
+
+def is_held(api: Api, topic: str) -> bool:
+    """Return whether the timers of a topic are held. If the topic cannot be viewed, return False."""
+    with suppress(AccessRefused, NotFound):
+        hold = api.get("topics", topic)["hold"]
+        return hold is not None and hold["per_second"] is None
+    return False
 
 
 def say_verdict(answer: dict[str, Any]) -> None:
