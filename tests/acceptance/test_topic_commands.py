@@ -133,6 +133,23 @@ def test_a_task_that_runs_or_was_stopped_is_not_told_as_finished(broker: Serving
     assert "these are not all:  stopped" in broker.run("topic", "tasks", task, "--items").stderr
 
 
+def test_a_task_of_another_kind_is_named(broker: Serving) -> None:
+    assert broker.run("topic", "create", "orders", "slow").returncode == 0
+    broker.ask("POST", "messages", {"messages": [{"topic": "orders", "body": "x"}] * 2})
+    task = json.loads(broker.run("topic", "move", "orders", "slow", "--yes", "--json").stdout)["id"]
+    for restarts in (False, True):
+        if restarts:
+            broker.kill()
+            broker.start()
+        for more in ((), ("--items",), ("--stop",)):
+            other = broker.run("timer", "tasks", task, *more)
+            assert other.returncode == 4
+            assert f"See: tidewheel topic tasks {task}" in other.stderr
+            assert "crash" not in other.stderr
+    assert broker.run("topic", "tasks", task, "--items").stdout.count("MOVED") == 2
+    assert "a crash interrupted it" in broker.run("timer", "tasks", "nonesuch").stderr
+
+
 def test_a_preview_and_a_move_name_the_messages_that_stay(broker: Serving) -> None:
     assert broker.run("topic", "create", "orders", "slow", "--queues", "1").returncode == 0
     assert broker.run("group", "create", "shop", "orders").returncode == 0

@@ -219,6 +219,10 @@ class Tasks(ABC, Generic[Order]):
             "begin a new task for them."
         )
 
+    def has(self, task_id: str) -> bool:
+        """Return whether a task is retained, or the log contains items of it."""
+        return task_id in self._tasks or self._page(task_id, None, 1) is not None
+
     def read_items(self, task_id: str, after: tuple[int, int] | None, count_max: int) -> ItemsPage:
         """Return a page of a task's items. The task may be older than the broker process.
 

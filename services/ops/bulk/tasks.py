@@ -29,7 +29,7 @@ from services.ops.requests.callers import watch_of
 from services.ops.requests.operation import Operation
 from services.ops.requests.request import LIMIT_DEFAULT, LIMIT_MAX, NUMBER_MAX, Nothing, asked, said_as
 from services.times import moments
-from tidewheel.errors import ClientMistake
+from tidewheel.errors import ClientMistake, NotFound
 
 Order = TypeVar("Order", bound=TaskRequest)
 
@@ -170,6 +170,18 @@ class TasksApi:
         path: str = request.scope["path"]  # the routed path, because the Host header can change `request.url`
         return self._nouns[path.split("/")[2]]
 
+    def _task_of(self, request: Request) -> tuple[Bulk, Tasks[Any], str]:
+        """Return the task in the path of a request. Raise `NotFound` if the task is of another noun."""
+        (bulk, tasks), task_id = self._noun_of(request), request.path_params["id"]
+        if not tasks.has(task_id):
+            for _, other in self._nouns.values():
+                if other.has(task_id):
+                    raise NotFound(
+                        f"The task {task_id!r} is one over {other.what}, not over {tasks.what}. See: "
+                        f"tidewheel {other.command} tasks {task_id}"
+                    )
+        return bulk, tasks, task_id
+
     async def tasks(self, request: Request) -> JSONResponse:
         """List the tasks."""
         bulk, tasks = self._noun_of(request)
@@ -192,19 +204,19 @@ class TasksApi:
 
     async def task(self, request: Request) -> JSONResponse:
         """Show a task."""
-        bulk, tasks = self._noun_of(request)
-        return JSONResponse(bulk.shape(tasks.get(request.path_params["id"])))
+        bulk, tasks, task_id = self._task_of(request)
+        return JSONResponse(bulk.shape(tasks.get(task_id)))
 
     async def task_items(self, request: Request) -> Response:
         """List the items that a task has handled, each with its verdict."""
-        query, (_, tasks) = asked(ItemsQuery, request), self._noun_of(request)
-        page = tasks.read_items(request.path_params["id"], place_of(query.after), query.limit)
+        query, (_, tasks, task_id) = asked(ItemsQuery, request), self._task_of(request)
+        page = tasks.read_items(task_id, place_of(query.after), query.limit)
         return await written(items_shape(page))
 
     async def stop_task(self, request: Request) -> JSONResponse:
         """Stop a task."""
-        bulk, tasks = self._noun_of(request)
-        return JSONResponse(bulk.shape(await tasks.stop(request.path_params["id"])))
+        bulk, tasks, task_id = self._task_of(request)
+        return JSONResponse(bulk.shape(await tasks.stop(task_id)))
 
 
 def operations_of(bulk: Bulk) -> tuple[Operation, ...]:
