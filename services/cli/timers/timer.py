@@ -13,6 +13,7 @@ import typer
 from services.cli.terminal import bulk, output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
 from services.cli.terminal.bulk import Bulk, Run, many_option
+from services.cli.terminal.durations import parse_ms
 from services.cli.terminal.listing import lists
 from services.cli.terminal.times import parse_due_ms, parse_moment_ms
 from services.cli.timers import timer_set
@@ -290,6 +291,8 @@ def move(
         raise ConfigurationError("--by is for many timers: add --all; or say when one is due: --to 'in 45m'.")
     if bool(to) == bool(by):
         raise ConfigurationError("Say --to, such as --to 'in 45m'; or with --all how far, such as --by 1h.")
+    if by:
+        parse_ms(by.removeprefix("-"), "--by")
     target = {"to": parse_due_ms(to, "--to")} if to else {"by": by}
     run = Run(yes, dry_run, detach, as_json, limit)
     wanted = Filter(topic, prefix, key, message_key, tag, properties, from_, until, held)
