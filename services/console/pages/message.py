@@ -1,7 +1,7 @@
 """`/messages`: the history of messages by key, message id, timer key, transaction or log offset.
 
 The events are those of `tidewheel explain`, searched by the broker; of the first messages the content is read
-from its queue, or, while it cannot be received, from its timer or half. For a message that is not finished,
+from its queue, or, while it waits for its due time, from its timer. For a message that is not finished,
 the page gives the reason for each group. The entries of the journal about the name show who changed it.
 """
 
