@@ -15,6 +15,7 @@ from services.console.pages.topics import TYPES, page_of
 from services.http.api import Api
 from services.status.judgement import counted
 from services.times import rates
+from tidewheel.durations import span_text
 from tidewheel.errors import ClientMistake
 
 
@@ -34,9 +35,18 @@ def alter(broker: Api, asked: Asked) -> Done:
     topic = broker.put("topics", name, body=wanted | ({"queue_count": int(queues)} if queues else {}))
     kind = topic["message_type"].lower()
     said = f"{name} takes {kind}, and has {counted(topic['queue_count'], 'queue')}."
+    if wanted.get("retention"):
+        said += f" It keeps {kept(topic)}."
     if (expired := topic.get("expired")) and expired["messages"]:
         said += f" {lost(expired)}."
     return Done(said, page_of(name))
+
+
+def kept(topic: Model) -> str:
+    """Return the retention of a topic as part of a sentence."""
+    if "retention_ms" in topic:
+        return span_text(int(topic["retention_ms"]))
+    return "its messages as long as the log does"
 
 
 def hold(broker: Api, asked: Asked) -> Done:
@@ -59,10 +69,8 @@ def release(broker: Api, asked: Asked) -> Done:
     per_second = rate_of(rate or "0", rates.whole_per_second)
     use = broker.post("topics", name, "release", body={"per_second": per_second, "reason": reason})
     held = use["hold"]["held"] if use["hold"] else 0
-    return Done(
-        f"{name} is released; {counted(held, 'held timer')} {'is' if held == 1 else 'are'} delivered.",
-        back(name),
-    )
+    pace = f"at most {per_second:,} a second" if per_second else "at once"
+    return Done(f"{name} is released: {pace}, {counted(held, 'held timer')} left.", back(name))
 
 
 def back(name: str) -> str:

@@ -28,7 +28,8 @@ def test_a_topic_is_altered_purged_and_deleted(broker: BrokerProcess, browser: B
     altered = browser.post("/topics/change/alter", name="orders", type="MIXED", queues="6")
     assert "orders takes mixed, and has 6 queues" in altered.text
     kept = browser.post("/topics/change/alter", name="orders", type="MIXED", retention="7d", reason="law")
-    assert kept.status == 200
+    assert "It keeps 7d." in kept.text
+    assert '<td class="when">7d</td>' in browser.open("/topics").text
     assert "7d for this topic" in browser.open("/topics/one?name=orders").text
     for said in ("7d", "36h", "1d12h30m"):
         browser.post("/topics/change/alter", name="orders", type="MIXED", retention=said)
@@ -50,6 +51,7 @@ def test_the_timers_of_a_topic_are_held_and_released(
     assert browser.post("/topics/change/hold", **named).status == 409
     broker.post("/api/timers", {"topic": "bills", "body": "7", "in": "1ms"})
     eventually(lambda: browser.model("/topics/one?name=bills")["topic"]["hold"]["held"] == 1)
+    assert '<b class="warn">held</b>' in browser.open("/topics").text
     assert "closed &lt;b&gt;" in browser.open("/topics/change?name=bills").text
     calendar = browser.open("/timers?topic=bills").text
     assert ", held</td>" in calendar
@@ -63,7 +65,7 @@ def test_the_timers_of_a_topic_are_held_and_released(
         refused = browser.post("/topics/change/release", rate=rate, **named)
         assert (refused.status, "a whole number of at least 1 per second" in refused.text) == (400, True)
     released = browser.post("/topics/change/release", rate="5/s", **named)
-    assert "bills is released; 1 held timer is delivered" in released.text
+    assert "bills is released: at most 5 a second, 1 held timer left" in released.text
     eventually(lambda: browser.model("/topics/one?name=bills")["message_count"] == 1)
     assert browser.model("/topics/change?name=bills")["use"]["hold"] is None
 
