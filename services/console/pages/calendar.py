@@ -28,10 +28,15 @@ TASKS: Final = 5
 MINUTE_MS: Final = 60_000
 VIEWS: Final = {"hour": (60, MINUTE_MS), "day": (48, 30 * MINUTE_MS), "month": (30, 1_440 * MINUTE_MS)}
 """The number and the width of the windows of a histogram."""
+NOT_DRAWN: Final[Model] = {"count": None, "counted_until_ms": None, "windows": []}
+"""The histogram of held timers, whose due times are in the past."""
 
 
 def read(broker: Api, asked: Asked) -> Model:
-    """Return the summary, the histogram and a page of the timers that match the filter."""
+    """Return the summary, the histogram and a page of the timers that match the filter.
+
+    The histogram starts now, regardless of the times of the filter. It is omitted for held timers.
+    """
     wanted = asked.given(*FILTER)
     view = asked.get("view", "hour")
     if view not in VIEWS:
@@ -41,7 +46,8 @@ def read(broker: Api, asked: Asked) -> Model:
     from_ms = int(summary["now_ms"]) // width_ms * width_ms
     span = {"from": from_ms, "until": from_ms + count * width_ms}
     drawn = {name: text for name, text in wanted.items() if name not in span} | span
-    found = broker.get("timers", "histogram", **drawn, width=f"{width_ms}ms")
+    is_drawn = wanted.get("held") != "true"
+    found = broker.get("timers", "histogram", **drawn, width=f"{width_ms}ms") if is_drawn else NOT_DRAWN
     page = broker.get("timers", **wanted, **asked.given("after"), limit=LIMIT)
     is_partial = page["after"] and len(page["timers"]) < LIMIT
     return {

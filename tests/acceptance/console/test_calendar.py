@@ -33,6 +33,8 @@ def test_timers_are_found_by_key_and_drawn(broker: BrokerProcess, browser: Brows
     assert [one["timer_key"] for one in found["timers"]] == ["order:1"]
     assert (found["drawn"], len(found["bars"])) == (1, 1)
     assert browser.model("/timers?view=day")["drawn"] >= 2
+    assert "0 due in the next hour; the list shows 1</h2>" in browser.open("/timers?key=order:2").text
+    assert "1 due in the next hour</h2>" in browser.open("/timers?key=order:1").text
     page = browser.open("/timers").text
     assert "<rect" in page
     assert "style=" not in page

@@ -58,6 +58,8 @@ def test_the_timers_of_a_topic_are_held_and_released(
     broker.post("/api/timers", {"topic": "bills", "body": "8", "in": "1h"})
     assert [one["state"] for one in browser.model("/timers?topic=bills&held=true")["timers"]] == ["held"]
     assert 'name="held" value="true" checked' in browser.open("/timers?held=true").text
+    held_page = browser.open("/timers?topic=bills&held=true").text
+    assert ("due in the next" in held_page, "<svg" in held_page) == (False, False)
     fire = "topic=bills&held=true&verb=fire&reason=x"
     assert browser.model(f"/timers/all?{fire}")["matched"] == 1
     assert browser.model("/timers")["summary"]["held"][0]["topic"] == "bills"
