@@ -4,8 +4,9 @@ A request passes these steps:
 
     Gate (origin, headers) -> session (else /sign-in) -> Page.read or an action, in a thread -> template
 
-An error of the broker is shown as an error page with the broker's message. A page that failed with status 503
-reloads until the broker answers (`console.js`, or a meta refresh without JavaScript).
+An error of the broker is shown as an error page with the broker's message, or above the form whose field it
+concerns (`Page.blank`). A page that failed with status 503 reloads until the broker answers (`console.js`, or
+a meta refresh without JavaScript).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.applications import Starlette
@@ -72,6 +74,7 @@ class Console:
         )
         self._templates.filters.update(FILTERS)
         self._templates.globals.update(menu=[page for page in pages if page.entry], is_read_only=is_read_only)
+        self._templates.globals["mistake"] = None
 
     def routes(self) -> list[Route | Mount]:
         """Return the routes of the console."""
@@ -122,14 +125,21 @@ class Console:
         session, asked = self._session(request), Asked(request.query_params)
         as_of_ms = now_ms()
         broker = self._connect(session.token)
-        model = await run_in_threadpool(page.read, broker, asked)
+        mistake: TidewheelError | None = None
+        try:
+            model = await run_in_threadpool(page.read, broker, asked)
+        except (ClientMistake, NotFound) as error:
+            if page.blank is None or wants_json(request):
+                raise
+            mistake, model = error, await run_in_threadpool(page.blank, broker, asked)
         if wants_json(request):
             return JSONResponse({"as_of_ms": str(as_of_ms), **model})
         offered = self._offered(page, model, Caller(await run_in_threadpool(broker.get, "whoami")))
         note = session.take_note() if is_navigation(request) else ""
         told = {"page": page, "session": session, "as_of_ms": as_of_ms, "note": note}
         told |= {"asked": asked, "here": str(request.url.query)} | offered
-        return self._rendered(page.template, told | model)
+        status = 200 if mistake is None else status_of(mistake)
+        return self._rendered(page.template, told | model | {"mistake": mistake}, status)
 
     async def hand(self, file: File, request: Request) -> Response:
         """Return the content of a file."""
@@ -153,8 +163,7 @@ class Console:
             self._sessions.close(request.cookies.get(self._cookie, ""))
             if not wants_json(request):
                 return self._sign_in_page(str(error), 401)
-        usual = 409 if isinstance(error, RefusedByState) else AGAIN
-        status = next((status for kind, status in STATUSES if isinstance(error, kind)), usual)
+        status = status_of(error)
         if wants_json(request):
             return JSONResponse({"code": error.code, "message": str(error)}, status)
         session = self._found(request)
@@ -165,6 +174,8 @@ class Console:
             "page": None,
             "note": "",
             "withheld": "",
+            "is_change": request.method == "POST",
+            "form": self._form_of(request),
         }
         again = status == AGAIN and request.method == "GET"
         return self._rendered("error.html", told | {"as_of_ms": now_ms(), "is_tried_again": again}, status)
@@ -175,6 +186,19 @@ class Console:
         if error.status_code != 404:
             return Response(status_code=error.status_code, headers=error.headers)
         return await self.failed(request, NotFound(f"{request.url.path[:200]} is no page of the console."))
+
+    def _form_of(self, request: Request) -> str:
+        """Return the path of the page whose form was sent, or an empty string if it is unknown."""
+        try:
+            origin = urlsplit(request.headers.get("referer", ""))
+        except ValueError:
+            return ""
+        is_page = any(page.path == origin.path for page in self._pages)
+        if not is_page or origin.netloc != request.headers.get("host"):
+            return ""
+        path = f"{origin.path}?{origin.query}" if origin.query else origin.path
+        is_own = (origin.path, origin.query) == (request.url.path, request.url.query)
+        return "" if is_own else path
 
     def _offered(self, page: Page, model: Model, caller: Caller) -> dict[str, Any]:
         """Return the actions that a page offers to a caller, and the reason why others are not offered."""
@@ -202,6 +226,12 @@ class Console:
 
     def _rendered(self, template: str, told: dict[str, Any], status: int = 200) -> Response:
         return HTMLResponse(self._templates.get_template(template).render(told), status)
+
+
+def status_of(error: TidewheelError) -> int:
+    """Return the HTTP status of an error."""
+    usual = 409 if isinstance(error, RefusedByState) else AGAIN
+    return next((status for kind, status in STATUSES if isinstance(error, kind)), usual)
 
 
 def is_navigation(request: Request) -> bool:

@@ -3,6 +3,9 @@
     GET  path           the model as HTML, or as JSON with `Accept: application/json` or `as=json`
     POST path/VERB      an action, which redirects to a page (303) that shows its result
 
+A page with `blank` keeps its form when a field is refused: it is shown without results, with the fields as
+they were entered and the error, and with the status of the error.
+
 `read` and actions call the broker and block. They run in threads.
 """
 
@@ -61,7 +64,8 @@ Act = Callable[[Api, Asked], Done]
 class Page:
     """A page of the console. `entry` is its menu name, which is empty for pages outside the menu.
 
-    `every_ms` is the refresh interval of a visible page, or 0 for no refresh.
+    `every_ms` is the refresh interval of a visible page, or 0 for no refresh. `blank` returns the model of
+    the form without results.
     """
 
     path: str
@@ -71,6 +75,7 @@ class Page:
     entry: str = ""
     acts: Mapping[str, Act] = field(default_factory=dict)
     every_ms: int = REFRESH_MS
+    blank: Callable[[Api, Asked], Model] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,6 +67,16 @@ def read(broker: Api, asked: Asked) -> Model:
     }
 
 
+def blank(broker: Api, asked: Asked) -> Model:
+    """Return the summary and the fields of the form, without a histogram and without timers."""
+    view = asked.get("view")
+    return {
+        "filter": asked.given(*FILTER),
+        "view": view if view in VIEWS else next(iter(VIEWS)),
+        "summary": broker.get("timers", "summary"),
+    }
+
+
 def read_one(broker: Api, asked: Asked) -> Model:
     """Return a timer or its outcome."""
     topic, message_id = asked.required("topic", "The topic"), asked.required("id", "The message id")
@@ -141,7 +151,7 @@ def order_of(asked: Asked) -> dict[str, Any]:
     }
 
 
-PAGE: Final = Page("/timers", "Calendar", "calendar.html", read, entry="Calendar")
+PAGE: Final = Page("/timers", "Calendar", "calendar.html", read, entry="Calendar", blank=blank)
 ONE: Final = Page(
     "/timers/one", "Timer", "timer.html", read_one, acts={"cancel": cancel, "move": move, "fire": fire}
 )

@@ -43,6 +43,11 @@ def read_group(broker: Api, asked: Asked) -> Model:
     }
 
 
+def blank_group(broker: Api, asked: Asked) -> Model:
+    """Return the fields of the form, without dead letters."""
+    return {"group": asked.required("group", "The group"), "filter": asked.given(*FILTER)}
+
+
 def read_one(broker: Api, asked: Asked) -> Model:
     """Return a dead letter."""
     group, offset = asked.required("group", "The group"), asked.required("offset", "The offset")
@@ -92,7 +97,13 @@ def page_of(group: str) -> str:
 
 
 PAGE: Final = Page("/dead-letters", "Dead letters", "dead_letters.html", read, entry="Dead letters")
-GROUP: Final = Page("/dead-letters/group", "Dead letters of a group", "dead_letters_group.html", read_group)
+GROUP: Final = Page(
+    "/dead-letters/group",
+    "Dead letters of a group",
+    "dead_letters_group.html",
+    read_group,
+    blank=blank_group,
+)
 ONE: Final = Page("/dead-letters/one", "Dead letter", "dead_letter.html", read_one, acts={"redrive": redrive})
 REDRIVE: Final = Page(
     "/dead-letters/redrive",

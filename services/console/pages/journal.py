@@ -21,4 +21,9 @@ def read(broker: Api, asked: Asked) -> Model:
     return {"about": about, "entries": found["entries"], "next": urlencode(following)}
 
 
-PAGE: Final = Page("/journal", "Journal", "journal.html", read, entry="Journal")
+def blank(broker: Api, asked: Asked) -> Model:
+    """Return the field of the form, without entries."""
+    return {"about": asked.get("about")}
+
+
+PAGE: Final = Page("/journal", "Journal", "journal.html", read, entry="Journal", blank=blank)

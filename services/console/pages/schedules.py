@@ -70,6 +70,12 @@ def read_set(broker: Api, asked: Asked) -> Model:
     return {"fields": fields, "coming": coming, "is_known": bool(fields["topic"]), "choices": list(MISSED)}
 
 
+def blank_set(broker: Api, asked: Asked) -> Model:
+    """Return the form fields without occurrences."""
+    fields = EMPTY | {"name": asked.get("name")} | asked.given(*WHEN)
+    return {"fields": fields, "coming": [], "is_known": bool(fields["name"]), "choices": list(MISSED)}
+
+
 def fields_of(found: Model) -> Model:
     """Return the form fields of a schedule."""
     zone = zone_of(found["time_zone"])
@@ -179,5 +185,11 @@ ONE: Final = Page(
     acts={"pause": pause, "resume": resume, "remove": remove},
 )
 SET: Final = Page(
-    "/schedules/set", "Set a schedule", "schedule_set.html", read_set, acts={"keep": keep}, every_ms=0
+    "/schedules/set",
+    "Set a schedule",
+    "schedule_set.html",
+    read_set,
+    acts={"keep": keep},
+    every_ms=0,
+    blank=blank_set,
 )

@@ -43,6 +43,11 @@ def read(broker: Api, asked: Asked) -> Model:
     }
 
 
+def blank(broker: Api, asked: Asked) -> Model:
+    """Return the fields of the form, without a search."""
+    return EMPTY | {"filter": asked.given(*FILTER)} | names_of_topics(broker)
+
+
 def names_of_topics(broker: Api) -> Model:
     """Return the topics for the selection.
 
@@ -64,4 +69,4 @@ EMPTY: Final[Model] = {
     "scanned_ms": None,
     "next": "",
 }
-PAGE: Final = Page("/search", "Search", "search.html", read, entry="Search", every_ms=0)
+PAGE: Final = Page("/search", "Search", "search.html", read, entry="Search", every_ms=0, blank=blank)

@@ -36,6 +36,11 @@ def read(broker: Api, asked: Asked) -> Model:
     }
 
 
+def blank(broker: Api, asked: Asked) -> Model:
+    """Return the transaction summary and the fields of the form, without half messages."""
+    return {"filter": asked.given(*FILTER), "summary": broker.get("transactions", "summary"), "questions": []}
+
+
 def need_of(half: dict[str, Any]) -> str:
     """Return why a half message requires an action, or an empty string."""
     if half["state"] == "EXPIRED":
@@ -80,7 +85,9 @@ def page_of(name: str) -> str:
     return f"/transactions/one?id={quote(name, safe='')}"
 
 
-PAGE: Final = Page("/transactions", "Transactions", "transactions.html", read, entry="Transactions")
+PAGE: Final = Page(
+    "/transactions", "Transactions", "transactions.html", read, entry="Transactions", blank=blank
+)
 ONE: Final = Page(
     "/transactions/one",
     "Transaction",
