@@ -331,7 +331,6 @@ def test_an_installation_without_grpcio_examines_the_way_to_a_broker(
 
 MISSING = {
     ("audit", "run", "--store", ".", "--orders", "sqlite:///o.db", "--carts", "redis://127.0.0.1:1"): "audit",
-    ("audit", "ls"): "audit",
     ("audit", "plan"): "audit",
     ("audit", "seal"): "audit",
     ("shop", "orders"): "shop",

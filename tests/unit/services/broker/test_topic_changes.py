@@ -235,7 +235,7 @@ def test_a_deletion_takes_place_entirely_or_not_at_all(
     assert not bench.is_there
     assert not bench.broker.groups.groups_of("t")
     bench.broker.topics.create("t", MessageType.MIXED, 2, bench.now_ms)
-    assert bench.broker.topic_changes.use("t").messages == 0
+    assert bench.broker.topic_changes.describe_use("t").messages == 0
 
 
 def test_a_start_comes_to_the_same_tables(bench: Bench) -> None:
