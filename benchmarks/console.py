@@ -75,7 +75,7 @@ async def us_each_send(server: Server, one: Connection, visitor: Visitor, pages:
         await asyncio.sleep(EVERY_SECONDS * number / pages)
         while True:
             began = time.monotonic()
-            await visitor.first_byte_ms(MAIN_PAGES[number % len(MAIN_PAGES)])
+            await visitor.first_byte_ms(MAIN_PAGES[number % len(MAIN_PAGES)], refresh=True)
             await asyncio.sleep(max(0, began + EVERY_SECONDS - time.monotonic()))
 
     opened = [asyncio.ensure_future(stay(number)) for number in range(pages)]

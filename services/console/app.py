@@ -11,10 +11,12 @@ a meta refresh without JavaScript).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from time import monotonic
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -45,9 +47,21 @@ from tidewheel.errors import (
 
 HERE: Final = Path(__file__).parent
 STATUSES: Final = ((ClientMistake, 400), (SignedOut, 401), (AccessRefused, 403), (NotFound, 404))
+REFRESH: Final = "x-refresh"
+"""The header field with which an open page asks for its newer content (`console.js`)."""
+SHARED_SECONDS: Final = 4.0
+SHARED_MAX: Final = 64
 READ_ONLY: Final = "This console was started with --read-only: it shows, and changes nothing."
 AGAIN: Final = 503
 """The status of errors that may be temporary."""
+
+
+class SharedModel(NamedTuple):
+    """The content of a page, which open pages with the same token and address share for some seconds."""
+
+    began_s: float
+    as_of_ms: int
+    reading: asyncio.Future[Model]
 
 
 class Console:
@@ -64,6 +78,7 @@ class Console:
     ) -> None:
         self._connect, self._sessions, self._cookie = connect, sessions, cookie
         self._pages, self._files, self._is_read_only = pages, files, is_read_only
+        self._shared: dict[tuple[str, str, str], SharedModel] = {}
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=True,
@@ -127,7 +142,10 @@ class Console:
         broker = self._connect(session.token)
         mistake: TidewheelError | None = None
         try:
-            model = await run_in_threadpool(page.read, broker, asked)
+            if REFRESH in request.headers:
+                as_of_ms, model = await self._shared_model(page, session, str(request.url.query), asked)
+            else:
+                model = await run_in_threadpool(page.read, broker, asked)
         except (ClientMistake, NotFound) as error:
             if page.blank is None or wants_json(request):
                 raise
@@ -140,6 +158,25 @@ class Console:
         told |= {"asked": asked, "here": str(request.url.query)} | offered
         status = 200 if mistake is None else status_of(mistake)
         return self._rendered(page.template, told | model | {"mistake": mistake}, status)
+
+    async def _shared_model(
+        self, page: Page, session: Session, query: str, asked: Asked
+    ) -> tuple[int, Model]:
+        """Return the time and the content of a page, which may be up to `SHARED_SECONDS` old.
+
+        Many open pages therefore cost the broker as much as one of each address.
+        """
+        key, now_s = (session.token, page.path, query), monotonic()
+        self._shared = {
+            name: one for name, one in self._shared.items() if now_s - one.began_s < SHARED_SECONDS
+        }
+        found = self._shared.get(key)
+        if found is None:
+            reading = run_in_threadpool(page.read, self._connect(session.token), asked)
+            found = SharedModel(now_s, now_ms(), asyncio.ensure_future(reading))
+            if len(self._shared) < SHARED_MAX:
+                self._shared[key] = found
+        return found.as_of_ms, await asyncio.shield(found.reading)
 
     async def hand(self, file: File, request: Request) -> Response:
         """Return the content of a file."""

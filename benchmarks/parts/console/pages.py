@@ -77,16 +77,17 @@ class Visitor:
         visitor.cookie = re.findall(rb"set-cookie: ([^;]+)", answer, re.IGNORECASE)[0].decode()
         return visitor
 
-    async def first_byte_ms(self, path: str) -> float:
+    async def first_byte_ms(self, path: str, *, refresh: bool = False) -> float:
         """Read a page; return the time to the first byte of the answer, in ms."""
-        answer, first_ms = await self._get(path)
+        answer, first_ms = await self._get(path, refresh)
         assert answer.startswith(b"HTTP/1.1 200"), (path, answer[:2000])
         return first_ms
 
-    async def _get(self, path: str) -> tuple[bytes, float]:
+    async def _get(self, path: str, refresh: bool = False) -> tuple[bytes, float]:
         began = time.perf_counter()
         reader, writer = await asyncio.open_connection(self._host, self._port)
         head = f"GET {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nAccept: text/html\r\n"
+        head += "X-Refresh: page\r\n" if refresh else ""
         writer.write(f"{head}Cookie: {self.cookie}\r\nConnection: close\r\n\r\n".encode())
         first = await reader.read(1)
         first_ms = (time.perf_counter() - began) * 1e3

@@ -16,7 +16,8 @@ async function refresh() {
   if (isBusy()) return;
   const late = document.getElementById("late");
   try {
-    const answer = await fetch(location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
+    const headers = { Accept: "text/html", "X-Refresh": "page" };
+    const answer = await fetch(location.href, { headers, cache: "no-store" });
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (isBusy() || !fresh.querySelector("main")) return;
     if (answer.status === 503 && !document.querySelector("[data-again]")) {
