@@ -49,7 +49,8 @@ HERE: Final = Path(__file__).parent
 STATUSES: Final = ((ClientMistake, 400), (SignedOut, 401), (AccessRefused, 403), (NotFound, 404))
 REFRESH: Final = "x-refresh"
 """The header field with which an open page asks for its newer content (`console.js`)."""
-SHARED_SECONDS: Final = 4.0
+SHARED_PART: Final = 0.8
+"""The part of a page's refresh interval during which open pages share its content."""
 SHARED_MAX: Final = 64
 READ_ONLY: Final = "This console was started with --read-only: it shows, and changes nothing."
 AGAIN: Final = 503
@@ -57,9 +58,9 @@ AGAIN: Final = 503
 
 
 class SharedModel(NamedTuple):
-    """The content of a page, which open pages with the same token and address share for some seconds."""
+    """The content of a page, which open pages with the same token and address share until `ends_s`."""
 
-    began_s: float
+    ends_s: float
     as_of_ms: int
     reading: asyncio.Future[Model]
 
@@ -162,18 +163,17 @@ class Console:
     async def _shared_model(
         self, page: Page, session: Session, query: str, asked: Asked
     ) -> tuple[int, Model]:
-        """Return the time and the content of a page, which may be up to `SHARED_SECONDS` old.
+        """Return the time and the content of a page, which may be almost as old as its refresh interval.
 
         Many open pages therefore cost the broker as much as one of each address.
         """
         key, now_s = (session.token, page.path, query), monotonic()
-        self._shared = {
-            name: one for name, one in self._shared.items() if now_s - one.began_s < SHARED_SECONDS
-        }
+        self._shared = {name: one for name, one in self._shared.items() if now_s < one.ends_s}
         found = self._shared.get(key)
         if found is None:
             reading = run_in_threadpool(page.read, self._connect(session.token), asked)
-            found = SharedModel(now_s, now_ms(), asyncio.ensure_future(reading))
+            ends_s = now_s + SHARED_PART * page.every_ms / 1_000
+            found = SharedModel(ends_s, now_ms(), asyncio.ensure_future(reading))
             if len(self._shared) < SHARED_MAX:
                 self._shared[key] = found
         return found.as_of_ms, await asyncio.shield(found.reading)
