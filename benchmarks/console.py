@@ -37,7 +37,7 @@ from typing import Any, Final
 from parts.console.furnishing import Amounts, furnish
 from parts.console.operator_tasks import measure as measure_tasks
 from parts.console.pages import MAIN_PAGES, PAGES, Visitor, console, take_pictures
-from parts.http_calls import BODY, Connection, Server, connected
+from parts.http_calls import BODY, Server, connected
 from parts.percentiles import figures
 from parts.serving import serving
 
@@ -50,9 +50,9 @@ LOOKS: Final = 20
 
 
 @asynccontextmanager
-async def sending(one: Connection) -> AsyncIterator[list[int]]:
-    """Send at a constant rate; the list has the count of sends."""
-    sent = [0]
+async def sending(port: int) -> AsyncIterator[list[int]]:
+    """Send at a constant rate, over a connection of its own; the list has the count of sends."""
+    sent, [one] = [0], await connected(port, 1)
 
     async def send() -> None:
         began = time.monotonic()
@@ -68,7 +68,7 @@ async def sending(one: Connection) -> AsyncIterator[list[int]]:
         task.cancel()
 
 
-async def us_each_send(server: Server, one: Connection, visitor: Visitor, pages: int) -> float:
+async def us_each_send(server: Server, port: int, visitor: Visitor, pages: int) -> float:
     """Return the broker's processor time for a send beside so many open pages."""
 
     async def stay(number: int) -> None:
@@ -80,7 +80,7 @@ async def us_each_send(server: Server, one: Connection, visitor: Visitor, pages:
 
     opened = [asyncio.ensure_future(stay(number)) for number in range(pages)]
     await asyncio.sleep(EVERY_SECONDS)
-    async with sending(one) as sent:
+    async with sending(port) as sent:
         before_us, before = server.busy_us(), sent[0]
         await asyncio.sleep(STRETCH_SECONDS)
         each = (server.busy_us() - before_us) / (sent[0] - before)
@@ -90,10 +90,10 @@ async def us_each_send(server: Server, one: Connection, visitor: Visitor, pages:
     return each
 
 
-async def first_bytes(one: Connection, visitor: Visitor) -> dict[str, Any]:
+async def first_bytes(port: int, visitor: Visitor) -> dict[str, Any]:
     """Return figures of the time to first byte of each page, beside sends."""
     rows = dict[str, Any]()
-    async with sending(one):
+    async with sending(port):
         for page in PAGES:
             rows[page] = figures([await visitor.first_byte_ms(page) for _ in range(LOOKS)])
     return rows
@@ -108,9 +108,9 @@ async def measure(facts: dict[str, Any], asked: argparse.Namespace, folder: Path
     print(f"furnished in {time.monotonic() - began:.0f} s", file=sys.stderr)
     with console(facts["http"], folder) as link:
         visitor = await Visitor.entered(link)
-        found: dict[str, Any] = {"first_byte_ms": await first_bytes(one, visitor)}
+        found: dict[str, Any] = {"first_byte_ms": await first_bytes(port, visitor)}
         rounds = [
-            [await us_each_send(server, one, visitor, pages) for pages in (0, asked.pages)]
+            [await us_each_send(server, port, visitor, pages) for pages in (0, asked.pages)]
             for _ in range(asked.rounds)
         ]
         alone, beside = (statistics.median(column) for column in zip(*rounds, strict=True))
