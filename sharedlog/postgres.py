@@ -540,7 +540,7 @@ class PostgresLog:
                 )
         except LockNotAvailable as error:
             raise EngineUnavailable(
-                "Somebody reads the shared log, a dump maybe: it is trimmed later."
+                "Another session reads the shared log, possibly a dump: it is trimmed later."
             ) from error
         self._partitions.discard(number)
 

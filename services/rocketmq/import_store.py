@@ -10,12 +10,10 @@ queue offset and its place. What RocketMQ keeps beside its log is taken over in 
 So what must still happen rests on records with a whole-record CRC, like all that a broker writes itself. The
 last step is a start of the broker, which makes queues and key index, and its snapshot.
 
-Until all primary data is written the `format` file names no version, so that nobody opens half an import. One
-that fails leaves nothing behind: `format` names no version again before anything is deleted, and is deleted
-last. What is left where the process died, or the disk refused that too, is half an import that the next one
-clears away, or, if `format` names a version, a whole store that any start completes.
-
-Not taken over: the wheel's own files and the indexes, which are made anew from the log.
+Until all primary data is written, the `format` file names no version, so no incomplete import is opened. A
+failed import leaves nothing behind: `format` names no version before anything is deleted, and is deleted
+last. After a crash, or if the disk refuses the deletion, the next import deletes an incomplete store. If
+`format` names a version, the store is complete, and any start completes its indexes.
 """
 
 from __future__ import annotations
