@@ -193,7 +193,7 @@ def encode_fields(
             "Nothing was stored. Send fewer or shorter properties and keys."
         ) from None
     encoded = b"".join((head, body, topic, length, properties))
-    return encoded + crc_property(encoded) if with_crc else encoded
+    return encoded + crc_text(zlib.crc32(encoded) & CRC_MASK) if with_crc else encoded
 
 
 def crc_property(record_bytes: bytes | memoryview) -> bytes:

@@ -17,7 +17,7 @@ WIDE_HASH_BYTES: Final = 16
 
 def digest_of(topic: str, name: str) -> bytes:
     """Return the HASH_BYTES-byte digest of a name."""
-    return digest_of_name(f"{topic}#{name}".encode())
+    return blake2b(f"{topic}#{name}".encode(), digest_size=HASH_BYTES).digest()
 
 
 def wide_digest_of(topic: str, name: str) -> bytes:

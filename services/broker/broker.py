@@ -521,7 +521,7 @@ class Broker:
                 woken |= dict.fromkeys(one.topics())
                 continue
             queued.append(one)
-            if not is_system(topic := one.queue[0]):
+            if (topic := one.queue[0]) in woken or not is_system(topic):
                 woken[topic] = None
                 if isinstance(one.stored, Record):
                     self.lite.mark_arrived(one.stored)

@@ -158,7 +158,9 @@ class Housekeeping:
 
     def refuse_new(self) -> None:
         """Raise `stopped` if it is set, or `DiskFull` if the disk is almost full."""
-        if self.is_refusing and (refusal := self.stopped or self.refusal()):
+        if self.stopped is not None:
+            raise self.stopped
+        if self.is_full and (refusal := self.refusal()) is not None:
             raise refusal
 
     def check_space(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:

@@ -257,7 +257,7 @@ class MessageSender:
             return tags_code(message.message_group) % topic.queue_count
         if message.lite_topic:
             return self._lite_topics.assign_queue(message, topic)
-        stored = self._statistics.topic_counters(topic.name)
+        stored = self._statistics.stored[topic.name]
         stored.turn += 1
         return stored.turn % topic.queue_count
 
@@ -299,7 +299,7 @@ class MessageSender:
         return SendReceipt(message.message_id, queue_offset, offset, "", "", offset + 1)
 
     def _count(self, message: Message) -> None:
-        stored = self._statistics.topic_counters(message.topic)
+        stored = self._statistics.stored[message.topic]
         stored.messages += 1
         stored.body_bytes += len(message.body)
 

@@ -21,7 +21,7 @@ Rules:
   is expected to exit.
 
 Limitation: the core may be replaced during any `await`, which invalidates the old core's objects. After an
-`await`, a method must read `_broker` again, or report its result only to the core it started with.
+`await`, a method must read `core` again, or report its result only to the core it started with.
 """
 
 from __future__ import annotations
@@ -163,12 +163,12 @@ class LiveBroker:
         self._stepped_down = stepped_down
         self._void_reason: OSError | None = None
         self._lite_before, self._begun_ahead_before_ms = self._core.lite, self.clock.begun_ahead_ms
-        self.answers = Answers(self._broker.durable_offset, proving, self._schedule_own_refusals)
+        self.answers = Answers(self.core.durable_offset, proving, self._schedule_own_refusals)
         self._is_own_limited = False
         self.room = AppendQuota(self._waiting_bytes)
         long_polls = LongPolls()
         self.receivers = Receivers(
-            lambda: self._broker, self.call_with_time, self.call, self.clock, self.answers, long_polls
+            lambda: self.core, self.call_with_time, self.call, self.clock, self.answers, long_polls
         )
         self.check_back_polls = CheckBackPolls(long_polls, self.send_check_backs)
         self._alarm = Alarm(self._tick_due, self._clock, call_later)
@@ -184,25 +184,28 @@ class LiveBroker:
         self._askers: list[CheckBackSender] = [self.check_back_polls.add_check_back]
         self._present_clients: Present = tuple
         self._advancing = ClockAdvancer(self, self.clock)
-        self.transactions = LiveTransactions(lambda: self._broker, self.call, self._ask, self.room)
+        self.transactions = LiveTransactions(lambda: self.core, self.call, self._ask, self.room)
         self.transactions.set_producer_views(self.check_back_polls.producer_views)
         self.groups = LiveGroups(
-            lambda: self._broker,
+            lambda: self.core,
             self.call,
             self.receivers.notify,
             self.room,
             self.offset_at,
             self.clock.to_real_time,
         )
-        self.access = LiveAccess(lambda: self._broker.access, self.call, self.clock)
+        self.access = LiveAccess(lambda: self.core.access, self.call, self.clock)
         self._retiring: asyncio.Task[None] | None = None
         self._reading: asyncio.Task[None] | None = None
         self.broken: asyncio.Future[None] = self._loop.create_future()
         self._flush_and_plan()
 
     @property
-    def _broker(self) -> Broker:
-        """The current core. Raise `StoreUnavailable` or `BrokerBroken` if the core is unavailable."""
+    def core(self) -> Broker:
+        """The current core. Callers must not modify the core. The core is replaced after a disk failure.
+
+        Raise `StoreUnavailable` or `BrokerBroken` if the core is unavailable.
+        """
         if self._core is None:
             raise self.disk_failure or BrokerBroken("Its log says more; start it again.")
         return self._core
@@ -270,9 +273,9 @@ class LiveBroker:
     async def send(self, message: Message) -> SendReceipt:
         """Store a normal, FIFO, delayed, or half message. Return a receipt once it is durable."""
         if self.room.has_room_for(len(message.body)):
-            return await self.call(self._broker.sending.send, message)
+            return await self.call(self.core.sending.send, message)
         with await self._wait_for_room(len(message.body)):
-            told = self.call(self._broker.sending.send, message)
+            told = self.call(self.core.sending.send, message)
         return await told
 
     async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
@@ -284,7 +287,7 @@ class LiveBroker:
         with await self._wait_for_room(
             max(body_bytes, len(messages) * limits.CALLERS_UNFLUSHED_RECORD_BYTES)
         ):
-            answers = self.call_with_time(self._broker.sending.send_many, self.clock.to_broker_time(messages))
+            answers = self.call_with_time(self.core.sending.send_many, self.clock.to_broker_time(messages))
         offsets = [
             one.durable_at if isinstance(one, SendReceipt) else required_offset(one) for one in answers
         ]
@@ -304,18 +307,18 @@ class LiveBroker:
 
     async def wait_until_all_durable(self) -> None:
         """Wait until all appended records are durable."""
-        await self.answers.wait_until_durable(self._broker.store.log.end_offset)
+        await self.answers.wait_until_durable(self.core.store.log.end_offset)
 
     async def move_timer(self, name: TimerName, due_ms: int, reason: str = "") -> TimerVerdict:
         """Change the due time of a delayed message."""
         await self.room.wait_for_copy()
-        move = partial(self._broker.timers.move, reason=reason)
+        move = partial(self.core.timers.move, reason=reason)
         return await self.call(move, name, due_ms + self.clock.offset_ms)
 
     async def fire_timer(self, name: TimerName, reason: str = "") -> TimerVerdict:
         """Deliver a delayed message immediately."""
         await self.room.wait_for_copy()
-        return await self.call(partial(self._broker.timers.fire, reason=reason), name)
+        return await self.call(partial(self.core.timers.fire, reason=reason), name)
 
     def call_with_time(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
         """Call a method of the core with the current broker time as the last argument."""
@@ -358,14 +361,6 @@ class LiveBroker:
 
     # Queries.
 
-    @property
-    def core(self) -> Broker:
-        """The current core. Callers must not modify the core. The core is replaced after a disk failure.
-
-        Raise `StoreUnavailable` or `BrokerBroken` if the core is unavailable.
-        """
-        return self._broker
-
     def now_ms(self) -> int:
         """Return the current real time in milliseconds."""
         return self.clock.real_ms()
@@ -375,24 +370,24 @@ class LiveBroker:
 
         If the messages are large, fewer are returned.
         """
-        found = self._broker.finding.find(topic, key, count_max)
+        found = self.core.finding.find(topic, key, count_max)
         return FoundMessages(self.clock.to_real_time(found.messages), found.is_cut)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """Return the queue offset of the first message stored at or after `store_ms`."""
-        return self._broker.finding.offset_at(topic, queue_id, store_ms + self.clock.offset_ms)
+        return self.core.finding.offset_at(topic, queue_id, store_ms + self.clock.offset_ms)
 
     def timer(self, name: TimerName) -> PendingTimer | TimerVerdict:
         """Return a delayed message's pending timer, or its outcome if the timer has ended."""
-        return self.query(self._broker.timers.get_timer, name, self.clock.now_ms())
+        return self.query(self.core.timers.get_timer, name, self.clock.now_ms())
 
     def find_timer_verdict(self, timer: Delivery) -> TimerVerdict | None:
         """Return a timer's outcome, or None if the timer is still pending."""
-        return self.query(self._broker.timers.find_verdict, timer, self.clock.now_ms())
+        return self.query(self.core.timers.find_verdict, timer, self.clock.now_ms())
 
     def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
         """Return a page of pending timers, sorted by due time. `after` is in broker time."""
-        return self.query(self._broker.timer_views.read_page, wanted, after, count_max)
+        return self.query(self.core.timer_views.read_page, wanted, after, count_max)
 
     # Time.
 
@@ -411,7 +406,7 @@ class LiveBroker:
         """Renew the leases of connected clients, and end waiting calls whose token has expired."""
         self.access.check_waiting_calls()
         for client_id in self._present_clients():
-            self._broker.receiving.renew_client(client_id, self._clock())
+            self.core.receiving.renew_client(client_id, self._clock())
 
     def record_answer(self, transaction_id: str, answer: str = "UNKNOWN") -> None:
         """Record a producer's answer to a transaction check-back."""
@@ -445,7 +440,7 @@ class LiveBroker:
 
     async def wait_until_timers_ready(self) -> None:
         """Wait until no timers are being read and no checkpoint is due."""
-        while self._broker.is_checkpoint_due or (self._reading is not None and not self._reading.done()):
+        while self.core.is_checkpoint_due or (self._reading is not None and not self._reading.done()):
             if self._reading is not None:
                 await self._reading
             self._flushing.flush_soon()
@@ -584,7 +579,7 @@ class LiveBroker:
 
     def apply_flush(self, flush: Flush) -> None:
         """Send responses that were waiting for a completed flush, and wake waiting receive calls."""
-        core = self._broker
+        core = self.core
         effects = core.complete_flush(flush, self._clock())
         assert core.durable_offset >= self.answers.offset, "what was told as durable is not any more"
         self.answers.advance(core.durable_offset)
@@ -595,7 +590,7 @@ class LiveBroker:
 
     def close_failed_core(self, error: OSError) -> None:
         """Discard the core after a disk failure, and fail all waiting calls."""
-        core, self._void_reason = self._broker, error
+        core, self._void_reason = self.core, error
         self._lite_before, self._begun_ahead_before_ms = core.lite, self.clock.begun_ahead_ms
         self._rebuilding.refuse_callers(core, error)
         self._drop_core(
@@ -644,8 +639,10 @@ class LiveBroker:
         """Return the number of unflushed bytes. A minimum size is assumed for each record."""
         if self._core is None:
             return 0
-        counted = self._core.store.unflushed_count * limits.CALLERS_UNFLUSHED_RECORD_BYTES
-        return max(self.unflushed_bytes(), counted)
+        log, unflushed_count = self._core.store.log, self._core.store.unflushed_count
+        return max(
+            log.end_offset - log.durable_offset, unflushed_count * limits.CALLERS_UNFLUSHED_RECORD_BYTES
+        )
 
     def _drop_core(self, core: Broker, refusal: str) -> None:
         """Discard the core, and fail all calls waiting for its flushes."""
@@ -767,15 +764,15 @@ class LiveBroker:
         transaction_id, topic = question.transaction_id, question.topic
 
         def read() -> Message | None:
-            message = self._broker.transactions.message(question.half_offset)
+            message = self.core.transactions.message(question.half_offset)
             return None if message is None else self.clock.to_real_time(message)
 
         client_id = self._ask_next(question, read)
         self.transactions.log.record_check_back(transaction_id, topic, client_id, self.clock.real_ms())
-        self._broker.statistics.checks_asked[topic] += bool(client_id)
+        self.core.statistics.checks_asked[topic] += bool(client_id)
         if client_id:
             self._advancing.expect_answer(transaction_id)
-        self._broker.transactions.complete_check_back(transaction_id, bool(client_id), self._clock())
+        self.core.transactions.complete_check_back(transaction_id, bool(client_id), self._clock())
         self._flush_and_plan()
         return client_id
 
@@ -794,11 +791,11 @@ class LiveBroker:
                     self.receivers.notify(*keys)
                 case RetireSegments(retirement):
                     assert not self.is_retiring, "two retirements at once"
-                    self._retiring = self._loop.create_task(self._retire(self._broker, retirement))
+                    self._retiring = self._loop.create_task(self._retire(self.core, retirement))
                 case LogWarning(text):
                     log.warning(text)
                 case RunTimersJob(job):
-                    reading = self._read_timers(self._broker, job, self._running_read())
+                    reading = self._read_timers(self.core, job, self._running_read())
                     self._reading = self._loop.create_task(reading)
                 case CheckBackRequest():
                     self._ask(effect)

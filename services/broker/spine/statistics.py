@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -47,7 +47,7 @@ class TopicTraffic:
 class Statistics:
     """Counters since startup, labeled only by topic and consumer group."""
 
-    stored: dict[str, TopicTraffic] = field(default_factory=dict)
+    stored: defaultdict[str, TopicTraffic] = field(default_factory=lambda: defaultdict(TopicTraffic))
     """The counters of stored messages by topic."""
     messages_out: Counter[tuple[str, str]] = field(default_factory=Counter)
     bytes_out: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -69,10 +69,6 @@ class Statistics:
     timers_unreadable: int = 0
     timers_unknown: int = 0
     flushes: int = 0
-
-    def topic_counters(self, topic: str) -> TopicTraffic:
-        """Return a topic's counters for stored messages. The caller may increment them."""
-        return self.stored.get(topic) or self.stored.setdefault(topic, TopicTraffic())
 
     def count_lateness(self, topics: Sequence[str], begins: Integers, lateness_ms: Integers) -> None:
         """Add delayed deliveries to the histograms. `lateness_ms` contains the delays.

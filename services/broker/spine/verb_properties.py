@@ -86,7 +86,7 @@ def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -
     has already checked it.
     """
     given = message.properties
-    if not has_verb(message):
+    if _NAMES.isdisjoint(given):
         return None
     kind = _kind(given)
     to_ms = _to_ms(given[TO], now_ms, delay_ms_max) if kind is VerbKind.MOVE else 0

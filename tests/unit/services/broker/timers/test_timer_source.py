@@ -106,7 +106,7 @@ def test_what_is_imported_is_decoded(one: Record) -> None:
 
 
 def test_a_record_that_does_not_match_its_crc_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "crc_property", lambda _: b"__CRC32#\x010000000000\x02")
+    monkeypatch.setattr(record, "crc_text", lambda _: b"__CRC32#\x010000000000\x02")
     assert len(fetched([timer(), timer()])[0]) == 0
 
 

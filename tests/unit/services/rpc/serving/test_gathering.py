@@ -105,7 +105,7 @@ def test_a_request_of_many_messages_is_stored_in_turns_and_answered_as_a_whole(p
         loop = asyncio.get_running_loop()
 
         def look() -> None:
-            stored.append(statistics.topic_counters("t").messages)
+            stored.append(statistics.stored["t"].messages)
             if not asked.done():
                 loop.call_soon(look)
 
@@ -134,7 +134,7 @@ def test_a_request_of_large_messages_is_stored_in_turns_and_answered_as_a_whole(
         loop = asyncio.get_running_loop()
 
         def look() -> None:
-            stored.append(statistics.topic_counters("t").messages)
+            stored.append(statistics.stored["t"].messages)
             if not asked.done():
                 loop.call_soon(look)
 
@@ -233,7 +233,7 @@ def test_too_many_messages_are_refused_and_none_is_stored(play: Any, count: int)
         await front.live.call(front.live.core.topics.create, "t", MessageType.NORMAL, 1)
         (reply,) = await gathered(front, "SendMessage", sending(count))
         assert (reply.status.code, len(reply.entries)) == (Code.BAD_REQUEST, 0)
-        assert front.live.core.statistics.topic_counters("t").messages == 0
+        assert front.live.core.statistics.stored["t"].messages == 0
 
     play(scenario)
 
