@@ -1,6 +1,7 @@
 """The console beside a full broker: time to first byte of pages, cost of open pages to a send. Prints JSON.
 
     .venv/bin/python benchmarks/console.py [--timers 1000000] [--pages 50] [--rounds 3] [--pictures DIR]
+                                           [--folder DIR]
     .venv/bin/python benchmarks/console.py --tasks [--audits DIR] [--pictures DIR]
 
 The broker has pending timers, 200 groups, 50 open transactions, 10,000 dead letters. A client sends
@@ -10,6 +11,7 @@ The broker has pending timers, 200 groups, 50 open transactions, 10,000 dead let
 `open_pages`: the broker's processor time for each send without open pages and with `--pages` of them, in
 turn, `--rounds` times. An open page is asked for every 5 seconds, as `console.js` does; all belong to one
 session, and show the main pages in turn.
+`--folder` keeps the store, which a later run with the same folder uses as it is.
 `--pictures` also writes pictures of all pages by Chromium: at 1,280 pixels, at 390, and dark.
 
 `--tasks` measures instead what ten tasks of an operator take, in the console and on the command line
@@ -103,9 +105,11 @@ async def measure(facts: dict[str, Any], asked: argparse.Namespace, folder: Path
     """Furnish a broker, and measure."""
     server, port = Server(facts["process"]), int(facts["http"].rpartition(":")[2])
     [one] = await connected(port, 1)
-    began = time.monotonic()
-    await furnish(one, Amounts(asked.timers, 200, 50, 10_000))
-    print(f"furnished in {time.monotonic() - began:.0f} s", file=sys.stderr)
+    if not (furnished := folder / "furnished").exists():
+        began = time.monotonic()
+        await furnish(one, Amounts(asked.timers, 200, 50, 10_000))
+        furnished.touch()
+        print(f"furnished in {time.monotonic() - began:.0f} s", file=sys.stderr)
     with console(facts["http"], folder) as link:
         visitor = await Visitor.entered(link)
         found: dict[str, Any] = {"first_byte_ms": await first_bytes(port, visitor)}
@@ -133,17 +137,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--pages", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pictures", type=Path)
+    parser.add_argument("--folder", type=Path)
     parser.add_argument("--tasks", action="store_true")
     parser.add_argument("--audits", type=Path)
     asked = parser.parse_args(arguments)
     if asked.tasks:
-        with tempfile.TemporaryDirectory() as folder:
-            found = measure_tasks(Path(folder), asked.audits and asked.audits.absolute(), asked.pictures)
+        with tempfile.TemporaryDirectory() as temporary:
+            found = measure_tasks(Path(temporary), asked.audits and asked.audits.absolute(), asked.pictures)
             print(json.dumps(found, indent=2))
         return
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        facts = stack.enter_context(serving(Path(folder) / "store", "--flush", "async"))
-        print(json.dumps(asyncio.run(measure(facts, asked, Path(folder))), indent=2))
+    with ExitStack() as stack:
+        folder: Path = asked.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        folder.mkdir(parents=True, exist_ok=True)
+        facts = stack.enter_context(serving(folder / "store", "--flush", "async"))
+        print(json.dumps(asyncio.run(measure(facts, asked, folder)), indent=2))
 
 
 if __name__ == "__main__":

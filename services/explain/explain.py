@@ -180,11 +180,21 @@ def _named(log: SearchedLog, name: str, topic: str, begun: list[EpochRange]) -> 
     for one in log.kept():
         if _carries(one, name, topic):
             yield one
-    for one in log.holding([name.encode(), EPOCH_TOPIC.encode()]):
+    for one in log.holding([*_ends_of_value(log, name), EPOCH_TOPIC.encode()]):
         if one.topic == EPOCH_TOPIC:
             begun.append(begun_by(one))
         elif _carries(one, name, topic):
             yield one
+
+
+def _ends_of_value(log: SearchedLog, name: str) -> list[bytes]:
+    """Return the bytes to search for: a name at the end of a property, or before another key.
+
+    Without its end, the key order:7 would match each of a million keys from order:70 on, and all of these
+    records would be decoded. In an imported log, the last property of a record may lack its end (0x02).
+    """
+    value = name.encode()
+    return [value] if log.imported_until else [value + b"\x02", value + b" "]
 
 
 def _epoch_records(log: SearchedLog, from_offset: int) -> Iterator[Record]:
