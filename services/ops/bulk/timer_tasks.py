@@ -97,4 +97,5 @@ TIMERS: Final = Bulk(
     count_matching,
     TaskAnswer,
     TasksAnswer,
+    (400, 404, 503),
 )

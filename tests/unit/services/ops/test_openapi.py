@@ -224,7 +224,7 @@ def test_an_answer_in_the_table_is_what_is_answered(at_desk: Any) -> None:
         name = {"topic": "t", "key": "k"}
         batch = {"timers": [{"topic": "t", "body": "x", "in": "1h"}, {"topic": "t", "body": "", "in": "1h"}]}
         count = {"verb": "cancel", "filter": {"topic": "t"}, "dry_run": True}
-        task = await desk.post("/tasks", {"verb": "move", "by": "1h", "filter": {"topic": "none"}}, 202)
+        task = await desk.post("/tasks", {"verb": "move", "by": "1h", "filter": {"tag": "none"}}, 202)
         fires = {"verb": "fire", "filter": {"topic": "u"}}
         await desk.set("u", "1h")
         shown = await desk.ended((await desk.post("/tasks", fires, 202))["id"])

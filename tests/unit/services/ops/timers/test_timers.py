@@ -551,6 +551,17 @@ def test_what_fired_before_its_turn_is_too_late_and_counted(at_desk: Any) -> Non
     at_desk(scenario)
 
 
+@pytest.mark.parametrize("more", [{}, {"dry_run": True}])
+def test_a_task_over_an_unknown_topic_is_refused(at_desk: Any, more: dict[str, bool]) -> None:
+    async def scenario(desk: Any) -> None:
+        await crowd(desk, 2)
+        refused = await desk.post("/tasks", {"verb": "cancel", "filter": {"topic": "evn"}} | more, 404)
+        assert "There is no 'evn'" in refused["message"]
+        assert (await desk.get("/tasks")) == {"tasks": []}
+
+    at_desk(scenario)
+
+
 def test_an_unknown_task_is_to_be_looked_for_in_the_journal(at_desk: Any) -> None:
     async def scenario(desk: Any) -> None:
         refused = await desk.get("/tasks/0123456789ab", 404)
@@ -572,7 +583,7 @@ def test_there_are_only_so_many_tasks_at_once(at_desk: Any, monkeypatch: pytest.
         assert (await desk.post("/tasks", wanted, 503))["code"] == "TW-170"
         await desk.ended(first["id"])
         for _ in range(2):
-            await desk.ended((await desk.post("/tasks", wanted | {"filter": {"topic": "none"}}, 202))["id"])
+            await desk.ended((await desk.post("/tasks", wanted | {"filter": {"tag": "none"}}, 202))["id"])
         kept = (await desk.get("/tasks"))["tasks"]
         assert len(kept) == 2
         assert first["id"] not in {task["id"] for task in kept}
