@@ -1,4 +1,4 @@
-"""Escaping of untrusted text for output on one line of a terminal or a log.
+"""Text for people: untrusted text escaped for one line of a terminal or a log, and times in UTC.
 
 Message bodies, keys, properties and client ids may contain escape sequences that control the terminal, line
 breaks that forge a line, and marks that reverse the text direction. Each such character is replaced by its
@@ -8,6 +8,10 @@ Python escape sequence: \\n, \\x1b, \\u202e. Letters, symbols and blanks of all 
 from __future__ import annotations
 
 import unicodedata
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def one_line(text: str) -> str:
@@ -20,6 +24,18 @@ def one_line(text: str) -> str:
 def written_out(letter: str) -> str:
     """Return a character as a Python escape sequence: \\n, \\x1b, \\u202e."""
     return letter.encode("unicode_escape").decode("ascii")
+
+
+def utc(time_ms: int) -> str:
+    """Return a time in milliseconds since 1970 as 2026-11-22T01:00:00.000Z.
+
+    A time before the year 1 or after 9999 is returned in milliseconds.
+    """
+    try:
+        moment = _EPOCH + timedelta(milliseconds=time_ms)
+    except OverflowError:
+        return f"{time_ms} ms since 1970"
+    return moment.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
 
 
 def _is_shown(letter: str) -> bool:

@@ -44,6 +44,7 @@ from services.broker.timers.timers import Timers
 from services.broker.timers.verb_executor import VerbExecutor
 from tidewheel import property_names
 from tidewheel.errors import TidewheelError
+from tidewheel.printable import utc
 
 
 class MessageSender:
@@ -287,7 +288,7 @@ class MessageSender:
         if message.properties.get(property_names.TIMER_UNIQUE, "").lower() == "true":
             key = message.properties[property_names.TIMER_KEY]
             raise KeyPending(
-                f"{key!r} of topic {message.topic!r} is due at {found.due_ms} (ms since 1970). Move or "
+                f"{key!r} of topic {message.topic!r} is due at {utc(found.due_ms)}. Move or "
                 f"cancel it, or replace it without {property_names.TIMER_UNIQUE} (over HTTP: unique).",
                 durable_at=found.timer_offset + 1,
             )

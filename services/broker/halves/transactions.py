@@ -45,6 +45,7 @@ from services.broker.timers.timers import Timers
 from services.broker.timers.verb_executor import VerbExecutor
 from tidewheel import property_names
 from tidewheel.errors import TransactionEnded
+from tidewheel.printable import utc
 from txn import half, states
 from txn.checkback import CheckBackPolicy, WaitingCheckBacks
 from txn.errors import InvalidTransactionId
@@ -419,7 +420,7 @@ class Transactions:
         After an expiry, the error says how to resolve it.
         """
         assert ended is not None, "an open half is refused as ended"
-        when = f" at {ended.ended_ms} (ms since 1970)" if ended.ended_ms else ""
+        when = f" at {utc(ended.ended_ms)}" if ended.ended_ms else ""
         what_next = (
             f" Resolve it by hand: tidewheel txn resolve {transaction_id}"
             if ended.state is State.EXPIRED

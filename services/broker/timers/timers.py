@@ -67,6 +67,7 @@ from services.broker.timers.timer_files import TimersToWrite, UncertainTimes
 from services.broker.timers.timer_records import ReplacedTimer, due_ms_of, to_timer_record
 from services.broker.timers.timer_source import QueueTable, TimerSource
 from tidewheel import property_names
+from tidewheel.printable import utc
 from timingwheel import sectors
 from timingwheel.cascade import UnreadableTimer
 from timingwheel.partition import IN_LOG
@@ -268,7 +269,7 @@ class Timers:
         if not 0 <= due_ms <= now_ms + self._settings.delay_ms_max:
             raise IllegalDeliveryTime(
                 f"A timer can be moved to at most {self._settings.delay_ms_max // 1000} s from now, "
-                f"not to {due_ms} (ms since 1970)."
+                f"not to {utc(due_ms)}."
             )
         return self.move_accepted(name, due_ms, now_ms, reason=reason)
 
