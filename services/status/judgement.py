@@ -225,6 +225,7 @@ def on_time(answers: Answers, limits: Limits) -> Row:
         first = f"{counted(found['pending'], 'timer')} pending, the first is overdue for {span(-ahead_ms)}"
     since = f"; since the start {late['delivered']:,} delivered, p99 {late['p99_ms']} ms late"
     said = first + (since + f", at most {late['max_ms']} ms" if late["delivered"] else "")
+    said += f"; {late['after_hold']:,} delivered after a hold" if late["after_hold"] else ""
     if late["early_count"]:
         state, said = State.CRIT, f"{late['early_count']:,} were delivered before their time; {said}"
     return Row("on time", state, said, "tidewheel timer summary", figures)

@@ -80,6 +80,11 @@ def test_held_timers_survive_a_kill_and_are_released_once(broker: Serving, event
     assert broker.delivered("payments") == ["9", *expected]
     assert "TW-169" in said(broker.run("topic", "release", "payments"), 4)
     assert broker.ask("GET", "topics/payments")[1]["hold"] is None
+    late = broker.ask("GET", "timers/summary")[1]["lateness_by_topic"]["payments"]
+    assert 0 < late["after_hold"] < 60, "some were delivered since the restart"
+    assert late["delivered"] == 0
+    for command in (("status",), ("timer", "summary")):
+        assert f"{late['after_hold']} delivered after a hold" in broker.run(*command).stdout
     life = said(broker.run("explain", "k:3"))
     assert "held" in life
     assert "since its topic was held" in life

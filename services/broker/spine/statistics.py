@@ -12,6 +12,8 @@ import numpy as np
 from commitlog.bulk import Integers
 
 LATENESS_BOUNDS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 300_000)
+LATE_BY_HOLD: Final = "held"
+"""The cause in `lateness_by_cause` of timers delivered after a hold of their topic."""
 _BUCKETS: Final = len(LATENESS_BOUNDS_MS) + 1
 _BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # Creating the array takes longer than a search.
 

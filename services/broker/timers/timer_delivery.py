@@ -47,6 +47,7 @@ from commitlog.record import Record
 from consumequeue.keyindex import hash_of, names_of
 from services.broker.spine.encoded_batch import EncodedBatch, TimersDelivered
 from services.broker.spine.scheduler import earlier
+from services.broker.spine.statistics import LATE_BY_HOLD
 from services.broker.spine.store import Store
 from services.broker.spine.topics import Topics
 from services.broker.timers.holding import FOREVER_MS, ReleasePaces
@@ -67,7 +68,6 @@ _GAP_BYTES_MAX: Final = 2048
 _ALONE_COUNTS: Final = 4
 _HOLDING_COUNTS: Final = 8
 """The weight of a due timer if any topic is held, because held timers are moved one by one."""
-_HELD: Final = "held"
 """The cause of late deliveries of held timers."""
 
 
@@ -258,7 +258,7 @@ class TimerDelivery:
         """
         if properties.value_of(ready.properties, property_names.HELD):
             self._store.append(ready, now_ms)
-            self._timers.statistics.lateness_by_cause[ready.topic, _HELD] += 1
+            self._timers.statistics.lateness_by_cause[ready.topic, LATE_BY_HOLD] += 1
             return
         since_ms = max(due_ms_of(ready), ready.store_ms)
         self._store.append(ready, now_ms)
@@ -342,7 +342,7 @@ class TimerDelivery:
             assert isinstance(run, TimersDelivered), "copies tell another fact"
             if is_held:
                 [(topic, _), *_] = run.copies.list_used_queues()
-                self._timers.statistics.lateness_by_cause[topic, _HELD] += len(run.copies)
+                self._timers.statistics.lateness_by_cause[topic, LATE_BY_HOLD] += len(run.copies)
             else:
                 self._count_late_run(run, since_ms[done : done + len(run.copies)])
             done += len(run.copies)

@@ -41,11 +41,12 @@ def held_line(one: Answer) -> str:
 
 def lateness_line(title: str, late: Answer) -> str:
     """Return a line about the lateness of deliveries."""
+    after_hold = f"   {late['after_hold']:,} delivered after a hold" if late["after_hold"] else ""
     if not late["delivered"]:
-        return f"{title}  nothing was delivered since the broker's start"
+        return title + (after_hold or "  nothing was delivered since the broker's start")
     shares = f"p50 <={span(late['p50_ms'])}  p99 <={span(late['p99_ms'])}  max {span(late['max_ms'])}"
     early = f"never-early violations {late['early_count']}"
-    return f"{title}  {shares}   of {late['delivered']:,} delivered   {early}"
+    return f"{title}  {shares}   of {late['delivered']:,} delivered   {early}{after_hold}"
 
 
 def due_parts(due: list[Answer]) -> Iterator[str]:

@@ -41,7 +41,7 @@ from typing_extensions import TypedDict
 from commitlog import limits
 from commitlog.message import Message
 from services.broker.spine.errors import IllegalDeliveryTime, InvalidRecallHandle
-from services.broker.spine.statistics import LATENESS_BOUNDS_MS, Lateness
+from services.broker.spine.statistics import LATE_BY_HOLD, LATENESS_BOUNDS_MS, Lateness
 from services.broker.spine.values import (
     DamagedPart,
     LostTimer,
@@ -421,7 +421,9 @@ class LatenessAnswer(TypedDict):
     """The lateness of deliveries since the start, as upper bounds in milliseconds.
 
     The lateness of a timer that was set after its due time is measured from the time at which it was set.
-    `early_count` is 0, because the broker delivers no timer before its due time.
+    `early_count` is 0, because the broker delivers no timer before its due time. `after_hold` is the number
+    of timers delivered after their topic was held. They are late by the hold and are not part of the other
+    fields.
     """
 
     delivered: int
@@ -429,6 +431,7 @@ class LatenessAnswer(TypedDict):
     p99_ms: int
     max_ms: int
     early_count: int
+    after_hold: int
 
 
 class DueAnswer(TypedDict):
@@ -589,14 +592,15 @@ def time_text(at_ms: int | None) -> str | None:
     return None if at_ms is None else str(at_ms)
 
 
-def lateness_shape(late: Lateness) -> LatenessAnswer:
-    """Return a histogram of lateness in JSON form."""
+def lateness_shape(late: Lateness, after_hold: int) -> LatenessAnswer:
+    """Return a histogram of lateness in JSON form. `after_hold` is the number of deliveries after a hold."""
     return {
         "delivered": sum(late.counts),
         "p50_ms": at_most_ms(late, 0.50),
         "p99_ms": at_most_ms(late, 0.99),
         "max_ms": late.max_ms,
         "early_count": late.early_count,
+        "after_hold": after_hold,
     }
 
 
@@ -663,7 +667,9 @@ class TimersApi:
 
     async def summary(self, request: Request) -> JSONResponse:
         """Show a summary of all timers."""
-        gauges, lateness = self._live.core.gauges(), self._live.core.statistics.lateness
+        gauges, statistics = self._live.core.gauges(), self._live.core.statistics
+        lateness, causes = statistics.lateness, statistics.lateness_by_cause
+        after_hold = {topic: count for (topic, cause), count in causes.items() if cause == LATE_BY_HOLD}
         now_ms, first = self._live.now_ms(), self._live.timers(NOT_HELD, None, 1).timers
         answer: SummaryAnswer = {
             "now_ms": str(now_ms),
@@ -672,8 +678,11 @@ class TimersApi:
             "held": list(self._held()),
             "next_due_ms": str(first[0].due_ms) if first else None,
             "due": self._due(gauges.pending_timers - sum(gauges.held_by_topic.values())),
-            "lateness": lateness_shape(combined(lateness.values())),
-            "lateness_by_topic": {topic: lateness_shape(late) for topic, late in lateness.items()},
+            "lateness": lateness_shape(combined(lateness.values()), sum(after_hold.values())),
+            "lateness_by_topic": {
+                topic: lateness_shape(lateness.get(topic, Lateness()), after_hold.get(topic, 0))
+                for topic in lateness.keys() | after_hold
+            },
         }
         return JSONResponse(answer)
 

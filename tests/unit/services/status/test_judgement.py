@@ -30,7 +30,7 @@ def group(name: str, lag: int, age_ms: int, *, is_paused: bool = False) -> dict[
 
 def timers(ahead_ms: int | None, early: int = 0) -> dict[str, Any]:
     next_ms = None if ahead_ms is None else str(NOW_MS + ahead_ms)
-    late = {"delivered": 10, "p50_ms": 5, "p99_ms": 25, "max_ms": 40, "early_count": early}
+    late = {"delivered": 10, "p50_ms": 5, "p99_ms": 25, "max_ms": 40, "early_count": early, "after_hold": 0}
     pending = 0 if ahead_ms is None else 3
     return {"now_ms": str(NOW_MS), "pending": pending, "next_due_ms": next_ms, "lateness": late}
 

@@ -153,7 +153,7 @@ def test_a_summary_adds_up(at_desk: Any) -> None:
             ("86400000", 1),
             (None, 1),
         ]
-        on_time = {"delivered": 1, "p50_ms": 0, "p99_ms": 0, "max_ms": 0, "early_count": 0}
+        on_time = {"delivered": 1, "p50_ms": 0, "p99_ms": 0, "max_ms": 0, "early_count": 0, "after_hold": 0}
         assert summary["lateness"] == summary["lateness_by_topic"]["b"] == on_time
 
     at_desk(scenario)
