@@ -86,7 +86,10 @@ def send(
         output.print_json(receipt)
         return
     output.show(receipt["message_id"])
-    due = f", due in {in_}" if in_ else due_text(api, topic, at_ms) if at_ms is not None else ""
+    if delay_ms:
+        due = f", due in {in_}"
+    else:
+        due = "" if delay_ms is None and at_ms is None else due_text(api, topic, at_ms)
     replaced = receipt.get("replaced_offset")
     instead = f", in place of the timer at log offset {replaced}" if replaced else ""
     output.say(f"stored at log offset {receipt['physical_offset']}{due}{instead}")
@@ -103,16 +106,17 @@ def parse_delay_ms(text: str) -> int:
         raise ConfigurationError(f"{error.detail} Without --in it is delivered at once.") from error
 
 
-def due_text(api: Api, topic: str, at_ms: int) -> str:
-    """Return the due time as text.
+def due_text(api: Api, topic: str, at_ms: int | None) -> str:
+    """Return the due time as text. `at_ms` is None for a delay of 0.
 
     A time in the past is reported, because the message is then not delayed unless its topic is held.
     """
-    if at_ms > now_ms():
+    if at_ms is not None and at_ms > now_ms():
         return f", due {both(at_ms)}"
+    passed = "" if at_ms is None else f"{both(at_ms)} has passed"
     if is_held(api, topic):
-        return f", HELD until:  tidewheel topic release {topic}  ({both(at_ms)} has passed)"
-    return f", delivered at once: {both(at_ms)} has passed"
+        return f", HELD until:  tidewheel topic release {topic}" + (passed and f"  ({passed})")
+    return ", delivered at once" + (passed and f": {passed}")
 
 
 def is_held(api: Api, topic: str) -> bool:
