@@ -210,7 +210,7 @@ def test_servers_that_stand_still_for_30_s_lose_nothing(tmp_path: Path, servers:
         with standing_still([servers.primary, *servers.standbys]):
             for node in nodes:
                 # mypy infers no type for a lambda's default.
-                until(lambda node=node: SAYS_NOTHING in status(node))  # type: ignore[misc]
+                until(lambda node=node: SAYS_NOTHING in status(node))  # type: ignore[misc]  # a lambda with a default
             code, said = readyz(leader)
             assert (code, SAYS_NOTHING in said) == (503, True), said
             late = send(leader, "two")
@@ -488,7 +488,7 @@ def test_stray_lines_are_stepped_over_and_told(tmp_path: Path, kafka: KafkaClust
             assert console.flush(10) == 0
         for node in nodes:
             # mypy infers no type for a lambda's default.
-            until(lambda node=node: "20 lines in the shared log that no node wrote" in status(node))  # type: ignore[misc]
+            until(lambda node=node: "20 lines in the shared log that no node wrote" in status(node))  # type: ignore[misc]  # a lambda with a default
             assert "somebody else writes into the shared log" in node.log()
         assert leader_of(nodes) is leader
         assert send(leader, "two").returncode == 0

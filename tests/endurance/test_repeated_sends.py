@@ -127,7 +127,7 @@ async def play(nodes: list[Node], seed: int) -> Producer:
         await told
         chance.shuffle(messages)
         other = nodes.index(await leader_of(nodes))
-        await in_flight(producer, messages, lambda other=other: 1 - other)  # type: ignore[misc]
+        await in_flight(producer, messages, lambda other=other: 1 - other)  # type: ignore[misc]  # a lambda with a default
         leader.start()
     await producer.close()
     return producer

@@ -182,11 +182,10 @@ def _print_rest(damaged: list[Damage], notes: list[str]) -> None:
 
 def size(count: int) -> str:
     """Return a number of bytes with a unit."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if count < 1024:
-            return f"{count:.4g} {unit}"
-        count /= 1024  # type: ignore[assignment]
-    return f"{count:.4g} TiB"
+    units, power = ("B", "KiB", "MiB", "GiB", "TiB"), 0
+    while count >= 1024 ** (power + 1) and power < len(units) - 1:
+        power += 1
+    return f"{count / 1024**power:.4g} {units[power]}"
 
 
 def moment(time_ms: int) -> str:

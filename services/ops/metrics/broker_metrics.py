@@ -86,7 +86,7 @@ class Metrics(Collector):
         sent_away: Mapping[str, int] = NOBODY,
         measured: ClientMetrics | None = None,
     ) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # prometheus_client declares no types for it
         self._live, self._clients, self._consuming, self._sent_away = live, clients, consuming, sent_away
         self._measured = measured
         self._port: Connections | None = None
