@@ -1,1 +1,1 @@
-"""The stores beside the log (orders, carts, pushes): what they are called, and their way into Parquet."""
+"""The stores other than the log (orders, carts, pushes): their names, and their export to Parquet."""

@@ -1,11 +1,11 @@
-"""Values as databases hand them out -> Arrow columns of the types that the audit works with.
+"""Conversion of database values to Arrow columns of the audit's types.
 
-The quick way takes a whole column at once and suits the shop's own types. Where a value is of another type,
-the column goes value by value: an id of any type becomes the text that messages have as their key, a
-timestamp becomes milliseconds since 1970 (in the zone that is given where it has none, else UTC; null where
-it is `infinity` or MySQL's zero date, or an end on the last day of 9999), a whole number may come as a
-decimal. Anything else is refused with the value: nothing is rounded or cut, a time that a zone's clocks show
-twice, or never, is not guessed, and a number that is no plausible time is not taken for one (`units`).
+A column of the shop's own types is converted at once, any other column value by value. An id of any type
+becomes the text that messages have as their key. A timestamp becomes milliseconds since 1970, without its
+microseconds; if it has no zone, it is in the given zone, else in UTC. `infinity`, MySQL's zero date, and the
+last day of 9999 in a column of `_ENDS` become null. A whole number may be given as a decimal. Any other value
+is refused, and the error shows it: no number is rounded, a local time that a zone's clocks show twice or
+never is not guessed, and a number that is no plausible time is not taken for one (`units`).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from spark_jobs.inputs.zones import TimeOfNoZone, moment, zone_of
 MILLISECONDS: Final = "_ms"
 FIRST_MS: Final = -62_135_596_800_000
 LAST_MS: Final = 253_402_300_799_999
-"""The years 1 to 9999, of which Python has dates: what is outside is no time of an order."""
+"""The years 1 to 9999, the range of Python's dates; a time outside of it is refused."""
 BEFORE_ALL_MS: Final = -(1 << 63)
-"""What `column_reads` makes of PostgreSQL's `-infinity`, which is refused."""
+"""The value that `column_reads` selects for PostgreSQL's `-infinity`; it is refused."""
 
 _ENDS: Final = frozenset({"paid_ms", "timed_out_ms", "cancelled_ms", "delivered_ms"})
 _SHOWN_CHARACTERS_MAX: Final = 60
@@ -43,16 +43,18 @@ _NO_TIME: Final = re.compile(r"0000-00-00([ T]00:00:00(\.0+)?)?(\+00:00)?")
 
 
 class UnfitValue(ValueError):
-    """A value that its column cannot hold: `column` by our name, `row` of those given, `advice` beside that
-    of correcting the row, with `{theirs}` for the column's name and `{table}` for that of the section.
+    """A value that does not fit the type of its column.
+
+    `column` is our name of the column, and `row` the index of the row in the given ones. `advice` is an
+    alternative to correcting the row, with `{theirs}` for the column's name and `{table}` for the section's.
     """
 
     advice = ""
     key = ""
-    """The row's key, where another column does not fit."""
+    """The row's key; "" if the key is the value that does not fit."""
 
     def __init__(self, column: str, row: int, value: object, said: str) -> None:
-        """Refuse a value; `said` says of it what is wrong."""
+        """Make the error about `value`; `said` is the predicate of its sentence."""
         super().__init__(f"{shown_value(value)} {said}")
         self.column, self.row = column, row
         if isinstance(value, bytes):
@@ -63,7 +65,7 @@ class UnfitValue(ValueError):
 
 
 class WrongUnit(ValueError):
-    """A number that is no plausible time in milliseconds; the number is its argument."""
+    """A number that is no plausible time in milliseconds since 1970; its argument is the number."""
 
 
 def array_of(
@@ -76,11 +78,12 @@ def array_of(
 ) -> pa.Array:
     """Return a column of the field's type.
 
-    `constants` translates values, "" also those that are none. `zone` is that of times that have none; UTC if
-    it is "". `has_own_numbers`: numbers of a time are the user's, and must be plausible.
+    `constants` maps the user's values to ours; its key "" also maps nulls. `zone` is the zone of times
+    without one; "" means UTC. With `has_own_numbers`, numbers in a column of times are the user's own, and
+    must be plausible times.
 
     Raises:
-        UnfitValue: when a value cannot be made one of that type.
+        UnfitValue: when a value cannot be converted to that type.
     """
     if constants and "" in constants:
         values = ["" if value is None else value for value in values]
@@ -93,13 +96,16 @@ def array_of(
         found = _parsed(found, zone)
     if found is None or found.type != field.type or (is_time and not _are_times(found, is_counted)):
         found = pa.array(_each_converted(field, values, zone, has_own_numbers), field.type)
-    if field.name in _ENDS:  # as a due time, that day is one that never comes
+    if field.name in _ENDS:  # not in a due time, where that day means "never"
         found = pc.if_else(pc.greater_equal(found, NEVER_MS.start), None, found)
     return found if not constants else _translated(found, constants)
 
 
 def _plainly(values: Sequence[Any]) -> pa.Array | None:
-    """Return the values as Arrow takes them by itself; asked for a type, it would cut 1.5 to 1 in silence."""
+    """Return the values in the type that Arrow infers, or None if it infers none.
+
+    With a given type, Arrow would truncate 1.5 to 1 without an error.
+    """
     try:
         return pa.array(values)
     except (pa.ArrowException, OverflowError, TypeError, UnicodeError):
@@ -118,8 +124,10 @@ def _each_converted(field: pa.Field, values: Sequence[Any], zone: str, has_own_n
 
 
 def _parsed(texts: pa.Array, zone: str) -> pa.Array | None:
-    """Return the milliseconds since 1970 of times that are written alike; None if one is not as the others,
-    or before 1970, or is not one time in the zone.
+    """Return times that are texts of one form as milliseconds since 1970, and zero dates as null.
+
+    Return None if the forms differ, if a time is before 1970, or if the zone's clocks show a time twice or
+    never.
     """
     texts = pc.if_else(pc.match_substring_regex(texts, f"^{_NO_TIME.pattern}$"), None, texts)
     try:
@@ -135,7 +143,7 @@ def _parsed(texts: pa.Array, zone: str) -> pa.Array | None:
 
 
 def _are_times(found: pa.Array, is_counted: bool) -> bool:
-    """Return whether all are times, and if they were numbers of the user's none implausible."""
+    """Return whether all values are in the years 1 to 9999, or a user's numbers in the plausible years."""
     ends = pc.min_max(found).as_py()
     first, last = (FIRST_SECOND * 1000, END_SECOND * 1000 - 1) if is_counted else (FIRST_MS, LAST_MS)
     return ends["min"] is None or bool(ends["min"] >= first and ends["max"] <= last)
@@ -148,7 +156,7 @@ def _translated(found: pa.Array, constants: Mapping[str, str]) -> pa.Array:
 
 
 def _converted(convert: Callable[[Any], Any], said: str, column: str, row: int, value: Any) -> Any:
-    """Return a value as one of the type that a column has."""
+    """Return a value converted to the type of its column; raise `UnfitValue`."""
     value = bytes(value) if isinstance(value, bytearray | memoryview) else value
     try:
         return convert(value)
@@ -163,7 +171,7 @@ def _converted(convert: Callable[[Any], Any], said: str, column: str, row: int, 
 
 
 def _of_wrong_unit(column: str, row: int, value: Any, number: int) -> UnfitValue:
-    """Return the refusal of a number that is no plausible time, with what it looks like."""
+    """Return the error about a number that is no plausible time, with the unit that it suggests."""
     unit = unit_of(number)
     looks = f"looks like {unit.name}" if unit else "is in no unit that is known"
     said = f"is no time in milliseconds since 1970, where it is {shown_as_ms(number)}: it {looks}"
@@ -178,13 +186,13 @@ def _of_wrong_unit(column: str, row: int, value: Any, number: int) -> UnfitValue
 
 
 def _as_text(value: Any) -> str:
-    """Return the text of a key or a status, as a message would have it."""
+    """Return the text of a key or a status, as messages have it; raise `ValueError`."""
     if isinstance(value, bytes):
         return value.decode()
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
-        if abs(value) > _EXACT_MAX:  # two such keys may have become one
+        if abs(value) > _EXACT_MAX:  # not exact: two keys may have become one
             raise ValueError(value)
         return str(int(value))
     text = format(value, "f") if isinstance(value, Decimal) else str(value)
@@ -193,10 +201,11 @@ def _as_text(value: Any) -> str:
 
 
 def _as_ms(value: Any, zone: tzinfo, has_own_numbers: bool) -> int | None:
-    """Return milliseconds since 1970; None of `infinity`, which is never, and of MySQL's zero date.
+    """Return milliseconds since 1970; None for `infinity`, which means "never", and for MySQL's zero date.
 
     Raises:
-        WrongUnit: of a number of the user's that is no plausible time.
+        WrongUnit: when a number of the user's is no plausible time.
+        ValueError: when the value is no time of the years 1 to 9999.
     """
     if isinstance(value, str) and (value.strip().lower() in _NEVER or _NO_TIME.fullmatch(value)):
         return None
@@ -241,7 +250,7 @@ def _whole(value: Any) -> int:
 
 
 def shown_value(value: object) -> str:
-    """Return a value as a message shows it."""
+    """Return a value as error messages show it, in at most `_SHOWN_CHARACTERS_MAX` characters."""
     if value == BEFORE_ALL_MS:
         return "-infinity"
     plain = isinstance(value, int | float | Decimal)

@@ -1,25 +1,26 @@
-"""What every cart holds beside what its ledger says it should hold, exported to Parquet.
+"""Export of the carts and their ledgers to Parquet, with the differences between the two.
 
-    redis://...        the shop's carts in Redis (`redis_carts`)
-    an SQLAlchemy URL  two tables, carts and ledger (`mapping` has their columns)
-    parquet:FOLDER     the files of an earlier export, or of anybody who writes the same columns
-    None               there are none, and no order is judged by them
+    redis://...        the shop's carts in Redis (`redis_carts`); also rediss:// and unix://
+    an SQLAlchemy URL  two tables, carts and ledger (columns: `mapping`)
+    parquet:FOLDER     the files of an earlier export, or other files with the same columns
+    None               no carts; orders are judged without them
 
-For every customer and article the cart holds the additions minus the removals.
+Invariant: for every customer and article, the cart holds the additions minus the removals of the ledger.
 
     carts.parquet    customer_id, sku, quantity
     ledger.parquet   customer_id, entry (add | order), entry_id, sku, quantity, at_ms;
-                     an order that removed nothing has one row without article
-    differences.parquet   customer_id, sku, cart, ledger: where the two quantities are not the same
-    repeated.parquet      customer_id, order_id, sku, entries, quantity: of what an order has several entries,
-                          and what these took out; not of Redis, whose ledger has one entry of an order
+                     an order that removed nothing has one row without an article
+    differences.parquet   customer_id, sku, cart, ledger: rows whose two quantities differ
+    repeated.parquet      customer_id, order_id, sku, entries, quantity: the articles for which an order has
+                          several entries, and the quantity that these removed; not written for Redis, whose
+                          ledger has one entry per order
 
-Differences are found customers by customers (a bucket of Redis, a bucket of a database's or a folder's
-rows), so memory holds as many as one part has. A ledger's entry of another kind than the two is
-named as unreadable, and counts for nothing; rows without a customer are counted there, too.
+Differences are computed by bucket of customers (a bucket of Redis, or of the rows of a database or folder),
+so memory holds one bucket. A ledger entry of any other kind has no effect; in Redis and in a database it is
+also reported as unreadable, and so is the number of a database's rows without a customer.
 
-Limitation: a customer is read at one instant in Redis and a database in one view, but not all customers of
-Redis at the same one. That does no harm while nothing moves articles between customers.
+Limitation: a database is read in one snapshot, but Redis in groups of customers, each at its own instant.
+Differences are correct as long as no operation moves articles between customers.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ REPEATED: Final = pa.schema([
 
 PARQUET: Final = "parquet:"
 UNREADABLE_MAX: Final = 10_000
-"""How many unreadable fields are named; one more says that there are more."""
+"""Maximum number of unreadable fields that are named; one more entry may follow, "and more"."""
 
 _REDIS: Final = ("redis://", "rediss://", "unix://")
 _ROWS_PER_BUCKET: Final = 1_000_000
@@ -70,14 +71,14 @@ _BUCKETS_MAX: Final = 200
 
 
 Export = Callable[[Path], list[str]]
-"""Writes the three files below a folder and returns the fields that could not be read, at most
-`UNREADABLE_MAX` and one more; raises `DatabaseUnreadable`."""
+"""Writes the files below a folder and returns the unreadable fields, limited as in `_note`; raises
+`DatabaseUnreadable`."""
 
 
 def open_carts(url: str | None, mapping: Mapping = SHOP) -> Export:
-    """Return what exports the carts at a URL, which have been found and checked.
+    """Return the export of the carts at a URL, after a check of the connection, tables and columns.
 
-    Raise `DatabaseUnreadable` if there are none at the URL, or not of the form that is wanted.
+    Raise `DatabaseUnreadable` if the URL is invalid, or if the check fails.
     """
     if url is None:
         return _export_none
@@ -111,8 +112,9 @@ def _export_redis(carts: RedisCarts, folder: Path) -> list[str]:
 
 
 def _export_database(database: Database, folder: Path) -> list[str]:
-    """Write both tables as they are, then compare them by the texts of their keys: customers may be of
-    another type, and so in another order, in the one than in the other.
+    """Write both tables, then compare them by the texts of their keys.
+
+    The type of the customer ids, and so their order, may differ between the tables.
     """
     unreadable: list[str] = []
     try:
@@ -128,7 +130,7 @@ def _export_database(database: Database, folder: Path) -> list[str]:
 
 
 class FolderOfCarts:
-    """Parquet files that are there already; they are linked to, not copied."""
+    """Existing Parquet files, which the export links to and does not copy."""
 
     def __init__(self, source: Path) -> None:
         self._source = source.absolute()
@@ -139,7 +141,7 @@ class FolderOfCarts:
             self._check("differences", DIFFERENCES)
 
     def export(self, folder: Path) -> list[str]:
-        """Link to the files (see `Export`); differences that are there are believed."""
+        """Link to the files (see `Export`); compute the differences only if the folder has none."""
         for name in ("carts", "ledger", "differences", "repeated"):
             if self._path(name).exists():
                 (folder / f"{name}.parquet").symlink_to(self._path(name))
@@ -173,7 +175,7 @@ class FolderOfCarts:
 
 
 def _compare(carts: Path, ledger: Path, to: Path) -> None:
-    """Deal carts and ledger into buckets of customers, and write the differences of each bucket."""
+    """Deal carts and ledger into buckets of customers; write differences and repeated entries."""
     sources = {"carts": (carts, CARTS), "ledger": (ledger, LEDGER)}
     rows = max(ds.dataset(path, format="parquet").count_rows() for path, _ in sources.values())
     count = min(1 + rows // _ROWS_PER_BUCKET, _BUCKETS_MAX)
@@ -187,7 +189,7 @@ def _compare(carts: Path, ledger: Path, to: Path) -> None:
 
 
 def repeated(ledger: pa.Table) -> pa.Table:
-    """Return of which articles an order has several entries, and what these have taken out, as `REPEATED`."""
+    """Return the articles for which an order has several entries, with the sum of these, as `REPEATED`."""
     is_of_order = pc.and_(pc.equal(ledger["entry"], ORDER), pc.is_valid(ledger["entry_id"]))
     taken = ledger.filter(pc.and_(is_of_order, pc.is_valid(ledger["sku"])))
     keys = ["customer_id", "entry_id", "sku"]
@@ -197,7 +199,7 @@ def repeated(ledger: pa.Table) -> pa.Table:
 
 
 def differences(carts: pa.Table, ledger: pa.Table) -> pa.Table:
-    """Return every customer and article whose cart is not additions minus removals; see the module."""
+    """Return each customer and article whose cart is not additions minus removals, as `DIFFERENCES`."""
     moved = ledger.filter(pc.and_(pc.is_valid(ledger["sku"]), _is_known(ledger)))
     sign = pc.if_else(pc.equal(moved["entry"], ADD), 1, -1)
     signed = moved.append_column("signed", pc.multiply(moved["quantity"], sign))
@@ -240,6 +242,11 @@ def _part(folder: Path, name: str, number: int) -> Path:
 
 
 def _note(unreadable: list[str], more: list[str]) -> None:
+    """Append to the unreadable fields, up to `UNREADABLE_MAX` of them and then "and more".
+
+    Limitation: "and more" is missing if an earlier call has filled the list exactly, and calls after "and
+    more" may append further fields.
+    """
     room = UNREADABLE_MAX - len(unreadable)
     unreadable += more if len(more) <= room else [*more[:room], "and more"][: room + (room > 0)]
 
@@ -257,7 +264,7 @@ def _unknown_entries(ledger: pa.Table) -> list[str]:
 
 
 def _deal(source: Path, schema: pa.Schema, folder: Path, count: int) -> None:
-    """Deal the rows of a file into `count` files, by a checksum of their customer."""
+    """Deal the rows of a data set into `count` files, by a checksum of their customer."""
     with ExitStack() as files:
         writers = [files.enter_context(RowWriter(folder / part_name(one), schema)) for one in range(count)]
         for batch in ds.dataset(source, schema=schema, format="parquet").to_batches(batch_readahead=2):

@@ -1,24 +1,26 @@
-"""The SQL by which a column of a user's table is read, and rows are asked for by their keys.
+"""SQL expressions that select the columns of a user's table, and conditions that find rows by their keys.
 
-A key may be of any type, and the audit knows it by its text. In PostgreSQL that is the text of the database
-itself (`CAST(key AS TEXT)`), so every type that it has is read, whatever the driver makes of it: `infinity`,
-the year 20000, an array, an enumeration. Elsewhere the driver's value is made a text (`arrays`).
+A key may be of any type, and the audit identifies it by its text. In PostgreSQL this is the database's own
+text (`CAST(key AS TEXT)`), so every type can be read, even values that the driver cannot convert: `infinity`,
+the year 20000, an array, an enumeration. In other databases the driver's value is converted (`arrays`).
 
-    PostgreSQL   text, integers, bytes    as they are
-                 timestamps, for times    milliseconds since 1970; `infinity` is null, which is never
-                 char(n), anything else   the database's text; that of a char(n) has no padding
-                 times without a zone     that text, too, if a zone is mapped: `arrays` knows of zones
-    MySQL        see `mysql_reads`
-    others       char(n)                  without the blanks at its end (SQLite keeps those that it was given)
-                 anything else            as the driver has it
+    database     our column   their type            selected
+    PostgreSQL   text         text, integer, bytes  the column
+                              char(n), others       the database's text; for char(n) without padding
+                 time         timestamp, date       milliseconds since 1970; null for `infinity` (never)
+                              the same, no zone     the database's text if a zone is mapped, for `arrays`
+                 any other                          the column
+    MySQL                                           see `mysql_reads`
+    others       text         char(n)               the column without trailing blanks, which SQLite keeps
+                 any other                          the column
 
-Bounds and keys go back as literals without a type: the database reads them as it reads its own texts. Rows
-that were asked for by key may be of another key, too, one that a collation takes for the same or a number
-that a text is taken for (`7 `): whoever asks drops those. Keys that a collation takes for one are put in
-order by their bytes, so that what is repeated lies side by side.
+Bounds and keys are sent as parameters without a type, which the database parses like its own texts. Rows
+found by key may have another key, one that is equal by collation, or the number that a text (`7 `) is
+converted to: the caller drops these rows. Keys that are equal by collation are ordered by their bytes, so
+that repeated keys are adjacent.
 
-Cost: rows of some keys are found by an index where the key is a text, a whole number or a uuid; for others
-each question reads the table once, so it asks for many keys.
+Cost: an index finds the rows of given keys if the key is a text, a whole number, a uuid or bytes (in SQLite
+and others: any type except char(n)). For other types each query scans the table, so it covers many keys.
 """
 
 from __future__ import annotations
@@ -63,7 +65,7 @@ POSTGRESQL: Final = "postgresql"
 SQLITE: Final = "sqlite"
 KEYS_PER_LOOKUP: Final = 1_000
 KEYS_PER_SCAN: Final = 20_000
-"""Fewer than the parameters that a statement may have."""
+"""Less than the maximum number of parameters of a statement."""
 
 _PADDED: Final = (CHAR, NCHAR)
 
@@ -71,9 +73,9 @@ _PADDED: Final = (CHAR, NCHAR)
 def selected(
     dialect: str, field: pa.Field, column: ColumnElement[Any], kind: TypeEngine[Any], zone: str = ""
 ) -> ColumnElement[Any]:
-    """Return what to select for a field of ours that is a column of theirs, of type `kind`.
+    """Return the expression to select for our `field`, which is the user's `column` of type `kind`.
 
-    `zone` is the mapped zone of the table's times that have none.
+    `zone` is the mapped zone of the table's times without a zone; "" if none is mapped.
     """
     kind = _base(kind)
     if dialect in MYSQL:
@@ -89,27 +91,27 @@ def selected(
 
 
 def lacks_zone(kind: TypeEngine[Any]) -> bool:
-    """Return whether a column has times of a calendar, and no zone to go with them."""
+    """Return whether a column holds dates or timestamps without a zone."""
     kind = _base(kind)
     has_clock = isinstance(kind, DateTime) and not (kind.timezone or isinstance(kind, mysql.TIMESTAMP))
     return has_clock or isinstance(kind, Date)
 
 
 def has_own_numbers(dialect: str, kind: TypeEngine[Any]) -> bool:
-    """Return whether numbers that are read of a column of times are the table's, not made of timestamps."""
+    """Return whether numbers read for a column of times are the table's own, not converted timestamps."""
     return dialect != POSTGRESQL or not isinstance(_base(kind), DateTime | Date)
 
 
 def as_key(dialect: str, column: ColumnElement[Any], kind: TypeEngine[Any]) -> ColumnElement[Any]:
-    """Return a key column as it is compared and put in order."""
+    """Return the expression by which a key column is compared and ordered."""
     if dialect in MYSQL:
         return mysql_reads.as_key(column, kind)
-    is_padded = isinstance(_base(kind), _PADDED) and dialect != POSTGRESQL  # which ignores its padding itself
+    is_padded = isinstance(_base(kind), _PADDED) and dialect != POSTGRESQL  # which ignores padding itself
     return func.rtrim(column) if is_padded else column
 
 
 def in_order(dialect: str, key: ColumnElement[Any], kind: TypeEngine[Any]) -> tuple[ColumnElement[Any], ...]:
-    """Return what puts rows in the order of their keys, equal texts side by side whatever the collation."""
+    """Return the expressions that order rows by key, with equal texts adjacent under any collation."""
     kind = _base(kind)
     if dialect in MYSQL:
         return (key, mysql_reads.exactly(key)) if mysql_reads.is_text(kind) else (key,)
@@ -120,25 +122,27 @@ def in_order(dialect: str, key: ColumnElement[Any], kind: TypeEngine[Any]) -> tu
 
 
 def merges_keys(dialect: str, kind: TypeEngine[Any]) -> bool:
-    """Return whether two values that the database tells apart may be one key: not so where it pads."""
+    """Return whether distinct values may be one key, as in SQLite's char(n), read without trailing blanks."""
     return dialect == SQLITE and isinstance(kind, _PADDED)
 
 
 def has_booleans(dialect: str, kind: TypeEngine[Any]) -> bool:
-    """Return whether a column has 1 and 0 for true and false."""
+    """Return whether a column may hold 1 and 0 for true and false."""
     return dialect == SQLITE or (dialect in MYSQL and mysql_reads.is_boolean(kind))
 
 
 def as_bound(value: Any) -> ColumnElement[Any]:
-    """Return a key as a parameter without a type."""
+    """Return a key as a parameter without an SQL type."""
     return bindparam(None, value, NullType())
 
 
 def key_questions(
     dialect: str, column: ColumnElement[Any], kind: TypeEngine[Any], keys: Sequence[str]
 ) -> Iterator[tuple[ColumnElement[bool], Sequence[str]]]:
-    """Yield conditions that together find the rows with one of these keys, and perhaps others; at least one,
-    for no keys. With each go the keys that it is about, which are in no other.
+    """Yield conditions that together find all rows with one of these keys, each with the keys it covers.
+
+    Every key is covered by one condition. A condition may also find rows with other keys. Without keys, yield
+    one condition that finds no rows.
     """
     compared, stored, count = _lookup(dialect, column, _base(kind))
     unique = list(dict.fromkeys(keys))
@@ -152,7 +156,7 @@ def key_questions(
 def _lookup(
     dialect: str, column: ColumnElement[Any], kind: TypeEngine[Any]
 ) -> tuple[ColumnElement[Any], Callable[[str], Sequence[Any]], int]:
-    """Return what to compare, what a column of that kind may hold of a key, and how many keys to ask for."""
+    """Return the expression to compare, a function from key to stored values, and the keys per query."""
     if dialect in MYSQL:
         compared, stored, has_index = mysql_reads.lookup(column, kind)
         return compared, stored, KEYS_PER_LOOKUP if has_index else KEYS_PER_SCAN
@@ -174,7 +178,7 @@ def _as_it_is(key: str) -> Sequence[Any]:
 
 
 def _whole_number(key: str) -> Sequence[Any]:
-    """Return the number of a text; none where another text would be written for it."""
+    """Return the number of a text, or nothing if the number is written differently."""
     return (int(key),) if key.removeprefix("-").isdecimal() and str(int(key)) == key else ()
 
 
@@ -190,9 +194,10 @@ def _bytes(key: str) -> Sequence[Any]:
 
 
 def _in_sqlite(kind: TypeEngine[Any]) -> Callable[[str], Sequence[Any]]:
-    """Return what a column of SQLite may hold of a key: a value has the type with which it was written.
+    """Return a function from a key to the values that an SQLite column may hold for it.
 
-    A column of numbers takes a text for the number that it looks like, so `7 ` would find 7.
+    SQLite stores a type with each value, so this may be a text, bytes or a number. A column of numbers
+    converts a text that looks like a number, so `7 ` would find 7; such texts are left out.
     """
     has_numbers = not isinstance(kind, String | LargeBinary | NullType)
 
@@ -222,7 +227,7 @@ def _text(column: ColumnElement[Any], kind: TypeEngine[Any]) -> ColumnElement[An
 
 
 def _milliseconds(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return PostgreSQL's milliseconds since 1970 of a timestamp, also of one that Python has none for."""
+    """Return PostgreSQL's milliseconds since 1970 of a timestamp, also outside of the range of Python's."""
     since = func.floor(extract("epoch", column) * literal_column("1000"))
     before_all = cast(literal_column(f"'{BEFORE_ALL_MS}'"), BigInteger)
     return case(
@@ -233,7 +238,7 @@ def _milliseconds(column: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 def _base(kind: TypeEngine[Any]) -> TypeEngine[Any]:
-    """Return the type beneath PostgreSQL's domains."""
+    """Return the base type of PostgreSQL's domains, or the type itself."""
     while isinstance(kind, DOMAIN):
         kind = kind.data_type
     return kind
