@@ -1,13 +1,13 @@
-"""The order and push databases (and carts, where SQL has them), by any SQLAlchemy URL, exported to Parquet.
+"""Export of the order and push databases, and of carts in SQL, to Parquet, by any SQLAlchemy URL.
 
-Each table goes by ranges of its key, streamed, in one view of the database (`key_ranges`); a range is one
-file of the folder `<table>.parquet`. Names and statuses are translated on the way (`mapping`), so what lies
-there has our columns, whatever the user calls them. SQL is never the slow part of an audit, so no JDBC driver
-is needed; memory does not grow with the table.
+Each table is read by ranges of its key, streamed, in one snapshot of the database (`key_ranges`). A range
+becomes one file of the folder `<table>.parquet`. Names and statuses are translated on reading (`mapping`), so
+the files have our columns, whatever the user's names are. SQL is never the slow part of an audit, so no JDBC
+driver is needed. Memory holds up to `READERS` ranges of rows; for `refuse_mixed`, all keys of the table.
 
-A key that occurs twice: the first row stays, the others are counted and named. Only a table whose database
-does not forbid it is looked at that way; its rows are read in the order of the key, which a unique key
-spares. A row without a key is counted and left out: nobody could say what it is about.
+Of the orders or pushes with the same key, the first row is kept, and the others are counted and named. This
+needs the rows in the order of the key; a table whose key the database declares unique is read without the
+sort and the check. A row without a key is counted and left out, since its subject is unknown.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ from tidewheel.databases import DRIVERS
 
 _NAMES_SHOWN_MAX: Final = 20
 _VALUES_SHOWN: Final = 3
-"""How many statuses the example of a mapping has."""
+"""Maximum number of unknown values in the example of a mapping."""
 
 
 @contextmanager
 def noted(problems: list[str]) -> Iterator[None]:
-    """Note what cannot be read, and go on: everything that is missing is told at once."""
+    """Add the detail of a `DatabaseUnreadable` to `problems` and continue, to report all of them at once."""
     try:
         yield
     except DatabaseUnreadable as error:
@@ -74,11 +74,12 @@ def noted(problems: list[str]) -> Iterator[None]:
 
 
 class Database:
-    """A database to be read; `option` is the command's option that named it, for messages."""
+    """A database to read; `option` is the command-line option with its URL, for error messages."""
 
     def __init__(self, url: str, option: str, *tables: TableMapping) -> None:
-        """Connect and check that every table and column is there; raise `DatabaseUnreadable`, which tells
-        all that are missing.
+        """Connect and check that all tables and columns exist.
+
+        Raise `DatabaseUnreadable`, which names all that are missing.
         """
         self._option = option
         self._url = address(url, option)
@@ -91,7 +92,7 @@ class Database:
             raise self._unreadable(error) from error
 
     def export(self, ours: str, folder: Path, bucket_count: int = 0) -> RowCounts:
-        """Write a table below `folder`, dealt into a multiple of so many buckets, if that is given.
+        """Write a table below `folder`, dealt into a multiple of `bucket_count` buckets, or into none for 0.
 
         Raise `DatabaseUnreadable`.
         """
@@ -99,9 +100,10 @@ class Database:
             return self._export(connection, ours, folder, bucket_count)
 
     def refuse_mixed(self, ours: str, folder: Path) -> None:
-        """Raise `DatabaseUnreadable` if two rows have one text as their key, and are two to the database: a
-        number and a text, say, in a column of SQLite without a type, which keeps both. A column of numbers or
-        of texts keeps only bytes beside them.
+        """Raise `DatabaseUnreadable` if distinct keys of the database have one text.
+
+        An SQLite column without a type may hold a number and a text that are equal as texts. A column of
+        numbers or of texts converts one to the other, but keeps bytes, so it is checked only if it has bytes.
         """
         table = self._tables[ours]
         is_plain = isinstance(table.kind, Integer | String)
@@ -121,13 +123,13 @@ class Database:
             )
 
     def _has_bytes(self, table: OpenTable) -> bool:
-        """Return whether a key of a table in SQLite is bytes."""
+        """Return whether an SQLite table has a key that is bytes."""
         is_bytes = func.typeof(table.key) == "blob"
         with self.looking() as connection:
             return connection.execute(select(table.key).where(is_bytes).limit(1)).first() is not None
 
     def export_together(self, names: Sequence[str], folder: Path) -> dict[str, RowCounts]:
-        """Write several tables in one view of the database; else as `export`."""
+        """Write several tables in one snapshot of the database; otherwise like `export`."""
         counts: dict[str, RowCounts] = {}
         with one_view(self._engine) as connection:
             for ours in names:
@@ -136,13 +138,14 @@ class Database:
         return counts
 
     def export_rows_of(self, ours: str, keys: Sequence[str], folder: Path) -> RowCounts:
-        """Write the rows with one of these keys; else as `export`."""
+        """Write the rows with one of these keys; otherwise like `export`."""
         with self._speaking(ours), one_view(self._engine) as connection:
             return self._tables[ours].write_some(connection, keys, parts_of(folder, ours))
 
     def refuse_unknown(self, ours: str, folder: Path) -> None:
-        """Raise `DatabaseUnreadable` if an exported table has a status that is none of ours: no case would
-        hold for such a row, and it would balance.
+        """Raise `DatabaseUnreadable` if an exported table has a status that is none of ours.
+
+        No case would match such a row, so it would count as balanced.
         """
         section, column, known = CONSTANTS[ours]
         unknown: Counter[str | None] = Counter()
@@ -156,7 +159,7 @@ class Database:
 
     @contextmanager
     def looking(self) -> Iterator[Connection]:
-        """Yield a connection in which the database stands still; raise `DatabaseUnreadable`."""
+        """Yield a connection with a snapshot of the database (`one_view`); raise `DatabaseUnreadable`."""
         try:
             with one_view(self._engine) as connection:
                 yield connection
@@ -165,11 +168,11 @@ class Database:
 
     @property
     def shown(self) -> str:
-        """Return its URL without the password."""
+        """Return the URL without its password."""
         return self._shown
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the pooled connections."""
         self._engine.dispose()
 
     def _export(self, connection: Connection, ours: str, folder: Path, bucket_count: int = 0) -> RowCounts:
@@ -188,9 +191,7 @@ class Database:
         path: Path,
         bucket_count: int,
     ) -> RowCounts:
-        """Write all ranges; several at a time where further connections can share the view of
-        `connection`.
-        """
+        """Write all ranges, concurrently if further connections can share the snapshot of `connection`."""
         paths = [path / part_name(number) for number in range(len(conditions))]
         shared = share(connection) if len(conditions) > 1 else None
 
@@ -235,7 +236,7 @@ class Database:
         return found
 
     def _found(self, inspector: Inspector, mapping: TableMapping) -> OpenTable:
-        """Return the table with its columns, if all are there."""
+        """Return the table with its columns; raise `DatabaseUnreadable` if one is missing."""
         schema, _, name = mapping.name.rpartition(".")
         if self._engine.dialect.name in MYSQL and not (schema or self._url.database):
             raise DatabaseUnreadable(
@@ -255,7 +256,7 @@ class Database:
         if missing:
             raise self._columnless(mapping, missing, list(described))
         self._refuse_unknown_clock(mapping, described)
-        # Values come as the driver has them: SQLAlchemy's types would refuse what SQLite lets a column hold.
+        # NullType returns the driver's values: other types would refuse some that SQLite allows in a column.
         columns = [SqlColumn[Any](theirs, NullType()) for theirs in dict.fromkeys(mapping.columns.values())]
         table = Table(name, MetaData(), *columns, schema=schema or None)
         fields, dialect = SCHEMAS[mapping.ours], self._engine.dialect.name
@@ -295,8 +296,9 @@ class Database:
         )
 
     def _refuse_unknown_clock(self, mapping: TableMapping, described: Mapping[str, TypeEngine[Any]]) -> None:
-        """Raise `DatabaseUnreadable` if the table has times without a zone, none is mapped, and the server's
-        own clock, by which it fills in such times, is not in UTC.
+        """Raise `DatabaseUnreadable` if times without a zone may be in another zone than UTC.
+
+        This is so if no zone is mapped, and the server's zone, the default for such times, is not UTC.
         """
         times = [
             theirs
@@ -312,8 +314,9 @@ class Database:
             )
 
     def _is_inherited(self, table: Table) -> bool:
-        """Return whether a table has rows of others, of which its constraints say nothing (PostgreSQL's
-        INHERITS; a table with partitions has theirs under its own).
+        """Return whether a table includes rows of child tables, to which its constraints do not apply.
+
+        That is the case for PostgreSQL's INHERITS, but not for partitions.
         """
         if self._engine.dialect.name != POSTGRESQL:
             return False
@@ -322,7 +325,7 @@ class Database:
             return bool(connection.execute(_HAS_CHILDREN, {"named": named}).scalar_one())
 
     def _server_zone(self) -> str:
-        """Return the zone of the server's clock; "" where it has none."""
+        """Return the time zone of the server, or "" if the database has none."""
         question = _ZONE_QUESTIONS.get(self._engine.dialect.name)
         if question is None:
             return ""
@@ -332,7 +335,7 @@ class Database:
     def _columnless(
         self, mapping: TableMapping, missing: dict[str, str], there: list[str]
     ) -> DatabaseUnreadable:
-        """Return the error about all columns that a table lacks; `missing` are ours and theirs."""
+        """Return the error about all columns that a table lacks; `missing` maps our names to the user's."""
         optional = [ours for ours in missing if ours in OPTIONAL.get(mapping.ours, ())]
         may_lack = f' ("" for {_shown(optional)} if there is none)' if optional else ""
         columns = "column" if len(missing) == 1 else "columns"
@@ -346,11 +349,11 @@ class Database:
     def _meaningless(
         self, mapping: TableMapping, section: str, column: str, unknown: Counter[str | None]
     ) -> DatabaseUnreadable:
-        """Return the error about statuses that are none of ours, with how many rows have each."""
+        """Return the error about statuses that are none of ours, with the number of rows of each."""
         known = CONSTANTS[mapping.ours][2]
         ordered = sorted(unknown, key=lambda value: (-unknown[value], value or ""))
         rows = [f"{'NULL' if one is None else repr(one)} {unknown[one]:,} times" for one in ordered]
-        # What is written there takes the place of what holds now, so that is shown with the rest.
+        # A line in the mapping replaces the present values, so the example repeats them.
         meant = [value for value, ours in mapping.constants.get(column, {}).items() if ours == known[0]]
         values = [*(meant or known[:1]), *list(dict.fromkeys(one or "" for one in ordered))[:_VALUES_SHOWN]]
         named = ", ".join(json.dumps(one, ensure_ascii=False) for one in values)
@@ -362,7 +365,7 @@ class Database:
 
     @contextmanager
     def _speaking(self, ours: str) -> Iterator[None]:
-        """Turn what goes wrong while a table is read into one sentence."""
+        """Convert the errors of reading a table to `DatabaseUnreadable`."""
         mapping = self._mappings[ours]
         try:
             yield
@@ -392,14 +395,14 @@ class Database:
 
 
 _KEYED: Final = frozenset({"orders", "pushes"})
-"""The tables with one row per key; the others have many."""
+"""The tables with one row per key; the others may have several."""
 
 
 _OF_DRIVERS: Final = (TypeError, ValueError, RuntimeError)
-"""What drivers raise by themselves of a URL's parameters, and of what they cannot do."""
+"""Exceptions that drivers raise for invalid URL parameters and for unsupported operations."""
 
 _PACKAGES: Final = {"pymysql": "tidewheel[mysql]", "psycopg": "tidewheel[postgres]"}
-"""Drivers -> what pip is to install for them, where that has another name."""
+"""Driver -> the requirement that pip installs for it, if that has another name."""
 
 _ZONE_QUESTIONS: Final = {
     POSTGRESQL: "SELECT reset_val FROM pg_settings WHERE name = 'TimeZone'",
@@ -415,21 +418,21 @@ _UTC: Final = frozenset({"", "utc", "uct", "etc/utc", "etc/uct", "universal", "z
 
 
 def _why(error: Exception) -> str:
-    """Return the first line of what a database says, without the number that some put before it."""
+    """Return the first line of a database's error message, without an error number before it."""
     cause = getattr(error, "orig", None) or error
     said = cause.args[1] if len(cause.args) == 2 and isinstance(cause.args[1], str) else cause
     return (str(said).splitlines() or [type(cause).__name__])[0].rstrip(".")
 
 
 def with_numbers(values: Mapping[str, str]) -> dict[str, str]:
-    """Return their values -> ours with 1 for true and 0 for false, unless these are named, too."""
+    """Return the user's values -> ours, with those of true and false also for 1 and 0, unless mapped."""
     return {
         number: values[word] for word, number in (("true", "1"), ("false", "0")) if word in values
     } | dict(values)
 
 
 def _is_unique(inspector: Inspector, name: str, schema: str, key: str) -> bool:
-    """Return whether the database itself lets no key occur twice."""
+    """Return whether the key alone is the table's primary key, or has a unique constraint."""
     where = schema or None
     unique = [inspector.get_pk_constraint(name, where)["constrained_columns"]]
     unique += [one["column_names"] for one in inspector.get_unique_constraints(name, where)]
@@ -442,10 +445,10 @@ def _shown(names: list[str]) -> str:
 
 
 def address(url: str, option: str) -> URL:
-    """Return the URL of a database, with a driver, and with the characters of all the world's texts.
+    """Return the URL of a database with our default driver; a charset given for MySQL becomes utf8mb4.
 
     Raises:
-        DatabaseUnreadable: when it is none.
+        DatabaseUnreadable: when the URL is invalid.
     """
     try:
         parsed = make_url(url)

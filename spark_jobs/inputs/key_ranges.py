@@ -1,13 +1,14 @@
-"""A table cut into ranges of its key, and one view of the database in which all of them are read.
+"""Ranges of a table's key, and the snapshot of the database in which all of them are read.
 
-A range is a bounded question: its answer streams, becomes one Parquet file, and several may be asked at a
-time. Its bounds come from the database, by stepping through the key's index, so that the database's own
-order is the one that counts. A key needs an order, and neither min() nor a type that Python has.
+A range is a bounded query: its result is streamed and becomes one Parquet file, and several may run
+concurrently. Bounds of whole numbers are computed from the first and the last. Other bounds come from the
+database, by steps along the key's index, so the database's own order applies: the key's type needs an order,
+but neither min() nor an equivalent in Python.
 
-One view: SQLite's transaction sees the database as it was at its first statement, PostgreSQL's at REPEATABLE
-READ, and PostgreSQL hands its view on to further connections, which then read at the same time. SQLite has
-one reader: a second one could see a later state, and Python reads no faster with two threads. Another
-database (MySQL, MariaDB) is asked for REPEATABLE READ where it has it, and has one reader.
+Snapshot: a transaction of SQLite, or of PostgreSQL at REPEATABLE READ, sees the database as of its first
+statement. PostgreSQL exports its snapshot to further connections, which then read concurrently. SQLite has
+one reader: a second one could see a later state, and Python reads no faster with two threads. Other databases
+(MySQL, MariaDB) have one reader, at REPEATABLE READ if they support it.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from spark_jobs.inputs.column_reads import POSTGRESQL, as_bound
 
 ROWS_PER_RANGE: Final = 500_000
 RANGES_MAX: Final = 1_000
-"""Into how many ranges whole numbers are cut at most, however sparse they are."""
+"""Maximum number of ranges of whole numbers, however sparse; for a larger table the ranges grow."""
 READERS: Final = 4
-"""How many ranges of a database that shares its view are read at a time."""
+"""How many ranges are read concurrently if the database can share its snapshot."""
 
 _ROW_NUMBERS: Final = ("rowid", "_rowid_", "oid")
-"""What SQLite calls a row's number, unless a column is called so."""
+"""SQLite's names for the number of a row; a column of the same name hides one."""
 _REPEATABLE: Final = "REPEATABLE READ"
 _WORDING: Final = {
     POSTGRESQL: (
@@ -52,18 +53,18 @@ _WORDING: Final = {
     ),
     **dict.fromkeys(mysql_reads.MYSQL, mysql_reads.SESSION),
 }
-"""The database then writes texts alike, whatever the server is set to. No statement fixes the view."""
+"""Statements that make the texts of values independent of the server's settings. None takes a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """Keys above `after`, up to and with `upto`; None is no bound."""
+    """Keys greater than `after`, up to and including `upto`; None is no bound."""
 
     after: Any = None
     upto: Any = None
 
     def holds(self, key: ColumnElement[Any]) -> ColumnElement[bool]:
-        """Return the condition for a row's key; of keys that are null none is in any range."""
+        """Return the condition for a key in the range; a null key is in no range."""
         bounds = [] if self.after is None else [key > as_bound(self.after)]
         bounds += [] if self.upto is None else [key <= as_bound(self.upto)]
         return and_(key.is_not(None), *bounds)
@@ -74,8 +75,8 @@ def key_ranges(
 ) -> list[KeyRange]:
     """Return the ranges of a table, at least one, each with about `ROWS_PER_RANGE` rows.
 
-    Whole numbers are cut evenly between the first and the last, other keys by stepping through them. Bounds
-    are selected as `shown`, a form of the key that compares with it.
+    Whole numbers are divided evenly between the first and the last, so sparse ones give smaller ranges. Other
+    keys are counted along their index. Bounds are selected as `shown`, a form that compares with the key.
     """
     keys = select(shown).select_from(table).where(key.is_not(None)).limit(1)
     first, last = (connection.scalar(keys.order_by(order)) for order in (key.asc(), key.desc()))
@@ -87,7 +88,7 @@ def key_ranges(
 
 
 def _even(first: int, last: int, width: int) -> list[Any]:
-    """Return bounds that far apart; wider where there would be more than `RANGES_MAX`."""
+    """Return bounds that are `width` apart, or more if there would be more than `RANGES_MAX` ranges."""
     width = max(width, (last - first) // RANGES_MAX)
     return list(range(first + width - 1, last, width))
 
@@ -106,8 +107,10 @@ def _stepped(
 
 
 def row_number(connection: Connection, table: FromClause) -> ColumnElement[Any] | None:
-    """Return SQLite's own number of a row, by which a table lies on disk; None where there is none, or where
-    columns of the user's have all of its names.
+    """Return SQLite's number of a row, the order of a table on disk.
+
+    Return None for other databases, for a view or a table WITHOUT ROWID, and if the user's columns have all
+    names of the number.
     """
     if connection.dialect.name != "sqlite":
         return None
@@ -127,7 +130,7 @@ def row_number(connection: Connection, table: FromClause) -> ColumnElement[Any] 
 
 @contextmanager
 def one_view(engine: Engine) -> Iterator[Connection]:
-    """Yield a connection in which the database stands still, as far as it can do that."""
+    """Yield a connection with a snapshot of the database, as far as the database supports one."""
     with engine.connect() as connection:
         if engine.dialect.name == "sqlite":
             connection.exec_driver_sql("BEGIN")
@@ -141,14 +144,14 @@ def one_view(engine: Engine) -> Iterator[Connection]:
 
 @contextmanager
 def same_view(engine: Engine, shared: str) -> Iterator[Connection]:
-    """Yield a further connection (PostgreSQL's) that sees what the one sees whose `share` it has."""
+    """Yield a further connection to PostgreSQL, with the snapshot that `share` has exported."""
     with one_view(engine) as connection:
         connection.exec_driver_sql(f"SET TRANSACTION SNAPSHOT '{shared}'")
         yield connection
 
 
 def share(connection: Connection) -> str | None:
-    """Return the name under which further connections find this one's view; None where that cannot be had."""
+    """Export this connection's snapshot and return its id, or None if the database cannot export it."""
     if connection.dialect.name != POSTGRESQL:
         return None
     return str(connection.execute(text("SELECT pg_export_snapshot()")).scalar_one())
@@ -158,5 +161,5 @@ def _isolation_levels(connection: Connection) -> list[str]:
     dialect = connection.dialect
     try:
         return list(dialect.get_isolation_level_values(connection.connection.dbapi_connection))  # type: ignore[arg-type]  # the pool's connection is never None here
-    except NotImplementedError:  # a dialect without levels: its own view will do
+    except NotImplementedError:  # a dialect without levels: its default isolation is used
         return []

@@ -1,37 +1,35 @@
-"""A user's own tables, topics and groups in place of the shop's: one TOML file that says what is called how.
+"""The mapping from the audit's names to a user's tables, topics and groups: one TOML file.
 
-The audit knows tables, columns, statuses, topics, groups and message bodies by its own names, which are the
-shop's. A mapping gives each of them its name in the user's world; what it does not mention keeps the shop's
-name, so an empty file is the shop's mapping. Databases and carts are translated while they are read: behind
-the reading there are only our names.
+The audit has names for tables, columns, statuses, topics, groups and message bodies, which are the shop's. A
+mapping sets the user's name for each of them. A name that it does not set keeps the shop's, so an empty file
+is the shop's mapping. Databases and carts are translated on reading; everything after it uses our names.
 
-    [orders]                              # a table: its name, and our column = their column
-    table = "sales.purchase_order"        # a database's schema may stand before the name
+    [orders]                              # a table: its name, and our column = the user's column
+    table = "sales.purchase_order"        # the name may be qualified by a schema
     order_id = "number"                   # of any type: it becomes the text that messages have as their key
-    total_pence = ""                      # no such column: it is null (`OPTIONAL` has those that may lack)
-    zone = "Europe/London"                # of the table's times that have none
-    [orders.statuses]                     # our status = theirs, one or several
-    PLACED = ["new", "confirmed"]         # "" is a row without one; a status that is none stops the audit
+    total_pence = ""                      # no such column: it is null (optional columns: `OPTIONAL`)
+    zone = "Europe/London"                # the zone of the table's times without a zone
+    [orders.statuses]                     # our status = the user's, one or several
+    PLACED = ["new", "confirmed"]         # "" is a row without a status; an unmapped status stops the audit
 
-    [order_lines] [pushes] [carts] [ledger]    likewise; [pushes.statuses], [ledger.entries]
+    [order_lines] [pushes] [carts] [ledger]    the same; also [pushes.statuses], [ledger.entries]
     [order_lines]
-    table = ""                            # there are none (`OPTIONAL_TABLES`)
-    [topics]                              # our topic = theirs
+    table = ""                            # no such table (`OPTIONAL_TABLES`)
+    [topics]                              # our topic = the user's
     order_created = "purchase-orders"
-    [groups]                              # the one group that acts on a topic
+    [groups]                              # the only group that acts on a topic
     order_created = "warehouse"
-    [timers]                              # what the timer keys of deadlines begin with
+    [timers]                              # the prefix of the timer keys of deadlines
     order_timeouts = "unpaid/"
     [bodies]                              # the fields of the messages' JSON
     customer_id = "buyer"
-    [amounts]                             # the currency of orders that have no column for it
+    [amounts]                             # the currency of orders without a currency
     currency = "EUR"
-    [redis]                               # what the keys of carts and ledgers begin with
+    [redis]                               # the prefixes of the keys of carts and ledgers
     cart = "basket:"
 
-Columns whose names end in `_ms` hold milliseconds since 1970, or the database's own timestamps (in the zone
-that is mapped, else UTC, where they have none). An unknown name is refused, and the ones that there are are
-told.
+Columns whose names end in `_ms` hold milliseconds since 1970, or the database's own timestamps, which are in
+the mapped zone, else in UTC, if they have no zone. An unknown name is refused with a list of the known names.
 """
 
 from __future__ import annotations
@@ -73,57 +71,57 @@ OPTIONAL: Final[dict[str, frozenset[str]]] = {
     }),
     "amounts": frozenset({"currency"}),
 }  # fmt: skip
-"""Names that a user need not have: columns, which are null then, a prefix of keys, fields of bodies, topics,
-whose messages no case then asks for."""
+"""Names that may be "": columns, which are then null; a prefix of keys; fields of bodies; topics, whose
+messages no case then requires; the currency."""
 
 ABSENT: Final[dict[str, frozenset[str]]] = {"orders": frozenset({"currency"})}
 """Columns that the shop itself does not have."""
 
 OPTIONAL_TABLES: Final = frozenset({"order_lines"})
-"""Tables that a user need not have: `table = ""`."""
+"""Tables that may be absent: `table = ""`."""
 
 CONSTANTS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
     "orders": ("statuses", "status", ("PLACED", "PAID", "TIMED_OUT", "CANCELLED")),
     "pushes": ("statuses", "status", ("SCHEDULED", "DELIVERED", "CANCELLED", "FAILED")),
     "ledger": ("entries", "entry", ("add", "order")),
 }
-"""Tables with a column of known values: the name of their section, the column, our values."""
+"""Tables with a column of known values -> the name of the section, the column, our values."""
 
 NOT_OURS: Final = "\0"
-"""Ends a word of ours in a user's table for which the mapping has another one: there it means nothing."""
+"""Suffix of a user's value that equals one of ours but is not mapped to it, so it has no meaning."""
 
 NAMES_DEFAULT: Final = {"ledger": "cart_ledger"}
 
 
 @dataclass(frozen=True, slots=True)
 class TableMapping:
-    """One table of ours in a user's database."""
+    """One of our tables in a user's database."""
 
     ours: str
     name: str
     columns: Names[str, str]
-    """Our column -> theirs, in our order; one that they do not have is left out."""
+    """Our column -> the user's, in our order, without absent columns."""
     constants: Names[str, Names[str, str]] = field(default_factory=dict)
-    """Our column -> their value -> ours; a value that is not named stays as it is."""
+    """Our column -> the user's value -> ours; other values are unchanged."""
     fixed: Names[str, str] = field(default_factory=dict)
-    """Our column -> its value in every row that has none."""
+    """Our column -> the value that replaces null."""
     zone: str = ""
-    """The zone of times that have none; "" where none was mapped."""
+    """The zone of times without a zone; "" if none is mapped."""
 
     @property
     def is_there(self) -> bool:
-        """Return whether the user has such a table at all."""
+        """Return whether the user has such a table."""
         return self.name != ""
 
     @property
     def key(self) -> str:
-        """Return our name of the column that names a row's subject."""
+        """Return our name of the key column."""
         return COLUMNS[self.ours][0]
 
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """What the user calls our topics."""
+    """The user's names for our topics."""
 
     order_created: str = "order-created"
     order_timeouts: str = "order-timeouts"
@@ -144,7 +142,7 @@ class Topics:
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """The one group that acts on each topic; payments and cancellations are for others to act on."""
+    """The only group that acts on each topic; the audit has none for payments and cancellations."""
 
     order_created: str = "shop-carts"
     order_timeouts: str = "shop-orders"
@@ -153,14 +151,14 @@ class Groups:
 
 @dataclass(frozen=True, slots=True)
 class Timers:
-    """What the timer keys of deadlines begin with; the order's id follows."""
+    """The prefix of the timer keys of deadlines, before the order's id."""
 
     order_timeouts: str = "order:"
 
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """The fields of the messages' JSON bodies; `sku` and `quantity` are those of each of the `lines`."""
+    """The fields of the messages' JSON bodies; `sku` and `quantity` are in each object of `lines`."""
 
     order_id: str = "order_id"
     customer_id: str = "customer_id"
@@ -177,28 +175,28 @@ class Bodies:
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """The currency (ISO 4217) of amounts whose order names none."""
+    """The currency (ISO 4217) of orders without a currency."""
 
     currency: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class RedisKeys:
-    """What the keys of carts and of their ledgers begin with; a customer's id follows."""
+    """The prefixes of the keys of carts and of their ledgers, before the customer's id."""
 
     cart: str = "cart:"
     ledger: str = "cart-ledger:"
 
 
 def _as_in_the_shop(ours: str) -> TableMapping:
-    """Return a table as the shop has it."""
+    """Return the mapping of a table to the shop's names."""
     columns = {name: name for name in COLUMNS[ours] if name not in ABSENT.get(ours, ())}
     return TableMapping(ours, NAMES_DEFAULT.get(ours, ours), columns)
 
 
 @dataclass(frozen=True, slots=True)
 class Mapping:
-    """All that may be called differently."""
+    """All names that a user can set."""
 
     orders: TableMapping = field(default_factory=lambda: _as_in_the_shop("orders"))
     order_lines: TableMapping = field(default_factory=lambda: _as_in_the_shop("order_lines"))
@@ -219,7 +217,7 @@ class Mapping:
 
     @property
     def consumers(self) -> dict[str, str]:
-        """Return the group that acts on each topic that there is, by the user's names."""
+        """Return topic -> the group that acts on it, by the user's names, without absent topics."""
         named = {
             getattr(self.topics, one.name): getattr(self.groups, one.name) for one in fields(self.groups)
         }
@@ -233,7 +231,7 @@ Section = TypeVar("Section", Topics, Groups, Timers, Bodies, Amounts, RedisKeys)
 
 
 def has_times(ours: str) -> bool:
-    """Return whether a table of ours has columns of times, to which a zone belongs."""
+    """Return whether one of our tables has columns of times, and so may have a zone."""
     return any(name.endswith("_ms") for name in COLUMNS[ours])
 
 
@@ -241,7 +239,7 @@ def read_mapping(path: Path) -> Mapping:
     """Return the mapping of a TOML file.
 
     Raises:
-        ConfigurationError: when there is no such file, it is no TOML, or it names what there is not.
+        ConfigurationError: when the file is unreadable, is not TOML, or has an unknown name or invalid value.
     """
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -256,7 +254,7 @@ def as_mapping(given: dict[str, Any], shown: str) -> Mapping:
     """Return the mapping that a TOML document describes; `shown` names the document in messages.
 
     Raises:
-        ConfigurationError: when it names what there is not, or gives a name that is none.
+        ConfigurationError: when it has an unknown name or an invalid value.
     """
     sections = [one.name for one in fields(Mapping)]
     _refuse_unknown(given, sections, shown)
@@ -321,7 +319,7 @@ def _zone(given: Any, where: str) -> str:
 
 
 def _constants(given: Any, ours: tuple[str, ...], where: str) -> dict[str, str]:
-    """Return their value -> ours."""
+    """Return the user's value -> ours; raise `ConfigurationError`."""
     if not isinstance(given, dict):
         raise ConfigurationError(f"{where} is no section. Write our value = theirs below it.")
     _refuse_unknown(given, list(ours), where)
@@ -338,7 +336,7 @@ def _constants(given: Any, ours: tuple[str, ...], where: str) -> dict[str, str]:
 
 
 def as_read(values: Names[str, str]) -> dict[str, str]:
-    """Return their value -> ours, with our own words as none of ours where they have other names."""
+    """Return the user's value -> ours; our values that are not mapped themselves get `NOT_OURS`."""
     return {ours: ours + NOT_OURS for ours in values.values()} | dict(values)
 
 
@@ -354,9 +352,7 @@ def _require_text(value: Any, name: str, where: str) -> None:
 
 
 def _refuse_same_topics(topics: Topics, shown: str) -> None:
-    """Raise `ConfigurationError` if two of our topics have one name: their messages could not be told
-    apart.
-    """
+    """Raise `ConfigurationError` if two topics have one name, since their messages are indistinguishable."""
     named = [name for name in topics.all if name]
     if len(set(named)) < len(named):
         raise ConfigurationError(

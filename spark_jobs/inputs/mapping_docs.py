@@ -127,7 +127,7 @@ MEANINGS: Final[dict[str, dict[str, str]]] = {
 
 
 class Name(NamedTuple):
-    """One name: its section and key, the default of the shop, whether it may be "", and its meaning."""
+    """A name: its section and key, the shop's default, whether it may be "", and its meaning."""
 
     section: str
     key: str
