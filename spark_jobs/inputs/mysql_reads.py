@@ -1,19 +1,21 @@
-"""The SQL by which a column of MySQL or MariaDB is read, put in order and looked for (see `column_reads`).
+"""SQL expressions that read, order and find the values of MySQL and MariaDB columns (see `column_reads`).
 
-    to read    text, whole numbers        as they are; a char(n) without the blanks at its end
-               binary(16)                 a uuid; binary(n) without the zeros that fill it
+    read       text, whole numbers        the column; for char(n) without trailing blanks
+               enum, set, other bytes     the column
+               binary(16)                 the text of a uuid
+               binary(n)                  the column without trailing zeros
                bit(n)                     its number
-               float, double              the double that it is
+               float, double              its value as a double
                dates and times, others    the database's text
-    in order   text                       the column, in its collation; equal texts (`a`, `A`, `a `) by bytes
-               numbers, uuid, bytes       the column
-               others                     the bytes of the text: an enum's order is not that of its texts
+    order      text                       the column, in its collation; equal texts (`a`, `A`, `a `) by bytes
+               numbers, uuid, bytes       the column, for bit, float and double its number
+               others                     the bytes of the text, since an enum orders by position
 
-A collation decides which texts are equal, so a question by keys may find rows of other keys; whoever asks
-drops those (`tables`). Texts of times are read with the connection's zone at UTC (`SESSION`): a timestamp
-says so, a datetime has no zone.
+A collation decides which texts are equal, so a query by keys may find rows with other keys, which the caller
+drops (`tables`). Texts of times are read with the connection's zone set to UTC (`SESSION`): that of a
+timestamp gets the suffix +00:00, that of a datetime has no zone.
 
-Cost: a key among the `others` has no index here, so each question about it reads the table once.
+Cost: no index finds a key of bit, float, double or one of the `others`, so each query for it scans the table.
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ from sqlalchemy.dialects.mysql import BIT, LONGBLOB, MEDIUMBLOB, SET, TINYBLOB, 
 from sqlalchemy.types import TypeEngine
 
 MYSQL: Final = frozenset({"mysql", "mariadb"})
-"""What SQLAlchemy calls the two, by the URL."""
+"""SQLAlchemy's names for the two dialects, as in the URL."""
 SESSION: Final = ("SET time_zone = '+00:00'",)
 
 Stored = Callable[[str], Sequence[Any]]
-"""A key -> what a column may hold of it; none where another text would be written for it."""
+"""A key -> the values that a column may hold for it; none if their text would be another."""
 
 _BYTES: Final = (BINARY, VARBINARY, LargeBinary, TINYBLOB, MEDIUMBLOB, LONGBLOB)
 _UUID_BYTES: Final = 16
@@ -64,19 +66,19 @@ _DECIMAL: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?")
 
 
 def is_text(kind: TypeEngine[Any]) -> bool:
-    """Return whether a column holds texts that a collation compares."""
+    """Return whether a column holds texts that are compared by collation."""
     return isinstance(kind, String) and not isinstance(kind, Enum | SET)
 
 
 def is_boolean(kind: TypeEngine[Any]) -> bool:
-    """Return whether a column is what stands for a boolean: bit(1), tinyint(1)."""
+    """Return whether a column has a type that represents booleans: bit(1) or tinyint(1)."""
     if isinstance(kind, BIT):
         return kind.length in (None, 1)
     return isinstance(kind, TINYINT) and kind.display_width == 1
 
 
 def as_text(column: ColumnElement[Any], kind: TypeEngine[Any]) -> ColumnElement[Any]:
-    """Return what to select for the text of a column."""
+    """Return the expression that selects the text of a column."""
     if isinstance(kind, CHAR | NCHAR):
         return func.rtrim(column)
     if isinstance(kind, BINARY):
@@ -88,14 +90,14 @@ def as_text(column: ColumnElement[Any], kind: TypeEngine[Any]) -> ColumnElement[
 
 
 def as_number(column: ColumnElement[Any], kind: TypeEngine[Any]) -> ColumnElement[Any]:
-    """Return a column of numbers, of which drivers have bytes (bit) or too few digits (float)."""
+    """Return a column as numbers; drivers return a bit(n) as bytes, and a float with too few digits."""
     if isinstance(kind, BIT):
         return column.op("+")(literal_column("0"))
     return column.op("+")(literal_column("0e0")) if isinstance(kind, Float) else column
 
 
 def as_time(column: ColumnElement[Any], kind: TypeEngine[Any]) -> ColumnElement[Any]:
-    """Return the text of a time, with its zone if it has one: drivers have nothing for a zero date."""
+    """Return the text of a time, with any zone that it has; drivers return no value for a zero date."""
     if not isinstance(kind, DateTime | Date):
         return as_number(column, kind)
     shown = cast(column, Text)
@@ -103,7 +105,7 @@ def as_time(column: ColumnElement[Any], kind: TypeEngine[Any]) -> ColumnElement[
 
 
 def as_key(column: ColumnElement[Any], kind: TypeEngine[Any]) -> ColumnElement[Any]:
-    """Return a key column as it is compared and put in order."""
+    """Return the expression by which a key column is compared and ordered."""
     if isinstance(kind, BIT | Float):
         return as_number(column, kind)
     is_comparable = isinstance(kind, (Integer, Numeric, Uuid, *_BYTES)) or is_text(kind)
@@ -111,17 +113,17 @@ def as_key(column: ColumnElement[Any], kind: TypeEngine[Any]) -> ColumnElement[A
 
 
 def exactly(text: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return the bytes of a text in UTF-8, which no collation compares."""
+    """Return the bytes of a text in UTF-8, to which no collation applies."""
     return cast(func.convert(text.op("USING")(literal_column("utf8mb4"))), LargeBinary)
 
 
 def is_uuid(kind: TypeEngine[Any]) -> bool:
-    """Return whether a column has the 16 bytes of a uuid."""
+    """Return whether a column is a binary(16), which holds the bytes of a uuid."""
     return isinstance(kind, BINARY) and kind.length == _UUID_BYTES
 
 
 def as_literal(text: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:
-    """Return what a column holds of a text, as a literal of a statement."""
+    """Return the value that a column holds for a text, as an SQL literal."""
     if isinstance(kind, _BYTES):
         (stored,) = lookup(literal_column("''"), kind)[1](text) or (text.encode(),)
         return literal_column(f"x'{stored.hex()}'")
@@ -132,12 +134,12 @@ def as_literal(text: str, kind: TypeEngine[Any]) -> ColumnElement[Any]:
 def is_same(
     column: ColumnElement[Any], kind: TypeEngine[Any], value: ColumnElement[Any]
 ) -> ColumnElement[bool]:
-    """Return the condition for rows with a value and none that a collation takes for it."""
+    """Return the condition for rows with exactly this value, not one that is equal by collation."""
     return and_(column == value, exactly(column) == value) if is_text(kind) else column == value
 
 
 def lookup(column: ColumnElement[Any], kind: TypeEngine[Any]) -> tuple[ColumnElement[Any], Stored, bool]:
-    """Return what to compare with what is `Stored` of a key, and whether an index can find it."""
+    """Return the expression to compare with the `Stored` values of keys, and whether an index can find it."""
     if isinstance(kind, BINARY):
         return column, _uuid_bytes if is_uuid(kind) else _filled(kind.length), True
     compared = as_key(column, kind)
@@ -155,7 +157,7 @@ def _uuid_text(column: ColumnElement[Any]) -> ColumnElement[Any]:
 
 
 def _without_zeros(column: ColumnElement[Any]) -> ColumnElement[Any]:
-    """Return what `trim` takes to cut the zeros with which the database fills a binary(n)."""
+    """Return the argument of TRIM that removes the zeros with which the database pads a binary(n)."""
     return literal_column("TRAILING x'00'").op("FROM")(column)
 
 

@@ -1,14 +1,15 @@
-"""The carts in Redis, read as rows: what each cart holds, and what its ledger says it should hold.
+"""The carts in Redis and their ledgers, read as rows.
 
     cart:<customer_id>         hash  sku -> quantity
     cart-ledger:<customer_id>  hash  add:<add_id>     -> {"sku", "quantity", "at_ms"}
                                      order:<order_id> -> {"removed": {sku: quantity}, "at_ms"}
 
-A customer's cart and ledger are read in one MULTI, so a running shop is seen between two of its changes and
-never inside one. Keys are found by SCAN, which blocks nobody, and may name a key twice; so the customers are
-first dealt into buckets on disk, by a checksum, and a bucket at a time is freed of repeats and read: memory
-holds one bucket of customers, however many there are. A field that is not of this form is named and left out;
-so is a key or a field that is no text in UTF-8, which goes back to Redis as the bytes that it is.
+A customer's cart and ledger are read in one MULTI, so no change that a running shop makes in one transaction
+is read in part. Keys are found by SCAN, which does not block other clients but may return a key twice.
+Therefore the customers are first dealt into buckets on disk, by a checksum, and then each bucket is
+deduplicated and read. Memory holds the ids of one bucket, up to `CUSTOMERS_PER_BUCKET` keys unless the
+database has more than `_BUCKETS_MAX` times as many. A field of another form is reported and left out; so is a
+key or field that is not UTF-8, whose bytes are sent back to Redis unchanged.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ _BUCKETS_MAX: Final = 500
 _QUANTITY_MAX: Final = 1 << 53
 
 _BYTES: Final = "surrogateescape"
-"""How bytes that are no text are held in one; two that differ stay two."""
+"""The error handler that keeps bytes that are not UTF-8 in a str; distinct bytes stay distinct."""
 
 Rows = list[tuple[Any, ...]]
 
 
 @dataclass(slots=True)
 class CartRows:
-    """The rows of some customers, and the fields that could not be read, by key."""
+    """The rows of some customers, and their unreadable fields, as `key field` or `key`."""
 
     carts: Rows = field(default_factory=list)
     ledger: Rows = field(default_factory=list)
@@ -54,7 +55,7 @@ class RedisCarts:
     """A shop's carts in a Redis database."""
 
     def __init__(self, url: str, keys: RedisKeys) -> None:
-        """Connect; raise `DatabaseUnreadable` when nothing answers."""
+        """Connect; raise `DatabaseUnreadable` if the URL is invalid or Redis does not answer."""
         self._keys = keys
         self._shown = url.rpartition("@")[2] if "@" in url else url
         with self._speaking():
@@ -62,10 +63,9 @@ class RedisCarts:
             self._redis.ping()
 
     def buckets(self) -> Iterator[Iterator[CartRows]]:
-        """Yield bucket after bucket of customers, each a few customers at a time; a customer is in one bucket
-        only.
+        """Yield the buckets, each as an iterator of rows of up to `_CUSTOMERS_PER_TURN` customers.
 
-        Raise `DatabaseUnreadable` when Redis stops answering.
+        Each customer is in one bucket. Raise `DatabaseUnreadable` if Redis stops answering.
         """
         with self._speaking(), self._redis, ExitStack() as files:
             count = min(1 + self._redis.dbsize() // CUSTOMERS_PER_BUCKET, _BUCKETS_MAX)
@@ -94,8 +94,9 @@ class RedisCarts:
         return rows
 
     def _customers(self) -> Iterator[str]:
-        """Yield every customer, some of them more than once; a prefix that begins with the other goes
-        first.
+        """Yield every customer, some more than once.
+
+        The longer prefix is tried first, since it may begin with the other.
         """
         prefixes = sorted((self._keys.cart, self._keys.ledger), key=len, reverse=True)
         for pattern in {_common(*prefixes)} if _common(*prefixes) else set(prefixes):
@@ -153,12 +154,12 @@ def _is_text(found: str) -> bool:
 
 
 def _shown(found: str) -> str:
-    """Return a text with escapes in place of the bytes that are none."""
+    """Return a text with escapes for the bytes that are not UTF-8."""
     return found.encode(errors=_BYTES).decode(errors="backslashreplace")
 
 
 def _lines(entry: str, value: Any) -> Rows:
-    """Return the (sku, quantity, at_ms) rows of one ledger entry."""
+    """Return the (sku, quantity, at_ms) rows of one ledger entry; an order without articles has one row."""
     at_ms = int(value["at_ms"])
     if entry == ADD:
         return [(_text(value["sku"]), _quantity(value["quantity"]), at_ms)]
@@ -170,7 +171,7 @@ def _lines(entry: str, value: Any) -> Rows:
 
 
 def _text(value: Any) -> str:
-    """Return a text; raise `UnicodeEncodeError` for half of a surrogate pair, which JSON may hold."""
+    """Return a text; raise `UnicodeEncodeError` for a lone surrogate, which JSON may contain."""
     text = str(value)
     text.encode()
     return text
@@ -185,7 +186,7 @@ def _quantity(value: Any) -> int:
 
 
 def _common(one: str, other: str) -> str:
-    """Return what both texts begin with."""
+    """Return the common prefix of two texts."""
     length = next(
         (at for at, pair in enumerate(zip(one, other, strict=False)) if pair[0] != pair[1]),
         min(len(one), len(other)),
@@ -194,5 +195,5 @@ def _common(one: str, other: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text as SCAN's patterns take it literally."""
+    """Return a SCAN pattern that matches a text literally."""
     return "".join(f"\\{letter}" if letter in "*?[]\\" else letter for letter in text)

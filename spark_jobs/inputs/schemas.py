@@ -1,4 +1,4 @@
-"""The columns of the exported tables. Apart from what reads databases, since every task loads them."""
+"""The schemas of the exported tables, separate from the database readers, since every task imports them."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ LEDGER: Final = pa.schema([
 SCHEMAS: Final = {
     "orders": ORDERS, "order_lines": ORDER_LINES, "pushes": PUSHES, "carts": CARTS, "ledger": LEDGER,
 }  # fmt: skip
-"""Our tables, by the names that `mapping` has for them."""
+"""The schemas of our tables, by their names in `mapping`."""
 
 ADD: Final = "add"
 ORDER: Final = "order"
-"""What an entry of the ledger may be."""
+"""The kinds of ledger entries."""

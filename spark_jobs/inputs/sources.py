@@ -1,4 +1,4 @@
-"""The stores of one audit: opened and checked before anything slow begins, then exported in order."""
+"""The stores of one audit: opened and checked before any slow work, then exported in order."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from spark_jobs.inputs.stores import Inputs
 from spark_jobs.inputs.tables import RowCounts
 
 BEHIND_SECONDS: Final = 1.0
-"""A node that follows is some 50 ms behind its leader, which may have had the message of a row just read."""
+"""A follower lags its leader, which may already have the message of a row just read, by about 50 ms."""
 UNREADABLE_SHOWN_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The stores beside the log, exported below `folder`, and the log's ends around their reading."""
+    """The exported stores, below `folder`, and the ends of the log before and after orders and pushes."""
 
     folder: Path
     books_offset: int
@@ -35,27 +35,27 @@ class Exported:
     bucket_count: int
     has_carts: bool = True
     left_out: tuple[str, ...] = ()
-    """What was met and is not judged, a line each: repeated keys, rows without one, unreadable carts."""
+    """The rows that are not judged, a line for each kind: repeated keys, null keys, unreadable carts."""
     read_ms: int = 0
-    """When the log's end was noted, before the carts were read, by the clock of this machine."""
+    """When the end of `log` was read, before the carts: milliseconds since 1970 by this machine's clock."""
 
 
 class Sources:
-    """The stores of one audit; making one raises what opening them does (see `main.audit`)."""
+    """The stores of one audit; the constructor opens them, and raises what `main.audit` lists."""
 
     def __init__(self, store: Path, inputs: Inputs) -> None:
         self._store = store
         self.log = open_log(store)
-        """The log as it was before anything was read."""
+        """The log as of the start, before any other store was read."""
         self.log_bytes = self.log.end_offset - self.log.first_offset
         self.bucket_count = bucket_count(self.log_bytes)
-        """Into how many buckets orders and pushes are dealt (`buckets`)."""
+        """The number of buckets of the log's facts; orders and pushes have a multiple of it (`buckets`)."""
         self.mapping = inputs.mapping
         self._has_carts = inputs.carts is not None
         self._inputs = inputs.open()
 
     def export(self, folder: Path) -> Exported:
-        """Read them in the one order that keeps effects after causes (see `books`)."""
+        """Export the stores below `folder`, in the order that `main` describes."""
         orders = self._inputs.export_orders(folder, self.bucket_count)
         pushes = self._inputs.export_pushes(folder, self.bucket_count)
         if is_node(self._store):
