@@ -1,19 +1,19 @@
-"""The stores beside the log: where they are, what they are called, and their export to Parquet.
+"""The stores other than the log: their URLs, the mapping of their names, and their export to Parquet.
 
     orders     an SQLAlchemy URL
     carts      redis://..., an SQLAlchemy URL, or parquet:FOLDER (the files of an earlier export), or None
     pushes     an SQLAlchemy URL, or None
-    mapping    what a user's own tables and topics are called (`mapping`)
+    mapping    the names of the user's tables and topics (`mapping`)
 
-An audit exports them in this order, taking the log's end before the first and after the orders, so that an
-effect that was read has its cause in what was read:
+An audit (`sources`) exports them in this order, and reads the end of the log before the orders and after the
+pushes. Therefore the cause of every effect that was read has been read too (see `main`).
 
-    opened = inputs.open()                checks everything before anything slow begins
+    opened = inputs.open()                checks everything before any slow work
     opened.export_orders(folder)          orders.parquet
-    opened.export_carts(folder)           carts.parquet, ledger.parquet, differences.parquet,
-                                          repeated.parquet
-    opened.export_order_lines(folder)     order_lines.parquet, orders_in_question.parquet
     opened.export_pushes(folder)          pushes.parquet
+    opened.export_carts(folder)           carts.parquet, ledger.parquet, differences.parquet;
+                                          repeated.parquet of a database or folder
+    opened.export_order_lines(folder)     order_lines.parquet; orders_in_question.parquet if carts differ
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from spark_jobs.inputs.tables import RowCounts, RowWriter, part_name, parts_of
 __all__ = ["Inputs", "OpenInputs", "RowCounts"]
 
 SINGLE_ORDERS_MAX: Final = 200_000
-"""So many orders' lines are asked for by id; of more the whole table is read."""
+"""Maximum number of orders whose lines are read by id; for more orders the whole table is read."""
 
 COMPARED_ORDERS_MAX: Final = 2_000_000
-"""The lines of so many orders are all read, and compared with the ledger; of more only those that a
-difference or a repeated entry asks for."""
+"""Maximum number of orders for which all lines are read and compared with the ledger; for more orders, only
+the lines that a difference or a repeated entry requires."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Where the stores beside the log are."""
+    """The URLs of the stores other than the log, and the mapping of their names."""
 
     orders: str
     carts: str | None = None
@@ -54,11 +54,11 @@ class Inputs:
 
     @property
     def has_lines(self) -> bool:
-        """Return whether lines of orders are read: they say which order explains a cart."""
+        """Return whether the lines of orders are read, which show the order that explains a cart."""
         return self.carts is not None and self.mapping.order_lines.is_there
 
     def open(self) -> OpenInputs:
-        """Connect to all and look whether every table and column is there; raise `DatabaseUnreadable`."""
+        """Connect to all stores and check that all tables and columns exist; raise `DatabaseUnreadable`."""
         return OpenInputs(self)
 
 
@@ -80,9 +80,9 @@ class OpenInputs:
             raise DatabaseUnreadable(" ".join(problems))
 
     def export_orders(self, folder: Path, bucket_count: int = 1) -> RowCounts:
-        """Write `orders.parquet`: one row per order, dealt into a multiple of so many `buckets`.
+        """Write `orders.parquet`: one row per order, dealt into a multiple of `bucket_count` `buckets`.
 
-        An order whose status is none of ours is refused, with all such statuses.
+        Statuses that are none of ours are refused, and so are distinct keys of one text.
         """
         counts = self._orders.export("orders", folder, bucket_count)
         self._orders.refuse_mixed("orders", folder)
@@ -90,13 +90,16 @@ class OpenInputs:
         return counts
 
     def export_carts(self, folder: Path) -> list[str]:
-        """Write carts, ledger and differences (see `carts`); return the fields that could not be read."""
+        """Write carts, ledger and differences (see `carts`); return the unreadable fields."""
         return self._carts(folder)
 
     def export_order_lines(self, folder: Path) -> RowCounts:
-        """Write `order_lines.parquet`: all lines, or, of more than `COMPARED_ORDERS_MAX` orders, those of
-        every customer whose cart differs from its ledger, and of orders with several entries in one for an
-        article. Goes after the orders and the carts."""
+        """Write `order_lines.parquet`; call it after the export of the orders and the carts.
+
+        It has all lines, or, for more than `COMPARED_ORDERS_MAX` orders, those of customers whose cart
+        differs from its ledger, and of orders with several ledger entries for an article. If these are more
+        than `SINGLE_ORDERS_MAX` orders, it has all lines. Without carts or a table of lines it is empty.
+        """
         order_ids = list(dict.fromkeys([*_orders_in_question(folder), *_repeated_orders(folder)]))
         if not self._has_lines:
             self._orders.close()
@@ -110,7 +113,7 @@ class OpenInputs:
             self._orders.close()
 
     def export_pushes(self, folder: Path, bucket_count: int = 1) -> RowCounts | None:
-        """Write `pushes.parquet`, dealt into buckets likewise; return None without a push database."""
+        """Write `pushes.parquet`, dealt into buckets like the orders; return None without a push database."""
         if self._pushes is None:
             return None
         try:
@@ -122,12 +125,12 @@ class OpenInputs:
 
 
 def are_compared(folder: Path) -> bool:
-    """Return whether the lines of all exported orders are read, and compared with what a ledger says."""
+    """Return whether the exported orders are few enough to compare all of their lines with the ledger."""
     return int(ds.dataset(folder / "orders.parquet", format="parquet").count_rows()) <= COMPARED_ORDERS_MAX
 
 
 def _repeated_orders(folder: Path) -> list[str]:
-    """Return the orders of which a ledger has several entries for an article."""
+    """Return the ids of the orders with several ledger entries for an article."""
     if not (folder / "repeated.parquet").exists():
         return []
     found = ds.dataset(folder / "repeated.parquet", format="parquet").to_table(columns=["order_id"])
@@ -136,7 +139,7 @@ def _repeated_orders(folder: Path) -> list[str]:
 
 
 def _orders_in_question(folder: Path) -> list[str]:
-    """Return the orders of customers with differences, as far as they were exported; written down as well."""
+    """Return the ids of the orders of customers with differences; write `orders_in_question.parquet`."""
     differing = ds.dataset(folder / "differences.parquet", format="parquet")
     customers = pc.unique(differing.to_table(columns=["customer_id"])["customer_id"])
     if not len(customers):

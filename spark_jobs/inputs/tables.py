@@ -1,4 +1,4 @@
-"""One table of a user's database on its way into Parquet files of ours: columns, rows, repeated keys."""
+"""Export of one table of a user's database to Parquet files: columns, rows, repeated keys."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from spark_jobs.inputs.column_reads import POSTGRESQL, in_order, key_questions
 from spark_jobs.inputs.key_ranges import KeyRange, key_ranges, row_number
 
 ROWS_PER_BATCH: Final = 5_000
-"""Few enough to stay in the processor's own memory: ten times as many take twice as long."""
+"""Few enough for the processor's cache: batches of ten times as many rows take twice as long."""
 ROWS_PER_GROUP: Final = 100_000
 KEYS_SHOWN_MAX: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """What an export of a table has met; a row that repeats a key is left out, the first one stays."""
+    """The rows that an export has written and left out; of rows with one key, it writes the first."""
 
     rows: int = 0
     duplicates: int = 0
     duplicate_keys: list[str] = field(default_factory=list)
-    """The first of them."""
+    """The first keys of `duplicates`, at most `KEYS_SHOWN_MAX`."""
     without_key: int = 0
 
     def __add__(self, other: RowCounts) -> RowCounts:
@@ -46,7 +46,7 @@ class RowCounts:
         )
 
     def left_out(self, table: str, key: str) -> list[str]:
-        """Return a line for each kind of row that was left out."""
+        """Return a line of text for each reason for which rows were left out."""
         said = []
         if self.duplicates:
             keys = ", ".join(dict.fromkeys(self.duplicate_keys))
@@ -58,7 +58,7 @@ class RowCounts:
 
 
 class RowWriter:
-    """Rows -> one Parquet file, in row groups of about `ROWS_PER_GROUP`."""
+    """Writer of rows to one Parquet file, in row groups of about `ROWS_PER_GROUP` rows."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self._schema = schema
@@ -86,13 +86,16 @@ class RowWriter:
         self._held, self._rows = [], 0
 
     def write_rows(self, rows: Sequence[Sequence[Any]]) -> None:
-        """Add rows, each in the order of the schema; raise `UnfitValue`."""
+        """Add rows with their values in the order of the schema; raise `UnfitValue`."""
         for first in range(0, len(rows), ROWS_PER_BATCH):
             self.write(batch_of(self._schema, rows[first : first + ROWS_PER_BATCH]))
 
 
 class DealtWriter:
-    """Rows -> one Parquet file, dealt into buckets of their first column (`buckets`); holds them all."""
+    """Writer of rows to one Parquet file, dealt into buckets by their first column (`buckets`).
+
+    Cost: memory holds all rows until the file is written.
+    """
 
     def __init__(self, path: Path, schema: pa.Schema, bucket_count: int) -> None:
         self._path, self._schema, self._bucket_count = path, schema, bucket_count
@@ -119,11 +122,13 @@ def batch_of(
     zone: str = "",
     own_numbers: Collection[str] = (),
 ) -> pa.RecordBatch:
-    """Return a batch of rows that have the columns `names` (else all, in order); the other columns are null.
-    `zone` is that of times that have none, else UTC; `own_numbers` see `array_of`.
+    """Return a batch of rows whose values are of the columns `names` (default: all); other columns are null.
+
+    `constants` are by column, and `own_numbers` are the columns with `has_own_numbers`: see `array_of`, also
+    for `zone`.
 
     Raises:
-        UnfitValue: when a value cannot be made one of its column's type.
+        UnfitValue: when a value cannot be converted to the type of its column.
     """
     values = dict(zip(names or schema.names, zip(*rows, strict=True), strict=True)) if rows else {}
     arrays = [
@@ -142,7 +147,7 @@ def batch_of(
 
 
 def _filled(batch: pa.RecordBatch, fixed: Mapping[str, str]) -> pa.RecordBatch:
-    """Return a batch with a value in each row of some columns that had none."""
+    """Return a batch whose nulls in the columns of `fixed` are replaced by its values."""
     for name, value in fixed.items():
         place = batch.schema.get_field_index(name)
         batch = batch.set_column(place, batch.schema.field(place), pc.fill_null(batch.column(place), value))
@@ -154,29 +159,31 @@ Writer = RowWriter | DealtWriter
 
 @dataclass(frozen=True, slots=True)
 class OpenTable:
-    """A table that was found in a database, with the columns that it has of ours."""
+    """A table of a user's database, with those of our columns that it has."""
 
     schema: pa.Schema
     source: Table
     columns: Mapping[str, ColumnElement[Any]]
-    """Our column -> what to select for it (`column_reads`)."""
+    """Our column -> the expression to select for it (`column_reads`)."""
     key: ColumnElement[Any]
-    """The column that names a row's subject, as the database compares it."""
+    """The key column, in the form in which the database compares it."""
     kind: TypeEngine[Any]
     """The key's type."""
     constants: Mapping[str, Mapping[str, str]]
     fixed: Mapping[str, str]
-    """Our column -> its value in every row that has none."""
+    """Our column -> the value that replaces null."""
     is_unique: bool
-    """Whether the database lets no key occur twice."""
+    """Whether the database makes the key unique; also set if several rows may have a key (`_KEYED`)."""
     zone: str = ""
-    """The zone of times that have none."""
+    """The zone of times without a zone."""
     own_numbers: frozenset[str] = frozenset()
     """Our columns of times whose numbers are the table's own (`column_reads.has_own_numbers`)."""
 
     def ranges(self, connection: Connection) -> tuple[ColumnElement[Any], list[KeyRange]]:
-        """Return by what to cut it, and the ranges: as it lies on disk, if that is known and no key has to be
-        looked for twice.
+        """Return the expression whose ranges divide the table, and the ranges.
+
+        It is the row number, the order on disk, if there is one and keys need no check for repeats; else the
+        key.
         """
         number = row_number(connection, self.source) if self.is_unique else None
         if number is not None:
@@ -186,7 +193,7 @@ class OpenTable:
         return self.key, key_ranges(connection, self.source, self.key, shown)
 
     def write_some(self, connection: Connection, keys: Sequence[str], path: Path) -> RowCounts:
-        """Write the rows with one of these keys to files below a folder."""
+        """Write the rows with one of these keys to files below the folder `path`."""
         counts = RowCounts()
         questions = key_questions(connection.dialect.name, self.key, self.kind, keys)
         for number, (condition, asked) in enumerate(questions):
@@ -199,7 +206,7 @@ class OpenTable:
     def write(
         self, connection: Connection, condition: ColumnElement[bool], path: Path, bucket_count: int = 0
     ) -> RowCounts:
-        """Write the rows that hold a condition to one file; dealt into so many buckets, if that is given."""
+        """Write the rows that meet a condition to one file, dealt into `bucket_count` buckets unless 0."""
         query = select(*self.columns.values()).where(condition, self.key.is_not(None))
         to = DealtWriter(path, self.schema, bucket_count) if bucket_count else RowWriter(path, self.schema)
         with to as writer, no_cycles():
@@ -209,11 +216,11 @@ class OpenTable:
             return self._copy_first(connection, query.order_by(*order), writer)
 
     def count(self, connection: Connection) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         return connection.execute(select(func.count()).select_from(self.source)).scalar_one()
 
     def count_without_key(self, connection: Connection) -> int:
-        """Return how many rows have no key."""
+        """Return the number of rows whose key is null."""
         query = select(func.count()).select_from(self.source).where(self.key.is_(None))
         return connection.execute(query).scalar_one()
 
@@ -229,7 +236,7 @@ class OpenTable:
         return RowCounts(count)
 
     def _copy_first(self, connection: Connection, query: Select[Any], writer: Writer) -> RowCounts:
-        """Write the first row of each key, of rows in the order of their key; return the counts."""
+        """Write the first row of each key; the query orders rows by key. Return the counts."""
         counts, last = RowCounts(), None
         for batch in self._batches(connection, query):
             keys = batch.column(0)
@@ -243,8 +250,9 @@ class OpenTable:
         return counts
 
     def _batches(self, connection: Connection, query: Select[Any]) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a query as batches; SQLite's cursor streams unasked, and asked is half as
-        fast.
+        """Yield the rows of a query as batches; raise `UnfitValue`.
+
+        SQLite's cursor streams by default; with `stream_results` it is half as fast.
         """
         streams = {} if connection.dialect.name == "sqlite" else {"stream_results": True}
         result = connection.execution_options(**streams).execute(query)
@@ -262,8 +270,9 @@ class OpenTable:
 
 @contextmanager
 def no_cycles() -> Iterator[None]:
-    """Stop the garbage collector until the block ends: rows hold no cycles, and reading takes half the
-    time.
+    """Disable the garbage collector until the block ends.
+
+    Rows have no reference cycles, and without the collector reading takes half the time.
     """
     was_enabled = gc.isenabled()
     gc.disable()
@@ -275,12 +284,12 @@ def no_cycles() -> Iterator[None]:
 
 
 def parts_of(folder: Path, name: str) -> Path:
-    """Return the folder `<name>.parquet` of a table's files, made."""
+    """Create the folder `<name>.parquet` of a table's files, and return it."""
     path = folder / f"{name}.parquet"
     path.mkdir(parents=True, exist_ok=True)
     return path
 
 
 def part_name(number: int) -> str:
-    """Return the name of the file of a range."""
+    """Return the file name of a range or bucket."""
     return f"part-{number:05d}.parquet"

@@ -1,12 +1,12 @@
-"""Numbers that are no milliseconds since 1970, although they stand where such are wanted.
+"""Detection of numbers in other units in columns of milliseconds since 1970.
 
-As milliseconds, seconds are in January 1970, microseconds tens of thousands of years ahead, and a date that
-is written as digits, 20261121153000, in the year 2612: an order would be due then, and wait until then. No
-order is of such a time, so the number is refused, and the unit that it looks like is told.
+As milliseconds, present-day seconds are in January 1970, microseconds tens of thousands of years in the
+future, and a date written as digits, 20261121153000, in the year 2612: an order would be due then, and wait
+until then. No order has such a time, so the number is refused, with the unit that it suggests.
 
-    plausible    the years 1980 to 2199, and the last day of 9999, by which some mean "never"
+    plausible    the years 1980 to 2199, and the last day of 9999, which some systems use for "never"
 
-The units' ranges do not overlap, so a number looks like one of them at most.
+The ranges of the units do not overlap, so a number suggests at most one of them.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Final
 
 FIRST_SECOND: Final = 315_532_800
 END_SECOND: Final = 7_258_118_400
-"""The years 1980 to 2199."""
+"""The years 1980 to 2199, in seconds since 1970; the end is exclusive."""
 NEVER_MS: Final = range(253_402_214_400_000 - 50_400_000, 253_402_300_800_000)
-"""9999-12-31 in the zone of whoever wrote it."""
+"""9999-12-31 in UTC and in the zones up to 14 hours east of it, until the year 10000 begins in UTC."""
 _YEARS: Final = range(1980, 2200)
 _DAY_SECONDS: Final = 86_400
 
@@ -29,7 +29,7 @@ FACTORS: Final = {
     "microseconds": (1, 1000),
     "nanoseconds": (1, 1_000_000),
 }
-"""Unit -> by what its numbers are multiplied, and divided, to be milliseconds."""
+"""Unit -> the factor and the divisor that convert its numbers to milliseconds."""
 
 _FORMS: Final = {
     8: ("%Y%m%d", "YYYYMMDD"),
@@ -37,25 +37,25 @@ _FORMS: Final = {
     14: ("%Y%m%d%H%i%s", "YYYYMMDDHH24MISS"),
     17: ("%Y%m%d%H%i%s%f", "YYYYMMDDHH24MISSMS"),
 }
-"""Length of a date as digits -> its form to STR_TO_DATE of MySQL, and to to_timestamp of PostgreSQL."""
+"""Number of digits of a date -> its format for MySQL's STR_TO_DATE, and for PostgreSQL's to_timestamp."""
 _SHOWN_FORM: Final = "YYYYMMDDhhmmssfff"
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """What a number looks like; `sql`: what a view is to have in place of `{theirs}`, the column."""
+    """The unit that a number suggests; `sql` converts the user's column, `{theirs}`, in a view."""
 
     name: str
     sql: str
 
 
 def is_plausible(ms: int) -> bool:
-    """Return whether a number may be the milliseconds since 1970 of something in an order."""
+    """Return whether a number is a plausible time of an order, in milliseconds since 1970."""
     return FIRST_SECOND * 1000 <= ms < END_SECOND * 1000 or ms in NEVER_MS
 
 
 def unit_of(number: int) -> Unit | None:
-    """Return what a number that is not plausible looks like; None if that cannot be said."""
+    """Return the unit that an implausible number suggests, or None if it suggests none."""
     for name, (factor, divisor) in FACTORS.items():
         if FIRST_SECOND * 1000 <= number * factor / divisor < END_SECOND * 1000:
             by = f"* {factor}" if factor > 1 else f"/ {divisor}"
@@ -74,7 +74,7 @@ def unit_of(number: int) -> Unit | None:
 
 
 def shown_as_ms(number: int) -> str:
-    """Return which time a number is as milliseconds since 1970."""
+    """Return the date, or the approximate year, of a number of milliseconds since 1970, as text."""
     try:
         at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=number)
     except OverflowError:

@@ -1,6 +1,7 @@
-"""Zones of times that have none: what a clock shows is a moment only in a zone, and not always there.
+"""Time zones for local times: the conversion of a time without a zone to an instant.
 
-Twice a year a zone's clocks may show a time twice, or leave it out. Which moment is meant is not guessed.
+A change of a zone's offset, as with daylight saving time, makes local times ambiguous or skips them. Such a
+time is refused; the instant is not guessed.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ _OFFSET: Final = re.compile(r"([+-])([0-9]{2}):([0-9]{2})")
 
 
 class TimeOfNoZone(ValueError):
-    """A time that the clocks of a zone show twice, or never."""
+    """A local time that the clocks of a zone show twice or never."""
 
 
 @cache
 def zone_of(name: str) -> tzinfo:
-    """Return a zone by its name, as Europe/London, or by how far it is from UTC, as +01:00.
+    """Return a zone by its name, such as Europe/London, or by its offset from UTC, such as +01:00.
 
     Raises:
         ValueError: when there is no such zone.
@@ -35,10 +36,10 @@ def zone_of(name: str) -> tzinfo:
 
 
 def moment(clock: datetime, zone: tzinfo) -> datetime:
-    """Return the one time at which the clocks of a zone show this.
+    """Return the only instant at which the clocks of a zone show the local time `clock`.
 
     Raises:
-        TimeOfNoZone: when there are two, or there is none.
+        TimeOfNoZone: when there are two such instants, or none.
     """
     first, second = (clock.replace(tzinfo=zone, fold=fold).utcoffset() for fold in (0, 1))
     assert first is not None
