@@ -1,8 +1,8 @@
 """Formats amounts in the smallest unit of a currency.
 
 ISO 4217 defines the decimals of a currency: mostly two, but none for JPY and three for KWD. An amount without
-a currency is in hundredths. The decimals of anything else (`POINTS`) are unknown, so the number stays whole
-and says so.
+a currency is in hundredths. The decimals of any other unit (`POINTS`) are unknown, so the text is a whole
+number of its smallest coin.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _CODE: Final = re.compile("[A-Za-z]{3}")
 
 
 def code_of(currency: str | None) -> str:
-    """Return a normalized currency, or an empty string if there is none."""
+    """Return a currency without blanks, an ISO 4217 code in capitals, or "" if there is none."""
     named = (currency or "").strip()
     return named.upper() if _CODE.fullmatch(named) else named
 

@@ -1,12 +1,11 @@
-"""Rows dealt into buckets by their id: all that is said of one order lies in one bucket of every table.
+"""Hash partitioning of rows by id: in every table, the rows of one order are in the same bucket.
 
-A bucket is a CRC of the id, modulo the count of buckets. A file has one row group for each bucket, in their
-order, so that reading one bucket reads nothing else. A file may have been dealt into fewer buckets than are
-asked for, if their count divides the other: then a row group holds several buckets, and they are told apart
-when it is read.
+The bucket is a CRC of the id, modulo the number of buckets. A file has one row group per bucket, in order, so
+a read of one bucket reads no other. A file may have fewer buckets than the reader requests if their number is
+a divisor of the requested one: then a row group holds several buckets, and the reader filters its rows.
 
-This takes the place of a shuffle: rows are dealt where they are made, and joined bucket by bucket, by whole
-columns and without a row ever going through the JVM (`joining`). Cost: about 0.3 µs a row to deal.
+Buckets replace a shuffle: rows are dealt where they are produced, and joined bucket by bucket, in whole
+columns, without passing through the JVM (`books.joining`). Cost: about 0.3 µs per row to deal.
 """
 
 from __future__ import annotations
@@ -32,24 +31,22 @@ FILES_KNOWN_MAX: Final = 1_000
 
 
 def bucket_count(log_bytes: int) -> int:
-    """Return into how many buckets what a log says is dealt."""
+    """Return the number of buckets for the facts of a log of this size."""
     return min(max(CORES, log_bytes // BYTES_PER_BUCKET), BUCKETS_MAX)
 
 
 def finer(count: int, rows: int) -> int:
-    """Return a multiple of a count of buckets, such that a bucket has about `ROWS_PER_BUCKET` of so many
-    rows.
-    """
+    """Return a multiple of `count` that gives about `ROWS_PER_BUCKET` rows per bucket, or `count` itself."""
     return count * max(1, round(rows / (count * ROWS_PER_BUCKET)))
 
 
 def count_of(folder: Path) -> int:
-    """Return into how many buckets the files of a folder are dealt."""
+    """Return the number of buckets of the files of a folder: the largest one, or 1 without files."""
     return max((pq.read_metadata(path).num_row_groups for path in folder.glob("*.parquet")), default=1)
 
 
 def bucket_of(ids: pa.StringArray, count: int) -> Integers:
-    """Return the bucket of each id; none may be null."""
+    """Return the bucket of each id; the ids must not be null."""
     if not len(ids):
         return np.zeros(0, np.uint16)
     texts = Ranges.of(ids)
@@ -57,7 +54,7 @@ def bucket_of(ids: pa.StringArray, count: int) -> Integers:
 
 
 def write_dealt(path: Path, table: pa.Table, count: int, **how: Any) -> None:
-    """Write a table, whose first column is the id, with a row group for each bucket."""
+    """Write a table with one row group per bucket; its first column is the id."""
     table = table.combine_chunks()
     buckets = bucket_of(_ids(table), count)
     by_bucket = np.argsort(buckets, kind="stable")
@@ -90,8 +87,9 @@ def _read(path: Path, bucket: int, count: int, columns: list[str]) -> pa.Table:
 
 @lru_cache(FILES_KNOWN_MAX)
 def _metadata(path: Path, modified_ns: int) -> pq.FileMetaData:
-    """Return where a file's row groups are: a task reads one of many, and the next task of its process
-    another.
+    """Return the metadata of a file, cached for the next task of the process, which reads another row group.
+
+    `modified_ns` is a part of the cache's key.
     """
     return pq.read_metadata(path)
 

@@ -1,19 +1,19 @@
-"""What `dataset` chooses: which kinds of record, and which topics hold them.
+"""The values of the option `dataset`: the kinds of records, and the topics that hold them.
 
     dataset    rows                                                     kinds
-    records    everything, the default                                  all
-    messages   what consumers can get                                   normal, commit, delivered, dead letter
+    records    all records; the default                                 all
+    messages   messages that consumers can receive                      normal, commit, delivered, dead letter
     halves     half messages, decided or not                            half
-    outcomes   how halves ended: each names its half in `half_offset`   commit, timer of a half, outcome
-    timers     what was to be delivered later, and verbs on it          timer, verb
+    outcomes   ends of halves, with the half in `half_offset`           commit, timer of a half, outcome
+    timers     delayed messages, and operations on them                 timer, verb
     acks       one row per range of acknowledged queue offsets          ack
-    groups     what groups were told, and their leases                  group, lease
+    groups     settings and members of groups, and leases               group, lease
     damaged    bytes that are no record                                 damage
 
-Damaged bytes have a row in every dataset but `acks`, unless topics are read by the queues' index: then only
-damage in the way.
+Damaged bytes have a row in every dataset except `acks`. If topics are read by the queue index, only damage in
+the parts that are read has one.
 
-The rows of `acks` have columns of their own: see `ACKS`.
+The rows of `acks` have the columns of `ACKS`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tidewheel.errors import UnknownChoice
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The kinds of a dataset's rows, and the topics of their records if they are few."""
+    """The kinds of a dataset's rows, and the topics of their records if these are known."""
 
     kinds: frozenset[str]
     topics: frozenset[str] = ALL
@@ -69,14 +69,14 @@ ACK_COLUMNS: Final = ("physical_offset", "store_time", "body", "damage")
 
 
 def dataset(name: str) -> Dataset:
-    """Return the dataset of that name; raise `UnknownChoice`."""
+    """Return the dataset with this name; raise `UnknownChoice`."""
     if name not in DATASETS:
         raise UnknownChoice(f"dataset={name!r} is none of {', '.join(DATASETS)}.")
     return DATASETS[name]
 
 
 def ranges(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the ranges that acknowledgement records hold, as rows of `schema`, some columns of `ACKS`."""
+    """Return the ranges in acknowledgement records as rows of `schema`, a subset of the columns of `ACKS`."""
     rows = [
         (row["physical_offset"], row["store_time"], group, topic, queue_id, first, count)
         for row in batch.to_pylist()

@@ -1,7 +1,7 @@
-"""How columns go into Parquet: whole numbers as differences, texts as they are, words of a kind by number.
+"""Parquet encodings: integers as deltas, texts plain, and columns with few distinct texts by dictionary.
 
-Parquet's default, a dictionary of every column, gives up on each one in which most values differ, having
-made it in vain: so an order's row takes twice the time to write and five times the time to read.
+Parquet's default builds a dictionary for every column, and abandons it if most values differ. With it, rows
+of orders take twice the time to write and five times the time to read.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 
 def encodings(schema: pa.Schema, kinds: Collection[str]) -> dict[str, Any]:
-    """Return what tells a Parquet writer how to encode the columns of a schema; `kinds` have few words."""
+    """Return a Parquet writer's options for a schema; the columns `kinds` have few distinct texts."""
     numbers = [field.name for field in schema if field.type == pa.int64()]
     return {
         "use_dictionary": [name for name in schema.names if name in kinds],

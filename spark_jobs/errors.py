@@ -1,4 +1,4 @@
-"""What an audit finds wrong with its surroundings."""
+"""Errors in the environment of an audit."""
 
 from __future__ import annotations
 
