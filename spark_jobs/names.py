@@ -1,7 +1,7 @@
-"""What the user calls an order and its columns, as sentences about orders say it.
+"""The user's names for an order and its columns, as used in sentences about orders.
 
-A run keeps these names in its summary, since who looks at it later gives no mapping. What the user has not
-named is called by a word: the shop's `total_pence` is no word for an accountant.
+A run stores these names in its summary, since commands that read the run later have no mapping. A column that
+the user has not renamed is shown as an English word: `total_pence` means little to an accountant.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class OrderNames:
-    """The word for an order, and those for its columns by our names of them."""
+    """The word for an order, the words for its columns by our names, and the names of two topics."""
 
     order: str = "order"
     columns: dict[str, str] = field(default_factory=lambda: dict(_WORDS))
@@ -33,7 +33,7 @@ class OrderNames:
 
     @classmethod
     def of_mapping(cls, mapping: Mapping) -> Self:
-        """Return the names of a mapping; a word for each that is the shop's."""
+        """Return the names of a mapping, with a word for each column that has the shop's name."""
         theirs = mapping.orders.columns
         columns = {
             ours: theirs[ours] if theirs.get(ours, ours) != ours else word for ours, word in _WORDS.items()
@@ -43,15 +43,15 @@ class OrderNames:
 
     @classmethod
     def of_json(cls, plain: dict[str, Any]) -> Self:
-        """Return the names that a summary holds."""
+        """Return the names from a run's summary."""
         return cls(**plain)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the names as plain values."""
+        """Return the names as JSON types."""
         return asdict(self)
 
     def of(self, column: str) -> str:
-        """Return the name of one of our columns, or of what the log or the ledger says of an order."""
+        """Return the name of one of our columns, or of a time that is from the log or the ledger."""
         beside = {
             "committed_ms": f"message in {self.created}",
             "cleared_ms": "entry in the cart's ledger",
@@ -61,4 +61,4 @@ class OrderNames:
 
 
 SHOPS: Final = OrderNames()
-"""Words for everything."""
+"""The names for the shop's own tables."""

@@ -1,4 +1,4 @@
-"""What an audit may be told: which orders, as of when, and where waiting ends and a finding begins."""
+"""Options of an audit: its orders, the time of the judgement, and the limits that make a delay a finding."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from spark_jobs.layout import RUNS
 
 @dataclass(frozen=True, slots=True)
 class AuditOptions:
-    """The limits of one run, in milliseconds; times are since 1970.
+    """The options of one run. Durations are in milliseconds, times in milliseconds since 1970.
 
-    run_id               sortable, names the run's folders
+    run_id               sortable; the name of the run's folders
     from_ms, to_ms       only orders placed in [from, to)
-    grace_ms             how far the clocks of shop and broker may be apart
-    undecided_limit_ms   a half without outcome is a finding when it is older
-    late_limit_ms        a deadline that fired later, or is overdue by more, is a finding
-    unconsumed_limit_ms  a message that nobody has acknowledged for longer is a finding
-    as_of_ms             "now" of the judgement; None: when the log's last record was stored
-    window_ms            width of the windows of event time
+    grace_ms             the allowed difference between the clocks of shop and broker
+    undecided_limit_ms   a half without an outcome that is older is a finding
+    late_limit_ms        a deadline that was delivered later, or is overdue by more, is a finding
+    unconsumed_limit_ms  a message that is not acknowledged for longer is a finding
+    as_of_ms             the "now" of the judgement; None for the newest store time in the log
+    window_ms            the width of the windows of event time
     has_plan             whether a repair plan is written too
     """
 
@@ -37,7 +37,7 @@ class AuditOptions:
 
 
 def new_run_id(out: Path, now: datetime | None = None) -> str:
-    """Return an id for a run that starts now and is not among those of `out`, e.g. 20261121T221530Z."""
+    """Return an id for a run that starts now, unused in `out`, such as 20261121T221530Z (UTC)."""
     stem = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%SZ")
     taken = {path.name for path in (out / RUNS).glob(f"{stem}*")}
     number = 1
