@@ -1,18 +1,20 @@
-"""Where a stream is in which log, and whether the store still holds what comes after.
+"""Positions of a stream in a log, and the detection of data that the store has lost since.
 
     {"offset": 4096, "log": {"at": 3904, "bytes": 192, "crc": 1234, "store_ms": 1763700000000}}
 
-`offset` is a log offset: all records that start before it were read. `log` is a record by which that log is
-known again (`log/marks.py`). `since_ms` is the time from which on records are wanted, `since_offset` the log
-offset, where the log had not got that far: both as the query was first given them. `began` is where the batch
-that ends here begins, if it is the first of a query (Spark asks anew where a query begins until that batch is
-committed) or the first behind a loss. `log` lacks while there is no log: then only its length is checked.
+`offset` is a log offset: all records that start before it were read. `log` is a mark, a record that
+identifies the log (`log/marks.py`). `since_ms` is the time of the first wanted records, and `since_offset`
+their log offset if the log did not reach it yet, both from the query's first start. `began` is the start of
+the batch that ends here, if it is the first of a query (until that batch is committed, Spark requests the
+initial offset again) or the first after a loss. `log` is missing while there is no log: then only the log's
+length is checked.
 
-    the files hold                          the stream
-    the marked record                       goes on; waits where the store tells of less than it did
-    other bytes there                       has lost: it is another log
-    nothing there, and end before it        has lost: the log ends before the offset
-    nothing before an offset behind it      has lost: retention has deleted what lies between
+    files of the store                      stream
+    the marked record is there              continues; waits if less of the log is published than before
+    other bytes in its place                loss: this is another log
+    not there, log ends before `offset`     loss: this is another log, which ends too early
+    not there, log begins after `offset`    loss: retention has deleted the records between
+    not there, log includes `offset`        continues
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from spark_jobs.log.ranges import FOREVER_MS, Place, found_at
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """See the module."""
+    """A position; see the module for its fields."""
 
     offset: int
     mark: Mark | None = None
@@ -40,9 +42,10 @@ class Position:
 
     @classmethod
     def first_of(cls, log: StoreLog | None, since: Place | None) -> Position:
-        """Return where a query begins in a log, None while there is none; raise `UnknownChoice`.
+        """Return the position at which a query begins; `log` is None while there is none.
 
-        What comes later begins at a place behind the log's end.
+        If `since` is after the end of the log, the position is the end, and later records before `since` are
+        skipped. Raise `UnknownChoice`.
         """
         since_ms, since_offset = (None, None) if since is None else (since.ms, since.offset)
         if log is None:
@@ -54,48 +57,49 @@ class Position:
 
     @classmethod
     def at_end_of(cls, log: StoreLog) -> Position:
-        """Return the position behind all records of a log."""
+        """Return the position after all records of a log."""
         return cls(log.end_offset, mark_at(log, log.end_offset))
 
     @classmethod
     def from_json(cls, stored: dict[str, Any]) -> Position:
-        """Return what a checkpoint holds."""
+        """Return the position from the JSON of a checkpoint."""
         mark = Mark.from_json(stored["log"]) if "log" in stored else None
         numbers = (stored.get(name) for name in ("since_ms", "since_offset", "began"))
         return cls(stored["offset"], mark, *numbers)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what a checkpoint is to hold."""
+        """Return the position as JSON for a checkpoint."""
         log = None if self.mark is None else self.mark.as_json()
         rest = {"log": log, "since_ms": self.since_ms, "since_offset": self.since_offset, "began": self.began}
         return {"offset": self.offset, **{name: one for name, one in rest.items() if one is not None}}
 
     def advanced(self, log: StoreLog | None, offset: int) -> Position:
-        """Return the position that begins where this one does, and is at a log offset of this log."""
+        """Return the position at a later offset of `log`, with the same wanted time and offset."""
         mark = None if log is None else mark_at(log, offset)
         return replace(self, offset=offset, mark=mark, began=None)
 
     @property
     def is_first(self) -> bool:
-        """Whether nothing was read up to here: a query begins, or has begun anew."""
+        """Return whether nothing was read before this position: the query begins, or begins again."""
         return self.began == self.offset
 
     @property
     def first_offset(self) -> int:
-        """The log offset from which on records are wanted."""
+        """Return the log offset of the first wanted record."""
         return max(self.offset, self.since_offset or 0)
 
     @property
     def stored_ms(self) -> tuple[int, int] | None:
-        """The store times that are wanted, from the first to before the second; None for all."""
+        """Return the wanted store times, from the first to before the second, or None for all."""
         return None if self.since_ms is None else (self.since_ms, FOREVER_MS)
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What a stream can no longer read: log offsets of the log it was in (none, if how many is not known).
+    """The log offsets `gone` that a stream can no longer read, an empty range if their number is unknown.
 
-    `is_other_log`: what is there now has to be read from its beginning; else behind `gone`.
+    With `is_other_log`, the present log is read from where a new query begins, otherwise from the end of
+    `gone`.
     """
 
     gone: Damage
@@ -104,7 +108,7 @@ class Loss:
 
 
 def loss_at(store: Path, position: Position) -> Loss | None:
-    """Return what is lost to a stream at this position; None if it can go on, or has to wait."""
+    """Return the loss of a stream at this position, or None if the stream can continue or must wait."""
     offset, mark = position.offset, position.mark
     end_offset, first_offset = read_durable(store) or 0, first_kept(store) or 0
     kept = None if mark is None else is_kept(store, mark)

@@ -1,4 +1,4 @@
-"""What the data source reads of a log, in batch and as a stream alike: the rows that the options ask for."""
+"""The rows of a log that the options of the data source select, in batches and in streams."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tidewheel.errors import UnknownChoice
 
 @dataclass
 class Task(InputPartition):
-    """What one task reads: a part, and of it what was stored from the first to before the second time.
+    """The input of one task: a part of the log, and the store times of the wanted records.
 
-    Times in milliseconds since 1970; None for all.
+    `stored_ms` is from the first to before the second, in milliseconds since 1970; None for all.
     """
 
     part: Part
@@ -29,14 +29,14 @@ class Task(InputPartition):
 
 
 NOTHING: Final[Part] = ()
-"""A part without rows: a plan without any part is taken for one that does without parts."""
+"""A part without rows, since Spark takes an empty plan for a source that is not partitioned."""
 
 
 class Rows:
-    """The rows that the options ask for, from any part of the log."""
+    """The rows that the options select, from any part of the log."""
 
     def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
-        """Raise `UnknownChoice`."""
+        """Check the options and the names of the columns; raise `UnknownChoice`."""
         self.is_acks = options.get("dataset") == "acks"
         if self.is_acks and (given := [name for name in ("topics", "bodies") if name in options]):
             raise UnknownChoice(
@@ -63,7 +63,7 @@ class Rows:
         )
 
     def of(self, task: InputPartition) -> Iterator[Any]:
-        """Return the rows of one task."""
+        """Return the rows of one task as record batches."""
         assert isinstance(task, Task)
         found = part_batches(task.part, replace(self.wanted, stored_ms=task.stored_ms))
         return (ranges(batch, self.schema) for batch in found) if self.is_acks else found

@@ -1,7 +1,7 @@
-"""The runs that an audit's folder holds, read back without Spark.
+"""The runs in an audit's output folder, read without Spark.
 
-A run is `runs/<id>/summary.json` (see `layout`); one that ended before it was written is no run. Run ids sort
-by time. A summary that lacks one of `FIELDS` is no run. PyArrow is only imported to read rows of a run.
+A run exists if `runs/<id>/summary.json` does (see `layout`) and has all of `FIELDS`; an unfinished run has no
+summary, and is ignored. Run ids sort by time. PyArrow is only imported to read the rows of a run.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ FIELDS: Final = frozenset((
     "balanced", "totals", "cases", "others", "options", "as_of_ms", "covered_from_ms", "has_carts",
     "has_currency", "names", "lacking",
 ))  # fmt: skip
-"""What a summary must hold: what `Run` reads, and the commands that show one."""
+"""Fields that a summary must have, since `Run` or the commands that show a run read them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run and its summary, as it was written."""
+    """A run and its summary as JSON types."""
 
     out: Path
     run_id: str
@@ -36,32 +36,32 @@ class Run:
 
     @property
     def folders(self) -> RunFolders:
-        """Return the places of the run's files."""
+        """Return the paths of the run's files."""
         return RunFolders(self.out, self.run_id)
 
     @property
     def is_balanced(self) -> bool:
-        """Return whether the run has found the books balanced."""
+        """Return whether the books balanced in this run."""
         return bool(self.summary["balanced"])
 
     @property
     def written_ms(self) -> int:
-        """Return when the run's summary was written, in milliseconds since 1970."""
+        """Return the modification time of the run's summary, in milliseconds since 1970."""
         return int(self.folders.summary.stat().st_mtime_ns // 1_000_000)
 
     @property
     def orders_count(self) -> int:
-        """Return how many orders the run has judged."""
+        """Return the number of judged orders."""
         return int(self.summary["totals"]["orders"])
 
     @property
     def findings_count(self) -> int:
-        """Return how many findings the run has, about orders and others."""
+        """Return the number of findings about orders and other subjects."""
         return sum(self.finding_cases.values())
 
     @property
     def finding_cases(self) -> dict[str, int]:
-        """Return how many findings each case has that has any."""
+        """Return case -> the number of its findings, without cases that have none."""
         cases = {name: count for name, count in self.summary["cases"].items() if name in FINDINGS}
         return {name: count for name, count in (cases | self.summary["others"]).items() if count}
 
@@ -72,40 +72,39 @@ class Run:
 
     @property
     def covered_from_ms(self) -> int:
-        """Return the millisecond since 1970 from which on nothing of the log was deleted; 0 if nothing
-        was.
+        """Return the time from which no record of the log was deleted, or 0 if none was deleted.
+
+        In milliseconds since 1970.
         """
         return int(self.summary["covered_from_ms"])
 
     @property
     def has_carts(self) -> bool:
-        """Return whether the run has looked at carts."""
+        """Return whether the run has read carts."""
         return bool(self.summary["has_carts"])
 
     @property
     def names(self) -> dict[str, Any]:
-        """Return what the user calls orders and their columns (`names.OrderNames`)."""
+        """Return the user's names for orders and their columns, as JSON types (`names.OrderNames`)."""
         return dict(self.summary["names"])
 
     @property
     def has_currency(self) -> bool:
-        """Return whether the run knows in what the totals of orders are."""
+        """Return whether the currency of orders' totals is known."""
         return bool(self.summary["has_currency"])
 
     @property
     def is_partial(self) -> bool:
-        """Return whether the run looked only at the orders placed in some span."""
+        """Return whether the run was limited to orders placed in a range of time."""
         options = self.summary["options"]
         return (options["from_ms"], options["to_ms"]) != (None, None)
 
     def rows(self, case: str = "", subject_id: str = "") -> Iterator[dict[str, Any]]:
-        """Yield the run's findings as rows of `layout.FINDING_COLUMNS`; of one case or one subject if
-        asked.
-        """
+        """Yield the findings as rows of `layout.FINDING_COLUMNS`, unless "" only of a case or subject."""
         return _rows(self.folders.findings, {"case": case, "subject_id": subject_id})
 
     def of_case(self, case: str) -> Iterator[dict[str, Any]]:
-        """Yield the rows of a case, as `rows`; of one that is no finding, as `not-covered`, its orders."""
+        """Yield the rows of a case like `rows`; if it is no finding, such as `not-covered`, its orders."""
         if not case or case in (*FINDINGS, *OTHER_FINDINGS):
             yield from self.rows(case)
             return
@@ -113,7 +112,7 @@ class Run:
             yield {"subject": "order", "subject_id": row["order_id"]} | row
 
     def order(self, order_id: str) -> dict[str, Any]:
-        """Return one order, with its timeline where it is a finding; raise `NotFound`."""
+        """Return an order as a row, with its timeline if it is a finding; raise `NotFound`."""
         for row in self.rows(subject_id=order_id):
             if row["subject"] == "order":
                 return row
@@ -123,13 +122,13 @@ class Run:
 
 
 def runs(out: Path) -> list[Run]:
-    """Return the runs of a folder, the oldest first; a summary that cannot be read is no run."""
+    """Return the runs of a folder, the oldest first, without those that have no valid summary."""
     found = (_read(out, path.parent.name) for path in (out / RUNS).glob("*/summary.json"))
     return sorted((run for run in found if run), key=lambda run: run.run_id)
 
 
 def run_of(out: Path, run_id: str = NEWEST) -> Run:
-    """Return the run of an id, or the newest run; raise `NotFound`."""
+    """Return the run with this id, or the newest run; raise `NotFound`."""
     if run_id == NEWEST:
         newest = newest_run(out)
         if newest is None:
@@ -148,14 +147,15 @@ def newest_run(out: Path) -> Run | None:
 
 
 def scratch_prefix(pid: int) -> str:
-    """Return how the names of folders begin in `out` in which the audit of a process keeps what it reads."""
+    """Return the prefix of the temporary folders in `out` that the audit of a process uses."""
     return f"audit-{pid}-"
 
 
 def forget(out: Path, keep: int) -> list[str]:
-    """Delete everything older than the newest `keep` runs; return the ids that went.
+    """Delete all runs older than the newest `keep`, unfinished ones included; return the deleted ids.
 
-    What is older and did not end, whoever interrupted it, goes too. Seals hold their own identities and stay.
+    Seals stay, since they contain the identities that they need. Raise `ConfigurationError` if `keep` is less
+    than 1.
     """
     if keep < 1:
         raise ConfigurationError("At least one run is kept. Give --keep 1 or more.")
