@@ -1,8 +1,8 @@
-"""A Spark of our own for one audit: local, quiet, on two cores and 2 GB, gone when the audit is.
+"""A local Spark session for one audit, on two cores and 2 GB, which ends with the audit.
 
-Spark is started by hand so that all it says goes to one file and nothing to the terminal, and so that it
-can be ended: pyspark itself keeps one JVM for the life of the process. A JVM that somebody else has started
-(`PYSPARK_GATEWAY_PORT`, as `spark-submit` sets it) is used as it is, and goes on.
+The JVM is launched here, so that all of its output goes to one file and nothing to the terminal, and so that
+it can be stopped: pyspark itself keeps one JVM for the life of the process. A JVM that was started elsewhere
+(`PYSPARK_GATEWAY_PORT`, as set by `spark-submit`) is used without changes, and continues to run.
 """
 
 from __future__ import annotations
@@ -39,32 +39,35 @@ SETTINGS: Final = {
     "spark.executorEnv.MALLOC_TRIM_THRESHOLD_": str(1 << 30),
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.ansi.enabled": "true",
-    # Else each call on a column is followed by others that tell Java which line of ours made it.
+    # Otherwise each call on a column causes further calls that pass its line of Python code to Java.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.hadoop.mapreduce.fileoutputcommitter.marksuccessfuljobs": "false",
 }
-"""Python's workers keep the memory that a batch has freed for the next one: glibc would give it back to the
-system and ask for it again, page by page, at a twentieth of what reading a log costs."""
+"""The settings of every session.
+
+With the MALLOC variables, Python workers keep the memory of a batch for the next one. By default, glibc would
+return it to the system and allocate it again, page by page, which is a twentieth of the cost to read a log.
+"""
 _STOP_TIMEOUT_S: Final = 20
 MASTER_DEFAULT: Final = "local[2]"
 PACKAGES: Final = Path(__file__).parents[1]
-"""Where Python's workers find our packages: an installation keeps them off everybody's path."""
+"""The folder of our packages, for the path of Python workers, since an installation does not add it."""
 JAVA_OPTIONS: Final = "-XX:-DontCompileHugeMethods"
-"""All cases of an order are judged in one generated method, which Java else never compiles."""
+"""The cases of an order are one generated method, so large that Java does not compile it by default."""
 QUICK_JAVA_OPTIONS: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Compiles once and cheaply: a third less work for an audit of seconds, and a fifth less for one of minutes,
-since the method of all cases is so large that optimizing it takes longer than running it (10 M orders)."""
+"""Only the first compiler tier: a third less work for an audit of seconds, and a fifth less for one of
+minutes, since it takes longer to optimize the large method of all cases than to run it (10 M orders)."""
 
 
 @contextlib.contextmanager
 def spark_session(
     scratch: Path, log_file: Path, *, quick: bool, master: str = MASTER_DEFAULT
 ) -> Iterator[SparkSession]:
-    """Yield a session that knows the data source "tidewheel", until the block ends.
+    """Yield a session with the data source "tidewheel" until the block ends; raise `JavaMissing`.
 
-    Spark's temporary files go below `scratch`, its output to `log_file`; `quick` for an audit, of which Java
-    does the smaller part. Raise `JavaMissing`.
+    Spark's temporary files are below `scratch`, and its output is appended to `log_file`. `quick` adds
+    `QUICK_JAVA_OPTIONS`, for an audit, where Java does the smaller part of the work.
     """
     settings = SETTINGS | {
         "spark.master": master,
@@ -87,7 +90,7 @@ def spark_session(
 
 @contextlib.contextmanager
 def unlogged_interrupts() -> Iterator[None]:
-    """Keep the gateway from logging Ctrl-C with a traceback, until the block ends: it raises it as well."""
+    """Keep the gateway from logging a traceback for Ctrl-C, which it also raises, until the block ends."""
     logging.root.addFilter(_is_no_interrupt)
     try:
         yield
@@ -102,7 +105,7 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
 
 @contextlib.contextmanager
 def _environment(home: Path) -> Iterator[None]:
-    """Set the variables that Spark's scripts and Python workers read, until the block ends."""
+    """Set the environment variables of Spark's scripts and Python workers until the block ends."""
     wanted = {
         "JAVA_HOME": str(home),
         "PYSPARK_PYTHON": sys.executable,

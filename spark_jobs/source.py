@@ -3,11 +3,11 @@
     spark.dataSource.register(TidewheelSource)
     spark.read.format("tidewheel").schema("topic string, keys string, store_ms long").load(store)
 
-Columns, options and datasets: docs/spark.md. Ask for few columns with `.schema(...)`: the API does not
-prune by itself. A stream reads the same rows as they become durable (see `streams`).
+Columns, options and datasets: docs/spark.md. Select few columns with `.schema(...)`, since the API does not
+prune columns. A stream reads the rows of the log as they become durable (see `streams`).
 
-Never add `pushFilters`: in pyspark 4.1 and 4.3 its state is shared by all uses of one DataFrame, so one
-use's filter silently drops rows of another. Choose rows by option, on a load of its own.
+Never add `pushFilters`: in pyspark 4.1 and 4.3 its state is shared by all uses of one DataFrame, so the
+filter of one use silently drops rows of another. Rows are selected by options, on a separate load.
 """
 
 from __future__ import annotations
@@ -53,38 +53,38 @@ def _sql(schema: pa.Schema) -> str:
 
 
 COLUMNS: Final = _sql(SCHEMA)
-"""Every column there is, for `.schema(...)`."""
+"""All columns, for `.schema(...)`."""
 
 
 class TidewheelSource(DataSource):
-    """See the module."""
+    """The data source; see the module."""
 
     def __init__(self, options: dict[str, str]) -> None:
-        """Raise `UnknownChoice` for an option that there is not."""
+        """Raise `UnknownChoice` for an unknown option."""
         check_names(options)
         super().__init__(options)
 
     @classmethod
     def name(cls) -> str:
-        """Return the name to give to `spark.read.format`."""
+        """Return the name for `spark.read.format`."""
         return FORMAT
 
     def schema(self) -> str:
-        """Return the columns of a load that names none."""
+        """Return the columns of a load without a schema."""
         is_acks = self.options.get("dataset") == "acks"
         return _sql(ACKS if is_acks else pa.schema([SCHEMA.field(name) for name in DEFAULT]))
 
     def reader(self, schema: StructType) -> LogReader:
-        """Return the reader of the columns of `schema` from the store at the given path."""
+        """Return the batch reader of the columns of `schema`."""
         return LogReader(self.options, tuple(schema.fieldNames()))
 
     def streamReader(self, schema: StructType) -> LogStreamReader:  # noqa: N802
-        """Return the reader of a stream of the columns of `schema`."""
+        """Return the stream reader of the columns of `schema`."""
         return LogStreamReader(self.options, tuple(schema.fieldNames()))
 
 
 class LogReader(DataSourceReader):
-    """Plans and reads one log; what cannot be read as records becomes rows with `damage`."""
+    """Reader of one log; bytes that are no records become rows with `damage`."""
 
     def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
         check_names(options, BATCH)
@@ -99,8 +99,9 @@ class LogReader(DataSourceReader):
         self._index = self._opened_index(store)
 
     def partitions(self) -> list[InputPartition]:
-        """Return one per slice, or per segment that the index leads to, and one for all holes if there are
-        any.
+        """Return one partition per slice, indexed segment and set of kept records, and one for all holes.
+
+        Return one empty partition if there is none.
         """
         first_offset, end_offset = self._range.first_offset, self._range.end_offset
         parts: list[Part] = []
@@ -114,7 +115,7 @@ class LogReader(DataSourceReader):
         return [Task(part, self._range.stored_ms) for part in parts or [NOTHING]]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the record batches of one partition; raise `StreamLost` for a segment deleted meanwhile."""
+        """Yield the record batches of a partition; raise `StreamLost` if its segment has been deleted."""
         try:
             yield from self._rows.of(partition)
         except FileNotFoundError as error:
@@ -131,9 +132,9 @@ class LogReader(DataSourceReader):
 
 
 def _opened(store: Path, durable_offset: int | None) -> StoreLog:
-    """Return the log of a store, an empty one if it holds no records; raise `StoreError`.
+    """Return the log of a store, or an empty log if the store has no records; raise `StoreError`.
 
-    Of a node that has told of nothing it is not known whether there is something.
+    Raise `NoRecords` for a cluster node that has not published an offset: it may have records.
     """
     try:
         return open_log(store, durable_offset)

@@ -1,7 +1,7 @@
-"""The options of the data source: which there are, where each holds, and what each may be.
+"""The options of the data source: their names, their scope (batch, stream or both), and their values.
 
-Spark hands options over as text, whatever they were, and without regard to case. One that is unknown, or that
-has no meaning where it is given, is refused: else a misspelt `topics` would read every topic.
+Spark passes options as text, with case-insensitive names. An unknown option, or one that does not apply, is
+refused: otherwise a misspelt `topics` would read every topic.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _BOOLEANS: Final = {"true": True, "false": False}
 
 
 def check_names(options: Iterable[str], use: str | None = None) -> None:
-    """Raise `UnknownChoice` for an option that there is not, or that has no meaning in this use of the log.
+    """Raise `UnknownChoice` for an option that is unknown or does not apply to `use`.
 
-    `use` is `BATCH`, `STREAM` or None: not known yet.
+    `use` is `BATCH` or `STREAM`, or None if it is not known yet.
     """
     known = {name.lower(): name for name in (*_ANYWHERE, *_ONLY, *_OF_SPARK)}
     for given in options:
@@ -63,7 +63,7 @@ def path_of(options: Mapping[str, str]) -> Path:
 
 
 def choice(options: Mapping[str, str], name: str, choices: Sequence[str]) -> str:
-    """Return an option that is one of these words, the first by default; raise `UnknownChoice`."""
+    """Return an option that is one of `choices`, by default the first; raise `UnknownChoice`."""
     given = options.get(name, choices[0])
     if given not in choices:
         raise UnknownChoice(f"{name}={given!r} is none of {', '.join(choices)}.")
