@@ -1,4 +1,4 @@
-"""The log as a stream of micro-batches, and what becomes of it when its checkpoint outlives its log."""
+"""The log as a stream of micro-batches, with the handling of a checkpoint whose log is lost."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from spark_jobs.source_options import STREAM, boolean, bytes_of, check_names, pa
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The log as it grows. An offset is a `Position`, and a batch the records that start between two of them.
+    """Reader of a growing log. An offset is a `Position`; a batch has the records that start between two.
 
-    So a batch that is read again has the same rows: nothing below the durable offset changes, and a record
-    belongs to the batch in which it starts, wherever the cut falls. A batch ends where the published durable
-    offset was, or sooner by `max_bytes_per_trigger`. Segments that begin meanwhile need no notice.
+    A batch that is read again has the same rows: nothing before the durable offset changes, and a record
+    belongs to the batch in which it starts, even if it extends beyond the batch's end. A batch ends at the
+    published durable offset, or earlier due to `max_bytes_per_trigger`. New segments need no special case.
 
-    Both ends of a batch are looked for in the log before it is planned. What is lost is a `StreamLost`; with
-    `failOnDataLoss=false` a `Gone` part of the batch, which then begins where another log begins for a new
-    query, or where what retention left does.
+    Both ends of a batch are checked against the log before the batch is planned. A loss raises `StreamLost`.
+    With `failOnDataLoss=false` it becomes a `Gone` part of the batch, which then begins where a new query
+    begins in another log, or at the first record that retention has left.
     """
 
     def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
@@ -51,19 +51,19 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._rows = Rows(options, columns)
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Return where `from` says, else where the log begins; raise `UnknownChoice`, `StoreError`."""
+        """Return the position of `from`, or the start of the log; raise `UnknownChoice`, `StoreError`."""
         return Position.first_of(self._log(), self._since).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return so many bytes of log in one batch, if there is a limit."""
+        """Return the maximum number of bytes of log per batch, if there is one."""
         return ReadMaxBytes(self._bytes_max) if self._bytes_max else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Remember where the log ends now: a query with that trigger ends there."""
+        """Store the present end of the log, where a query with this trigger ends."""
         self._stop_offset = read_durable(self._store) or 0
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the durable offset, or what the limit allows; raise `StreamLost`."""
+        """Return the position at the durable offset, or at the limit if it is before; raise `StreamLost`."""
         position = Position.from_json(start)
         loss = self._accepted(loss_at(self._store, position))
         first = position if loss is None else self._resumed(loss, position)
@@ -71,12 +71,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadMaxBytes):
             end_offset = min(end_offset, first.offset + limit.max_bytes)
         if loss is None and end_offset == first.offset:
-            return start  # as it is written in the checkpoint: Spark compares the text
+            return start  # the same text as in the checkpoint: Spark compares texts
         end = first.advanced(self._log(), end_offset)
         return (replace(end, began=first.offset) if loss or position.is_first else end).as_json()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return the slices between two offsets, and what is gone there; raise `StreamLost`."""
+        """Return the slices, holes and losses between two offsets; raise `StreamLost`, `StoreError`."""
         if start == end:
             return []
         first, last = Position.from_json(start), Position.from_json(end)
@@ -95,7 +95,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [Task(part, last.stored_ms) for part in (*gone, *self._between(first, last.offset))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the record batches of one partition; raise `StreamLost` for a segment deleted meanwhile."""
+        """Yield the record batches of a partition; raise `StreamLost` if its segment has been deleted."""
         try:
             yield from self._rows.of(partition)
         except FileNotFoundError as error:
@@ -108,7 +108,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first.first_offset >= end_offset:
             return []
         log = open_log(self._store)
-        if first.offset < log.first_offset:  # retention has been here since it was looked for
+        if first.offset < log.first_offset:  # retention has deleted records since the check
             lost = self._accepted(loss_at(self._store, first))
             if lost is not None:
                 return [Gone(lost.gone, lost.why), *self._between(self._resumed(lost, first), end_offset)]
@@ -123,7 +123,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [*parts, missing] if missing else parts
 
     def _log(self) -> StoreLog | None:
-        """Return the log; None while there is none. Raise `StoreError` for one that cannot be followed."""
+        """Return the log, or None while there is none; raise `StoreError` if the log publishes no offset."""
         try:
             log = open_log(self._store)
         except StoreError:
@@ -139,13 +139,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return (read_durable(self._store) or 0) if self._stop_offset is None else self._stop_offset
 
     def _resumed(self, loss: Loss, position: Position) -> Position:
-        """Return the position at which to go on after a loss."""
+        """Return the position from which the stream continues after a loss."""
         if loss.is_other_log:
             return Position.first_of(self._log(), self._since)
         return replace(position, offset=loss.gone.end_offset, mark=None)
 
     def _accepted(self, loss: Loss | None) -> Loss | None:
-        """Return the loss, and warn of it, if the query is to go on; raise `StreamLost` if not."""
+        """Return a loss with a warning if the query is to continue after it; otherwise raise `StreamLost`."""
         if loss is None:
             return None
         if self._fails:

@@ -1,6 +1,6 @@
-"""Work in numbered pieces as Spark tasks, each of which leaves files of its own and returns nothing.
+"""Numbered pieces of work as Spark tasks, which write separate files and return no rows.
 
-A task that is done again writes the same files again; `whole` makes that safe.
+A task that is repeated writes the same files again; `whole` makes this safe.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 
 def in_tasks(spark: SparkSession, numbers: range, work: Callable[[int], None]) -> None:
-    """Do `work` for every number, a task for each; `numbers` is a range without steps."""
+    """Run `work` for every number, each in one task; `numbers` is a range with step 1."""
 
     def each(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -29,7 +29,7 @@ def in_tasks(spark: SparkSession, numbers: range, work: Callable[[int], None]) -
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """Yield where to write a file that gets its name only when it is whole."""
+    """Yield a temporary path, and rename the file to `path` if the block ends without an error."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     yield unfinished
     unfinished.replace(path)

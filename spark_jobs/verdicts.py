@@ -1,15 +1,15 @@
-"""From the books to the written answer: every order with its case, every finding with its evidence.
+"""Writes the result of the books: every order with its case, every finding with its evidence.
 
-The idea: nearly all orders balance, and of those nothing is to be said but their columns. So Spark first asks
-which orders are remarkable, then judges those again with sentences and `also`; the others are copied from the
-books' files, column by column (`books.order_files`).
+Nearly all orders balance, and only their columns are written. Therefore Spark first selects the remarkable
+orders, and then judges these again, with sentences and `also`. The others are copied from the files of the
+books, column by column (`books.order_files`).
 
 Rules:
-- An order is handed over if any case holds, if more was looked up of it, or if it is left out.
-- A finding has its evidence: the order's columns, and at most `TIMELINES_MAX` findings have a timeline.
-- Findings of several kinds are appended to one data set with one schema; what a kind does not have is null.
+- An order is remarkable if any case holds, if it has additional data, or if it is left out.
+- The evidence of a finding is the order's columns; at most `TIMELINES_MAX` findings also have a timeline.
+- Findings of all kinds are appended to one data set with one schema; columns that do not apply are null.
 
-Limitation: the cases of remarkable orders are computed twice. That pays while they are few.
+Cost: the cases of remarkable orders are computed twice, which pays off while they are few.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from spark_jobs.staging.order_events import events_of_orders
 
 @dataclass(frozen=True, slots=True)
 class Counted:
-    """Orders by case, status and stage, and by window of event time; other findings by case."""
+    """Counts of orders by case, status, stage and window of event time, and of other findings by case."""
 
     orders: Flow
     windows: list[Window]
@@ -46,10 +46,10 @@ class Counted:
 
 
 def write_orders(books: Books, run: RunFolders) -> Working:
-    """Write every order with its verdict; return the orders with findings, or of which more was looked up.
+    """Write every order with its verdict; return the remarkable orders (see the module).
 
-    They are found first and told of in a pass of their own, judged once more: both together would be one
-    method too large for Java, and all orders would pay for the sentences of a few.
+    They are selected first, and judged again with sentences in a second pass. One pass would be a generated
+    method too large for Java, and would compute the sentences of a few orders at the cost of all.
     """
     orders = books.orders()
     is_remarkable = F.col("is_left_out") | F.col("is_few") | holds_any()
@@ -69,7 +69,7 @@ def _cleared_ms() -> Column:
 def write_findings(
     spark: SparkSession, books: Books, remarkable: Working, sides: Sides, run: RunFolders
 ) -> None:
-    """Write every finding: orders with their timelines, carts, pushes."""
+    """Write the findings about orders, with their timelines, and about carts and pushes."""
     is_finding = F.col("case").isin(*FINDINGS) & ~F.col("is_left_out")
     found = books.written("findings", remarkable.frame.filter(is_finding))
     if found.rows:
@@ -88,7 +88,7 @@ def write_findings(
 
 
 def append_others(spark: SparkSession, case: str, found: Iterable[tuple[str, str]], run: RunFolders) -> None:
-    """Add findings about no order: (subject_id, why) of one case."""
+    """Append findings of a case that is about no order, from pairs of (subject_id, why)."""
     rows = [(OTHER_FINDINGS[case], subject_id, case, why) for subject_id, why in found]
     if rows:
         columns = "subject string, subject_id string, case string, why string"
@@ -96,7 +96,7 @@ def append_others(spark: SparkSession, case: str, found: Iterable[tuple[str, str
 
 
 def count(run: RunFolders, window_ms: int) -> Counted:
-    """Count what was written."""
+    """Return the counts of the written orders and findings."""
     findings = ds.dataset(run.findings, format="parquet")
     others = findings.to_table(["case"], filter=ds.field("subject") != "order")["case"]
     counts = {one["values"]: one["counts"] for one in others.value_counts().to_pylist()}
@@ -105,7 +105,7 @@ def count(run: RunFolders, window_ms: int) -> Counted:
 
 
 def cart_differences(books: Books, remarkable: Working) -> list[dict[str, Any]]:
-    """Return the first differences of carts that no order of those judged explains."""
+    """Return up to `CART_DIFFERENCES_MAX` cart differences that no judged order explains."""
     if not (books.differences.rows or books.unwritten.rows):
         return []
     found = _unexplained(books, remarkable).limit(CART_DIFFERENCES_MAX)
@@ -113,8 +113,9 @@ def cart_differences(books: Books, remarkable: Working) -> list[dict[str, Any]]:
 
 
 def _unexplained(books: Books, remarkable: Working) -> DataFrame:
-    """Return the differences that are put down to no order, or to one that is left out and told of nowhere:
-    it was placed outside of the range that is audited.
+    """Return the differences that no order explains, or only one that is left out.
+
+    An order that was placed outside of the audited range is left out, and reported nowhere else.
     """
     left_out = remarkable.frame.filter("is_left_out").select("order_id", "is_left_out")
     known = books.differences.frame.join(F.broadcast(left_out), "order_id", "left")
@@ -160,7 +161,7 @@ def _append(findings: DataFrame, run: RunFolders) -> None:
 
 
 def _shaped(frame: DataFrame, columns: Mapping[str, str]) -> DataFrame:
-    """Return exactly these columns; null where the frame has none."""
+    """Return the frame with exactly these columns and types; those that it does not have are null."""
     there = set(frame.columns)
     return frame.select(
         *(

@@ -173,7 +173,7 @@ class OpenTable:
     fixed: Mapping[str, str]
     """Our column -> the value that replaces null."""
     is_unique: bool
-    """Whether the database makes the key unique; also set if several rows may have a key (`_KEYED`)."""
+    """True if the database makes the key unique, or if several rows may have one (`databases._KEYED`)."""
     zone: str = ""
     """The zone of times without a zone."""
     own_numbers: frozenset[str] = frozenset()
