@@ -32,7 +32,7 @@ from tidewheel.errors import UnknownChoice
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """The kinds of a dataset's rows, and the topics of their records if these are known."""
+    """The kinds of a dataset's rows, and the topics of their records if these are fixed."""
 
     kinds: frozenset[str]
     topics: frozenset[str] = ALL

@@ -1,7 +1,7 @@
 """The user's names for an order and its columns, as used in sentences about orders.
 
 A run stores these names in its summary, since commands that read the run later have no mapping. A column that
-the user has not renamed is shown as an English word: `total_pence` means little to an accountant.
+the user has not renamed is shown as an English word, since `total_pence` is no term of accounting.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ class Run:
         return (options["from_ms"], options["to_ms"]) != (None, None)
 
     def rows(self, case: str = "", subject_id: str = "") -> Iterator[dict[str, Any]]:
-        """Yield the findings as rows of `layout.FINDING_COLUMNS`, unless "" only of a case or subject."""
+        """Yield the findings as rows of `layout.FINDING_COLUMNS`; "" selects all cases or subjects."""
         return _rows(self.folders.findings, {"case": case, "subject_id": subject_id})
 
     def of_case(self, case: str) -> Iterator[dict[str, Any]]:

@@ -123,7 +123,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [*parts, missing] if missing else parts
 
     def _log(self) -> StoreLog | None:
-        """Return the log, or None while there is none; raise `StoreError` if the log publishes no offset."""
+        """Return the log, or None if it cannot be opened; raise `StoreError` if RocketMQ writes it."""
         try:
             log = open_log(self._store)
         except StoreError:

@@ -19,8 +19,8 @@ found by key may have another key, one that is equal by collation, or the number
 converted to: the caller drops these rows. Keys that are equal by collation are ordered by their bytes, so
 that repeated keys are adjacent.
 
-Cost: an index finds the rows of given keys if the key is a text, a whole number, a uuid or bytes (in SQLite
-and others: any type except char(n)). For other types each query scans the table, so it covers many keys.
+Cost: in PostgreSQL, an index finds the rows of given keys if these are texts, whole numbers, uuids or bytes;
+in SQLite and others, if they are no char(n). For other types a query scans the table, so it covers many keys.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Each table is read by ranges of its key, streamed, in one snapshot of the database (`key_ranges`). A range
 becomes one file of the folder `<table>.parquet`. Names and statuses are translated on reading (`mapping`), so
 the files have our columns, whatever the user's names are. SQL is never the slow part of an audit, so no JDBC
-driver is needed. Memory holds up to `READERS` ranges of rows; for `refuse_mixed`, all keys of the table.
+driver is needed. Memory holds up to `READERS` ranges, and in `refuse_mixed` all keys of a table.
 
 Of the orders or pushes with the same key, the first row is kept, and the others are counted and named. This
 needs the rows in the order of the key; a table whose key the database declares unique is read without the

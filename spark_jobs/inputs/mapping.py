@@ -10,7 +10,7 @@ is the shop's mapping. Databases and carts are translated on reading; everything
     total_pence = ""                      # no such column: it is null (optional columns: `OPTIONAL`)
     zone = "Europe/London"                # the zone of the table's times without a zone
     [orders.statuses]                     # our status = the user's, one or several
-    PLACED = ["new", "confirmed"]         # "" is a row without a status; an unmapped status stops the audit
+    PLACED = ["new", "confirmed"]         # "" is a row without a status; an unknown status stops the audit
 
     [order_lines] [pushes] [carts] [ledger]    the same; also [pushes.statuses], [ledger.entries]
     [order_lines]
@@ -88,7 +88,7 @@ CONSTANTS: Final[dict[str, tuple[str, str, tuple[str, ...]]]] = {
 """Tables with a column of known values -> the name of the section, the column, our values."""
 
 NOT_OURS: Final = "\0"
-"""Suffix of a user's value that equals one of ours but is not mapped to it, so it has no meaning."""
+"""Suffix of a user's value that equals one of ours for which only other values are mapped: it is unknown."""
 
 NAMES_DEFAULT: Final = {"ledger": "cart_ledger"}
 
@@ -336,7 +336,7 @@ def _constants(given: Any, ours: tuple[str, ...], where: str) -> dict[str, str]:
 
 
 def as_read(values: Names[str, str]) -> dict[str, str]:
-    """Return the user's value -> ours; our values that are not mapped themselves get `NOT_OURS`."""
+    """Return the user's value -> ours, and our values for which only others are mapped -> with `NOT_OURS`."""
     return {ours: ours + NOT_OURS for ours in values.values()} | dict(values)
 
 
