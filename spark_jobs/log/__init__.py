@@ -1,1 +1,1 @@
-"""A store's log as columns, without Spark: where its records are, whether they are sound, what they say."""
+"""Reads the log of a store into columns, without Spark: locates, verifies, and decodes the records."""

@@ -1,7 +1,8 @@
-"""Has the disk read what a walk will come to, so that the walk need not wait for it.
+"""Reads a log segment ahead of a walk, so that the walk does not wait for the disk.
 
-A walk jumps: it steps through megabytes by many walkers at once, then reads them. The kernel takes that for
-chance and reads ahead little. It is told instead, a step at a time, for it asks the disk for no more at once.
+A walk (`walk`) steps through megabytes with many walkers at once, and then reads them. The kernel treats this
+as random access and reads ahead little. The pages are therefore requested with `madvise`, in steps of 1 MiB,
+because the kernel limits the number of bytes that it reads per call.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ _STEP_BYTES: Final = 1024 * 1024
 
 
 class ReadAhead:
-    """The bytes of a mapped file up to `until`; nothing of other bytes, or where systems take no advice."""
+    """Read-ahead of a mapped file up to byte `until`.
+
+    It has no effect on bytes that are not mapped, or on systems without `madvise`.
+    """
 
     def __init__(self, data: Bytes, until: int) -> None:
         mapped = getattr(data.base, "obj", None)
@@ -26,7 +30,7 @@ class ReadAhead:
         self._asked = 0
 
     def reached(self, position: int) -> None:
-        """Ask the disk for the next `_AHEAD_BYTES` behind `position`, where the walk is now."""
+        """Request the next `_AHEAD_BYTES` after `position`, the current position of the walk."""
         if self._mapped is None:
             return
         self._asked = max(self._asked, position // _STEP_BYTES * _STEP_BYTES)

@@ -1,9 +1,9 @@
-"""The CRCs of many ranges, and the CRC property that ends a record, read from many records at once.
+"""Computes the CRCs of many ranges, and reads the final CRC property of many records at once.
 
 The property is `__CRC32#`, 0x01, ten decimal digits, the least significant first, and 0x02 (see
-`commitlog.record`). Eight digits lie in one 64-bit word, the least significant lowest; neighbours are joined
-three times. What costs is the call per range: the CRC itself, by the processor's own instructions (`isal`),
-is a tenth of it.
+`commitlog.record`). Eight digits fit in a 64-bit word, with the least significant digit in the lowest byte.
+Three steps each combine adjacent numbers into one. Cost: mainly one Python call per range. The CRC itself
+takes a tenth of that time, because `isal` uses SIMD instructions.
 """
 
 from __future__ import annotations
@@ -31,27 +31,30 @@ _JOINS: Final = (
 
 
 def crcs(data: Bytes, starts: Integers, ends: Integers) -> Integers:
-    """Return the CRC-32 of each range of `data`, without its highest bit, as records hold it."""
+    """Return the CRC-32 of each range of `data` (uint32), without its highest bit, as stored in records.
+
+    `starts` and `ends` are byte positions, with one entry per range.
+    """
     view, crc32 = data.data, isal_zlib.crc32
     found = [crc32(view[start:end]) for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
     return np.frombuffer(array("I", found), np.uint32) & np.uint32(record.CRC_MASK)
 
 
 class Tails:
-    """The last twenty bytes of records of at least as many."""
+    """The last 20 bytes of each record. Each record must have at least 20 bytes."""
 
     def __init__(self, data: Bytes, ends: Integers) -> None:
         places = np.minimum(np.maximum(ends, _TAIL.itemsize), len(data)) - _TAIL.itemsize
         self._tails: Any = items(data, f"V{_TAIL.itemsize}")[places].view(_TAIL)
 
     def are_crcs(self) -> Flags:
-        """Return which of the tails begin like a CRC property."""
+        """Return which tails begin with the name of the CRC property."""
         flags: Flags = self._tails["name"] == _NAME
         flags &= self._tails["name_end"] == record.CRC_NAME[8]
         return flags
 
     def say(self, found: Integers) -> Flags:
-        """Return which of the tails are a CRC property that holds the number in `found`."""
+        """Return which tails are a valid CRC property with the number in `found`, by record."""
         low = self._tails["low"] ^ _ZEROS
         high = self._tails["high"].astype(np.uint64) ^ (_ZEROS & np.uint64(0xFFFF))
         stored = _joined(low) + _joined(high) * np.uint64(100_000_000)

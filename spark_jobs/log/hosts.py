@@ -1,6 +1,7 @@
-"""Host fields of many records -> text as `10.0.0.1:9876` or `[fe80::1]:9876`.
+"""Converts the host fields of many records to text such as `10.0.0.1:9876` or `[fe80::1]:9876`.
 
-A log knows few hosts, so each distinct one is written out once per batch.
+A log contains few distinct hosts, so each one is formatted once per batch. In a batch with an IPv6 host, the
+hosts are formatted one by one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _FIELDS: Final = {
 
 
 def hosts(records: Records, name: str) -> pa.StringArray:
-    """Return `born_host` or `store_host` of each record."""
+    """Return the host of each record as text. `name` is "born_host" or "store_host"."""
     offset, hosts_before, v6_flag = _FIELDS[name]
     if records.shifts is None:
         words = records.numbers(name.replace("host", "v4"))
@@ -46,6 +47,6 @@ def _repeated(written: str, count: int) -> pa.StringArray:
 
 
 def _text(stored: bytes) -> str:
-    """Return an address of 4 or 16 bytes, and its port in 4."""
+    """Return the text of a packed address (4 or 16 bytes) followed by its port (4 bytes, big-endian)."""
     address, port = ipaddress.ip_address(stored[:-4]), int.from_bytes(stored[-4:], "big")
     return f"[{address}]:{port}" if address.version == 6 else f"{address}:{port}"
