@@ -1,21 +1,23 @@
-"""Log bytes -> Arrow record batches, whole columns at a time. Knows no Spark and needs no Java.
+"""Decodes log bytes into Arrow record batches, one column at a time, without Spark or Java.
 
-`walk` finds the records, `records` their fixed fields and the places of their parts; topics, bodies and
-properties are ranges that Arrow copies out of the mapped file. Only the steps from record to record and the
-CRC run per record in Python. Batches of about 16,000 records stay near the processor: with half as many, what
-each batch costs by itself is a tenth of all.
+`walk` finds the records, and `records` reads their fixed fields and the positions of their parts. Topics,
+bodies, and properties are ranges of the mapped file that Arrow or NumPy copies. Python code runs once per
+record only for the CRCs, for single steps of a walk, and in special cases: `key_list`, keys with spaces, IPv6
+hosts, compressed bodies, invalid UTF-8 or numbers, and irregular or repeated properties. A batch of about
+16,000 records fits in the processor cache. With half as many records, the fixed cost per batch is a tenth of
+the total cost.
 
-A damaged region of the log is a row too: `physical_offset` and `record_bytes` say where, `damage` says why,
-`kind` is "damage" and all else is null. So nothing is lost without a trace, and a filter on any other column
-leaves it out.
+A damaged region of the log is also a row: `physical_offset` and `record_bytes` are its location, `damage` is
+the reason, `kind` is "damage", and all other columns are null. Damage is thus reported, and a comparison with
+any other column excludes these rows.
 
-Rows are chosen before columns are made: by half offset, topic and store time, which need no property. The
-kind of a record needs one, so kinds are chosen last.
+Rows are selected before columns are built: by half offset, topic, and store time, which do not depend on
+properties. The kind of a record depends on a property, so the selection by kind comes last.
 
-Limitation: the file is mapped. A page that the disk cannot read ends the worker process by SIGBUS, and Spark
-repeats the task until the job fails; a file cut off while it is read does the same.
+Limitation: the file is mapped. If the disk cannot read a page, the worker process ends with SIGBUS, and Spark
+repeats the task until the job fails. A file that is truncated while it is read has the same effect.
 
-Measured: `benchmarks/audit.py decode`.
+Benchmark: `benchmarks/audit.py decode`.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ INFLATED_BYTES_MAX: Final = 16 * BODY_BYTES_MAX
 _ZLIB_TYPES: Final = (0x000, 0x300)
 
 ALL: Final = frozenset({"*"})
-"""As a set of topics: every topic."""
+"""Set of topics that stands for all topics."""
 
 PROPERTIES: Final = {
     "message_id": (property_names.MESSAGE_ID, pa.string()),
@@ -72,7 +74,7 @@ PROPERTIES: Final = {
     "dead_letter_message_id": (property_names.DEAD_LETTER_MESSAGE_ID, pa.string()),
 }
 TIMES: Final = {"store_time": "store_ms", "born_time": "born_ms", "due_time": "due_ms"}
-"""Columns that are another one, in milliseconds since 1970, as a timestamp."""
+"""Timestamp columns, with the columns in milliseconds since the Unix epoch that they are computed from."""
 
 MADE_OF: Final = {
     "kind": (property_names.TIMER_OFFSET,),
@@ -80,7 +82,7 @@ MADE_OF: Final = {
     "first_key": (property_names.KEYS, property_names.KEY_LENGTHS),
     "key_list": (property_names.KEYS, property_names.KEY_LENGTHS),
 }
-"""Columns that are made of properties, by these names."""
+"""Columns that are computed from properties, with the stored names of these properties."""
 
 TIMESTAMP: Final = pa.timestamp("us", "UTC")
 
@@ -108,14 +110,17 @@ DEFAULT: Final = (
     "due_time", "born_host", "store_host", "message_id", "tag", "keys", "message_group", "transaction_id",
     "half_offset", "timer_offset", "delivery_attempt", "user_properties", "body", "damage",
 )  # fmt: skip
-"""The columns of a load that names none: what users ask for, each time once."""
+"""Columns of a load without a schema. Each time is included in one form only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What to read: columns of `SCHEMA` in order, records of which topics and kinds, which topics' bodies,
-    stored in which milliseconds, from the first to before the second, and only those that name a half.
-    With `encoded` the column topic is a dictionary.
+    """Selection of columns and rows.
+
+    `columns` are columns of `SCHEMA`, in order. `topics` and `kinds` select records, and `bodies` holds the
+    topics whose bodies are read. `stored_ms` is a half-open range of store times in milliseconds since the
+    Unix epoch. If `only_of_halves` is true, only records with a half offset are read. If `encoded` is true,
+    the column topic is dictionary-encoded. Topics, times, and half offsets do not apply to damaged regions.
     """
 
     columns: tuple[str, ...] = tuple(SCHEMA.names)
@@ -129,7 +134,7 @@ class Wanted:
 
     @property
     def property_names(self) -> list[str]:
-        """Return the stored names of the properties that are to be read."""
+        """Return the stored names of the properties to read."""
         columns = self.columns if self.kinds >= frozenset(KINDS) else (*self.columns, "kind")
         stored = {name: (one,) for name, (one, _) in PROPERTIES.items()} | MADE_OF
         return list(dict.fromkeys(one for name in columns for one in stored.get(name, ())))
@@ -145,23 +150,24 @@ class Wanted:
 
 
 def batches(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Yield the records and damaged regions of one slice of the log, in log order per batch."""
+    """Yield the selected records and the damaged regions of one slice as batches, in log order."""
     data, shapes = mapped(part.segment.path), Shapes()
     for chunk in walk(data, part, wanted.check):
         yield from chunk_batches(chunk, wanted, shapes)
 
 
 def mapped(path: str) -> Bytes:
-    """Return the bytes of a file, read when they are looked at; only in Spark's workers.
+    """Return the bytes of a file (uint8). The file is mapped, and a page is read on first access.
 
-    A page that the disk cannot read ends the worker (SIGBUS), and so its task; a broker maps nothing.
+    Do not call this function in a broker: if the disk cannot read a page, the process ends with SIGBUS. Raise
+    OSError if the file cannot be opened, or `ValueError` if it is empty.
     """
     with open(path, "rb") as file:
         return np.frombuffer(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ), np.uint8)
 
 
 def damage_batch(damaged: Sequence[Damage], schema: pa.Schema, why: str) -> pa.RecordBatch:
-    """Return damaged regions as rows of `schema`."""
+    """Return damaged regions as rows of `schema`. `why` is the value of the column damage."""
     given = {
         "physical_offset": [damage.first_offset for damage in damaged],
         "record_bytes": [damage.end_offset - damage.first_offset for damage in damaged],
@@ -173,8 +179,9 @@ def damage_batch(damaged: Sequence[Damage], schema: pa.Schema, why: str) -> pa.R
 
 
 def chunk_batches(chunk: Chunk, wanted: Wanted, shapes: Shapes) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted records of a chunk, and its damage, as batches; `shapes` are those of chunks before
-    it.
+    """Yield a batch with the selected records of a chunk, and a batch with its damage.
+
+    Consecutive chunks should share `shapes`, which the records of a chunk extend.
     """
     records = _chosen(chunk.records, wanted)
     if len(records):
@@ -196,7 +203,7 @@ def _chosen(records: Records, wanted: Wanted) -> Records:
 
 
 def stored_within(records: Records, span_ms: tuple[int, int] | None) -> Records:
-    """Return the records stored from the first to before the second millisecond since 1970; all for None."""
+    """Return the records with store times in [first, end), in milliseconds, or all if `span_ms` is None."""
     if span_ms is None or not len(records):
         return records
     stored_ms = records.numbers("store_ms")
@@ -209,7 +216,7 @@ def _is_of(topic: pa.StringArray, topics: frozenset[str]) -> Flags:
 
 
 class Columns:
-    """The columns of some records; each is made when it is asked for."""
+    """Columns of records. Each column is built on first access."""
 
     def __init__(self, records: Records, wanted: Wanted, shapes: Shapes) -> None:
         self._records = records
@@ -219,12 +226,12 @@ class Columns:
         self._stored: Properties | None = None
 
     def batch(self) -> pa.RecordBatch:
-        """Return the wanted columns."""
+        """Return the selected columns of all records."""
         made = [self.column(name) for name in self._wanted.columns]
         return pa.RecordBatch.from_arrays(made, schema=self._wanted.schema)
 
     def of_kinds(self) -> Flags:
-        """Return which records are of a wanted kind."""
+        """Return which records are of a selected kind."""
         if self._wanted.kinds >= frozenset(KINDS):
             return np.ones(len(self._records), np.bool_)
         return _is_of(self.column("kind"), self._wanted.kinds)
@@ -304,7 +311,7 @@ _MAKERS: Final[dict[str, Callable[[Columns], pa.Array]]] = {
 
 
 def _timestamps(ms: pa.Array) -> pa.Array:
-    """Return milliseconds as timestamps; null where they are beyond what a timestamp can hold."""
+    """Return milliseconds as timestamps (microseconds). Values of `_MS_MAX` or more are null."""
     numbers_ms = pc.fill_null(ms, 0).to_numpy()
     if not (numbers_ms.min(initial=0) > -_MS_MAX and numbers_ms.max(initial=0) < _MS_MAX):
         ms = pc.if_else(pc.less(pc.abs(ms), _MS_MAX), ms, pa.scalar(None, pa.int64()))
@@ -317,16 +324,20 @@ _MS_MAX: Final = 9_000_000_000_000_000
 
 
 def _unpacked(stored: pa.BinaryArray, sys_flags: Integers) -> pa.BinaryArray:
-    """Return bodies without their compression; one that does not unpack stays as it is stored.
+    """Return the decompressed bodies. A body that cannot be decompressed is returned as stored.
 
-    Raise `LibraryMissing` for what only Apache RocketMQ's stores hold (see `commitlog.compression`).
+    Raise `LibraryMissing` if the library for LZ4 or Zstandard is not installed (see `commitlog.compression`).
+    Only records written by Apache RocketMQ have such bodies.
     """
     pairs = zip(stored.to_pylist(), sys_flags.tolist(), strict=True)
     return pa.array([unpacked(body, flags) if body else body for body, flags in pairs], pa.binary())
 
 
 def unpacked(body: bytes, sys_flag: int) -> bytes:
-    """Return a body without its compression; as it is if it does not unpack. Raise `LibraryMissing`."""
+    """Return the decompressed body, or the stored body if it is not compressed or decompression fails.
+
+    Raise `LibraryMissing` if the compression library is not installed.
+    """
     if not sys_flag & record.COMPRESSED:
         return body
     is_zlib = sys_flag & record.COMPRESSION_TYPE in _ZLIB_TYPES
@@ -334,7 +345,11 @@ def unpacked(body: bytes, sys_flag: int) -> bytes:
 
 
 def _inflate(body: bytes) -> bytes:
-    """Return zlib or gzip undone; as it was if it is neither, or has no end."""
+    """Return decompressed zlib or gzip data.
+
+    Return the data unchanged if it is invalid or truncated, or if its decompressed size would exceed
+    `INFLATED_BYTES_MAX`.
+    """
     stream = zlib.decompressobj(wbits=zlib.MAX_WBITS | 32)
     try:
         inflated = stream.decompress(body, INFLATED_BYTES_MAX)

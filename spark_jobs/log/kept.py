@@ -1,7 +1,8 @@
-"""Halves that outlived their segment: what retention copied to keep files, as if the log had them.
+"""Reads the kept records of deleted segments from keep files, as if the log still contained them.
 
-They are open or expired (see `commitlog.keep`). Each names its own log offset, which lies before the log's
-first; the same one may be in several files, and counts once.
+The records are open and expired half messages and held timers, which retention has copied (see
+`commitlog.keep`). Each record contains its own log offset. Only records from before the start of the log are
+read. A record may be in several files, and has one row. Limitation: damaged bytes in a keep file have no row.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from spark_jobs.log.walk import Chunk
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The kept records from before a log offset, in all keep files of a folder."""
+    """The records in all keep files of a folder with log offsets below `before_offset`.
+
+    Records below `imported_until` may lack a CRC (see `commitlog.imported`).
+    """
 
     folder: str
     before_offset: int
@@ -33,8 +37,10 @@ class Kept:
 
 
 def kept_parts(store: Path, log: StoreLog, until: int | None = None) -> list[Kept | KeptTimers]:
-    """Return what to read beside the log, of what lay before `until`; nothing while the log has its
-    beginning.
+    """Return the parts to read in addition to the log: kept records and timers from before the log.
+
+    If `until` is given, return only those with log offsets below it. Return an empty list if the log begins
+    at offset 0, or if the store is Apache RocketMQ's.
     """
     before_offset = log.first_offset if until is None else min(until, log.first_offset)
     if before_offset <= 0 or not log.ours:
@@ -52,7 +58,10 @@ def _holds_files(folder: Path) -> bool:
 
 
 def kept_batches(part: Kept, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Yield the kept records that are wanted; a file that goes while it is read is no longer needed."""
+    """Yield the selected kept records, one batch per file.
+
+    A file that is deleted during the read is skipped, because its records are no longer needed.
+    """
     seen: set[int] = set()
     for path in sorted(Path(part.folder).iterdir()):
         try:

@@ -1,15 +1,19 @@
-"""Timers that outlived their segment: records of the partition files, as if the log still had them.
+"""Reads timers of deleted segments from partition files, as if the log still contained their records.
 
-A partition file (see `timingwheel.partition`) holds the message of each timer that waits, made ready for its
-real queue and with the timer's own log offset and times. A row says the same as the log's record did, but for
-what is not kept: `queue_offset`, `half_offset`, `verb`, `replaces` and `cancels` are null, and `record_bytes`
-is that of the copy.
+A partition file (see `timingwheel.partition`) contains the messages of pending timers, as copies that are
+addressed to the real queues and have the log offsets and times of the timer records. A row equals the row of
+the timer's record in the log, except for values that are not in the copy: `queue_offset`, `half_offset`,
+`verb`, `replaces`, and `cancels` are null, and `record_bytes` is the length of the copy.
 
-Read are the files that the newest snapshot names, up to the lengths that it names, without the timers that
-have tombstones there, and only what lay before the log's beginning. A copy that does not match its CRC is
-damage. Bytes between sound batches name no log offset and have no row: `tidewheel store verify` tells of
-them. When a file goes while it is read, its timers are delivered or lie in other files: then the snapshot is
-read anew. Cost: what lies in these files, and 8 bytes of memory for each timer.
+Only the files in the newest snapshot are read, up to the lengths in the snapshot. Timers with a tombstone in
+the same file and timers at or after the start of the log are omitted. A copy is damage if it does not match
+its CRC, or has another log offset or length than its row. Bytes between intact batches have no known log
+offset and thus no row, but `tidewheel store verify` reports them. If a file is deleted during the read, its
+timers have been delivered or are in other files. The newest snapshot is then read again, up to
+`_ATTEMPTS_MAX` times in total.
+
+Cost: each file is read up to twice per attempt, and a timer uses 8 bytes of memory. Limitation:
+timers may be missing if a file is deleted in each attempt, and a damaged copy has a row for each attempt.
 """
 
 from __future__ import annotations
@@ -46,7 +50,10 @@ _OF_MESSAGE: Final = {"real_topic": "topic", "real_queue_id": "queue_id"}
 
 @dataclass(frozen=True, slots=True)
 class KeptTimers:
-    """The timers of a store's partition files whose records lay before a log offset."""
+    """The timers in a store's partition files with log offsets below `before_offset`.
+
+    Records below `imported_until` may lack a CRC (see `commitlog.imported`).
+    """
 
     store: str
     before_offset: int
@@ -54,7 +61,7 @@ class KeptTimers:
 
 
 def timer_batches(part: KeptTimers, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of these timers that are wanted."""
+    """Yield the selected timers and the damaged copies as batches."""
     seen = np.zeros(0, np.int64)
     for _ in range(_ATTEMPTS_MAX):
         is_whole = True
@@ -79,7 +86,7 @@ def _batches(chunk: Chunk, wanted: Wanted) -> Iterator[pa.RecordBatch]:
 
 
 def _rows(records: Records, wanted: Wanted) -> pa.RecordBatch:
-    """Return the timers of messages that are made ready for their queues."""
+    """Return the rows of timers from their messages, which are addressed to the real queues."""
     has_bodies = wanted.bodies == ALL or _TOPIC in wanted.bodies
     made = Columns(
         records,
@@ -100,14 +107,14 @@ def _rows(records: Records, wanted: Wanted) -> pa.RecordBatch:
 
 
 def _named_files(store: Path) -> list[tuple[str, int]]:
-    """Return (path, length) of each partition file of the newest snapshot; none without a snapshot."""
+    """Return (path, length) of each partition file in the newest snapshot, or [] if there is no snapshot."""
     _, parts = newest_parts(store, open_log(store))
     named = parts[_TIMER_FILES]["partitions"]["files"] if parts else {}
     return [(f"{layout.TIMERS}/{name}", fields[0]) for name, fields in sorted(named.items())]
 
 
 class _Files:
-    """The reading of a store's files, for a `Window`; none stays open."""
+    """Reads files of a store for a `Window`. No file stays open. Raise OSError for a missing file."""
 
     def __init__(self, store: str) -> None:
         self._root = Path(store)
@@ -122,7 +129,7 @@ class _Files:
 
 
 def _chunks(part: KeptTimers, path: str, length: int, seen: Integers) -> Iterator[Chunk]:
-    disk = cast(Disk, _Files(part.store))  # all that is asked of it is to read, and how much there is
+    disk = cast(Disk, _Files(part.store))  # Only `size` and `read` are called.
     tombstones = partition.tombstone_offsets(disk, path, length)
     window = Window(disk, path, length)
     for batch in partition.batches(window, []):
@@ -135,7 +142,7 @@ def _chunks(part: KeptTimers, path: str, length: int, seen: Integers) -> Iterato
 
 
 def _chunk(window: Window, batch: Batch, rows: Any, imported_until: int) -> Chunk:
-    """Return the records of these rows; those that are not what was written, as damage."""
+    """Return the intact records of these rows. The other rows are damage."""
     stored = window.bytes_at(batch.position, batch.end - batch.position)
     data = np.frombuffer(stored, np.uint8)
     positions = rows["record_at"].astype(np.int64) - batch.position
