@@ -1,4 +1,4 @@
-"""Kinds (`commitlog.kinds`) of many records. The kind of damaged bytes is "damage"."""
+"""Determines the kinds (`commitlog.kinds`) of many records. The kind of damaged bytes is "damage"."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TOPICS: Final = {kind: topic for topic, kind in BY_TOPIC.items()}
 
 
 def kinds_of(topics: pa.DictionaryArray, sys_flags: Integers, delivers_timer: Flags) -> pa.StringArray:
-    """Return the kind of each record."""
+    """Return the kind of each record, from its topic, `sys_flag`, and the presence of TW_TIMER_OFFSET."""
     by_topic = np.array([KINDS.index(kind_of_topic(name)) for name in topics.dictionary.to_pylist()], np.int8)
     codes = by_topic[topics.indices.to_numpy()]
     is_normal = codes == 0

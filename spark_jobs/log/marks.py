@@ -1,14 +1,16 @@
-"""Marks, by which a reader recognizes a log.
+"""Marks, which identify a log for a reader.
 
-A log offset means nothing in another log, and a store that was emptied, restored from an older copy, or
-replaced grows past any offset in time. Folder, cluster ID, and epoch do not identify a log either: an older
-copy that has grown has the same ones, and the same log elsewhere has others. A mark is therefore the record
-at an offset, or the last one before it: its offset, length, CRC-32, and store time. The bytes of a record
-contain the time, the sender, and an ID, so two histories never have the same ones at one offset.
+A log offset is valid only in its own log, and a store that was emptied, restored from an older copy, or
+replaced eventually grows past any offset. Folder, cluster ID, and epoch do not identify a log either: they
+are the same in an older copy that has grown, and may differ for the same log in another location. A mark is
+therefore the first intact record at or after an offset, or else the last one before it: its offset, length,
+CRC-32, and store time. The bytes of a record contain the time, the sender, and an ID, so the records of two
+histories at the same offset always differ.
 
-Cost: a read of one record, or of `_LOOKS_BYTES` if the log is damaged around the offset. Limitation: a mark
-is useless once retention has deleted its record. Retention deletes a mark at or after the offset only with
-unread records. It deletes one before the offset if the offset was the end of both the log and a segment.
+Cost: a read of one record, or of the preceding 64 KiB if the offset is the end of the log. If no intact
+record starts there, up to 16 MiB on each side are read. Limitation: a mark is useless once retention has
+deleted its record. Retention deletes a mark at or after the offset only together with unread records. It
+deletes a mark before the offset alone only if the offset was the end of both the log and a segment.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ _LOOKS_BYTES: Final = (64 * 1024, 16 * 1024 * 1024)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A record: log offset, length, CRC-32, and store time."""
+    """Log offset, length in bytes, CRC-32, and store time (milliseconds since the Unix epoch) of a record."""
 
     at: int
     record_bytes: int
@@ -49,7 +51,7 @@ class Mark:
 def mark_at(log: StoreLog, offset: int) -> Mark | None:
     """Return the mark of the first intact record from `offset` on, or of the last one before it.
 
-    Return None if there is none nearby.
+    Return None if there is none within 16 MiB.
     """
     for look_bytes in _LOOKS_BYTES:
         found = next(_marks(log, offset, offset + look_bytes), None)
@@ -63,14 +65,14 @@ def mark_at(log: StoreLog, offset: int) -> Mark | None:
 
 
 def first_kept(store: Path) -> int | None:
-    """Return the log offset where the files of a store begin, or None if there are none."""
+    """Return the first log offset of the oldest segment file of a store, or None if there are no files."""
     return min(_firsts(store), default=None)
 
 
 def is_kept(store: Path, mark: Mark) -> bool | None:
-    """Return whether the files of a store contain the marked record, or None if its segment is gone.
+    """Return whether the files of a store contain the marked record, or None if its segment was deleted.
 
-    Bytes after the durable offset count too, because a starting node publishes less than its files hold.
+    Bytes after the durable offset are included, because a starting node publishes less than it has in files.
     """
     before = [first for first in _firsts(store) if first <= mark.at]
     if not before:
@@ -79,7 +81,7 @@ def is_kept(store: Path, mark: Mark) -> bool | None:
         with open(store / layout.segment_path(max(before)), "rb") as file:
             file.seek(mark.at - max(before))
             return zlib.crc32(file.read(mark.record_bytes)) == mark.crc
-    except FileNotFoundError:  # retention has just deleted it
+    except FileNotFoundError:  # Retention has just deleted it.
         return None
 
 

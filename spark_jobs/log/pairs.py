@@ -1,8 +1,8 @@
-"""Pairs of many property strings, found by the positions of 0x01 and 0x02 in one buffer.
+"""Finds the pairs of many property strings by the positions of 0x01 and 0x02 in one buffer.
 
 Every string must be a repetition of `name 0x01 value 0x02`, as Tidewheel and Apache RocketMQ write it. Known
-names are found in a small table: the first and last eight bytes of a name, as two integers, give its slot,
-where length and integers must match. Only names of more than 16 bytes need a further comparison.
+names are found in a small hash table: the length and the first and last eight bytes of a name, as integers,
+determine its slot, where all three must match. Only names of more than 16 bytes need a further comparison.
 """
 
 from __future__ import annotations
@@ -38,7 +38,10 @@ class _Names:
         self._factor, self._table = self._without_collision()
 
     def code(self, mixed: Integers, firsts: Integers, lasts: Integers, lengths: Integers) -> Integers:
-        """Return the number of each name by the `mix` of its words and length, or 0 if unknown."""
+        """Return the number of each name by the `mix` of its words and length, or 0 if unknown.
+
+        The middle of a name of more than 16 bytes is not compared.
+        """
         codes = self._table[_slots(mixed, self._factor)]
         is_same = (self._firsts[codes] == firsts) & (self._lasts[codes] == lasts)
         codes *= is_same & (self._lengths[codes] == lengths)
@@ -74,10 +77,13 @@ KNOWN: Final = _Names(sorted(property_names.RESERVED | {property_names.TIMER_KEY
 
 
 class Pairs:
-    """All pairs of regular strings in order, by their positions in one buffer."""
+    """All pairs of regular strings, in order, with their positions in one buffer."""
 
     def __init__(self, rows: Integers, marks: Integers, data: Bytes) -> None:
-        """Take the edges of the strings and the marks. 8 bytes of `data` follow every name."""
+        """Create the pairs from the offsets of the strings (`rows`) and of the bytes 0x01 and 0x02 (`marks`).
+
+        At least 8 bytes of `data` must follow every name.
+        """
         self._data = data
         self._rows = rows
         self._name_ends = marks[0::2]
@@ -92,7 +98,10 @@ class Pairs:
 
     @classmethod
     def of(cls, stored: pa.BinaryArray) -> Pairs | None:
-        """Return the pairs of `stored`, or None if a string is not regular."""
+        """Return the pairs of `stored`, or None if a string is not regular.
+
+        Also return None if there are no bytes, or if the first string is not at the start of the buffer.
+        """
         _, offsets, values = stored.buffers()
         rows = np.frombuffer(offsets, np.int32)[stored.offset : stored.offset + len(stored) + 1]
         if len(stored) == 0 or values is None or rows[0] != 0:
@@ -106,9 +115,9 @@ class Pairs:
         return cls(rows, marks, data)
 
     def places(self, names: Sequence[str]) -> tuple[Integers, Integers]:
-        """Return the starts of the values in their strings and their lengths, one row per name.
+        """Return the starts of the values in their strings, and their lengths.
 
-        The length is -1 for a missing name.
+        Both arrays have the shape (names, strings). The length is -1 for a missing name.
         """
         pair_of = self._placed(names)
         starts = self._name_ends[pair_of] + 1
@@ -117,7 +126,10 @@ class Pairs:
         return starts - self._rows[:-1], lengths
 
     def of_users(self) -> Integers:
-        """Return the pairs with unreserved names, as rows: string, start and length of name and value."""
+        """Return the pairs with unreserved names, as an array of shape (5, pairs).
+
+        The rows are the index of the string, start and length of the name, and start and length of the value.
+        """
         found = np.flatnonzero((self._codes == 0) | (self._codes == KNOWN.codes[_TIMER_KEY]))
         found = found[self._has_value[found]]
         strings = self._record_of_pair[found]
@@ -131,7 +143,7 @@ class Pairs:
         )
 
     def _last_of_name(self, found: Integers) -> Integers:
-        """Return the places in `found` of the last pair of each name in each string."""
+        """Return the indexes in `found` of the last pair of each name in each string."""
         data, starts, ends = self._data.tobytes(), self._name_starts[found], self._name_ends[found]
         names = [data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
         pairs = zip(self._record_of_pair[found].tolist(), names, strict=True)
@@ -139,7 +151,7 @@ class Pairs:
         return np.array(sorted(places.values()), np.int64)
 
     def _placed(self, names: Sequence[str]) -> Integers:
-        """Return a row per name: the pair of that name in each string, or -1."""
+        """Return the index of the pair of each name in each string, or -1, with shape (names, strings)."""
         column_of_code = np.full(256, len(names), np.uint8)
         column_of_code[[KNOWN.codes[name.encode()] for name in names]] = range(len(names))
         columns = column_of_code[self._codes]
@@ -150,7 +162,7 @@ class Pairs:
         return placed[:-1]
 
     def _recognised(self) -> Integers:
-        """Return the code of the name of each pair."""
+        """Return the code of the name of each pair, or 0 if unknown, and set `_names`."""
         lengths = self._name_ends - self._name_starts
         words = np.ndarray(len(self._data) - _WORD + 1, "<u8", self._data, 0, (1,))
         firsts = words[self._name_starts] & _MASKS[np.minimum(lengths, _WORD)]
@@ -181,7 +193,7 @@ def _may_repeat(names: Integers, strings: Integers) -> bool:
 
 
 def _is_regular(data: Bytes, rows: Integers, marks: Integers) -> bool:
-    """Return whether the marks alternate and every string ends with the end of a pair."""
+    """Return whether 0x01 and 0x02 alternate and every nonempty string ends with 0x02."""
     kinds = data[marks]
     ends = rows[1:][rows[1:] > rows[:-1]] - 1
     return bool(
