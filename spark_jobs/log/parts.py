@@ -1,4 +1,4 @@
-"""Parts of a log for tasks: slices, records by queue index, kept records, holes, and losses of a stream."""
+"""Parts of a log for tasks: slices, indexed records, kept records, holes, and losses of a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from spark_jobs.log.slices import Slice
 
 @dataclass(frozen=True, slots=True)
 class Gone:
-    """Log offsets that a stream had reached and that the store no longer has."""
+    """Log offsets that a stream has not read and that the store no longer contains.
+
+    The range is empty if their number is unknown.
+    """
 
     damage: Damage
     why: str

@@ -1,11 +1,11 @@
-"""Properties of many records: the position of each wanted value in the log, and users' pairs.
+"""Reads the properties of many records: positions of selected values in the segment, and users' pairs.
 
-    strings that have the shape of an example    `shapes`: no byte of them is looked at on its own
-    the others, if each is regular               `pairs`: split by the places of 0x01 and 0x02
-    the others, if one is not                    one by one, below
+    strings with the shape of an example    `shapes`: compared as a whole, without parsing
+    other strings, if all are regular       `pairs`: split at the positions of 0x01 and 0x02
+    other strings, otherwise                parsed one by one, see below
 
-For the first, the shape is enough: positions are looked up on demand. All three follow
-`commitlog.properties`: pairs without a value are dropped, and the last of equal names wins.
+Positions in strings with a shape are looked up on demand. All three methods follow the rules of
+`commitlog.properties`: pairs without a value are dropped, and the last of several equal names is used.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ MAP: Final = pa.map_(pa.string(), pa.string())
 
 @dataclass(frozen=True, slots=True)
 class _Others:
-    """Strings without a shape: their records, the positions of the wanted values, and users' pairs.
+    """Strings without a shape: their records, the positions of selected values, and users' pairs.
 
-    `starts` and `lengths` have a row per name, with length -1 if missing. `users` has rows of string (its
-    place in `records`), and start and length of name and value. Starts are relative to the string.
+    `starts` and `lengths` have the shape (names, strings), with length -1 if missing. `users` has the shape
+    (5, pairs): the index in `records`, start and length of the name, and start and length of the value.
+    Starts are relative to the string.
     """
 
     records: Integers
@@ -43,10 +44,10 @@ class _Others:
 
 
 class Properties:
-    """Topics and properties of some records: those of the wanted names, and users'."""
+    """Topics, selected properties, and user properties of records."""
 
     def __init__(self, records: Records, names: Sequence[str], shapes: Shapes) -> None:
-        """Take the records and the names to find, each reserved or known (see `commitlog.properties`)."""
+        """Find the properties of records. Each of `names` must be in `pairs.KNOWN`."""
         self._records = records
         self._data = records.data
         self._starts = records.properties_starts
@@ -72,7 +73,7 @@ class Properties:
         return flags
 
     def values(self, name: str) -> pa.BinaryArray:
-        """Return the value of a wanted name in each record, or null."""
+        """Return the value of a selected name in each record, or null."""
         lengths = self._lengths(name)
         places = np.flatnonzero(lengths >= 0)
         starts = self._starts[places] + self._shapes.places(name)[0][self._shape_of[places]]
@@ -96,9 +97,10 @@ class Properties:
         return lengths
 
     def _users(self) -> tuple[Integers, Integers]:
-        """Return where each record's user pairs begin, and their names and values.
+        """Return the offsets of each record's user pairs, and the positions of their names and values.
 
-        These are rows of position and length in the log.
+        The arrays have the shapes (records + 1,) and (4, pairs). The rows of the second are position and
+        length of the name, and position and length of the value, in the segment.
         """
         known = self._shapes.known
         counts = np.array([*(len(shape.users) for shape in known), 0])
