@@ -5,21 +5,22 @@ trusted only with their marker file (`consumequeue.dispatch`), and only up to th
 Each file must match its CRC in the snapshot, and the snapshot itself holds the last entries of a queue. The
 log after the snapshot is scanned (there is a checkpoint for every 64 MiB of log).
 
-Doubtful parts are scanned too. The whole log is scanned without a marker file or snapshot, if the log was
-imported, and for topics without queues. Otherwise the segments that may have records without a known entry
-are scanned:
+Parts of the log that may contain unlisted records are scanned too. The whole log is scanned if there is no
+marker file or snapshot, if the log was imported, or if a topic has no queues (TW_SYS_). Otherwise, the
+segments that overlap a range without known entries are scanned:
 
-    entries     0 1 2 | file lost | 6 gap 8 9        a gap: damage has taken the record, or its entry
-    scanned         <------------->  <---->          from the end of one record to where the next one begins
+    entries     0 1 2 | file lost | 6 gap 8 9        gap: the record or its entry was lost to damage
+    scanned         <------------->  <---->          from the end of a record to the start of the next one
 
-Before the first known entry of a queue, this is from the start of the log on, unless it is entry 0: retention
-deletes the oldest files, whose records are no longer in the log. A task checks the files again, because a
-starting broker may be rebuilding them, and scans if they differ. A record found by an entry is checked like
-any other. `rocketmq_index` says how far Apache RocketMQ's own queue files are trusted.
+If the first known entry of a queue is not entry 0, the range before it begins at the start of the log,
+because retention deletes the oldest files, whose records are no longer in the log. A task verifies the files
+again, because a starting broker may be rebuilding them, and scans if they differ. A record that is found by
+an entry is verified like any other. `rocketmq_index` describes how far the queue files of Apache RocketMQ are
+trusted.
 
-Cost: the plan and the tasks each read 20 bytes per record of the topics, and the tasks read the pages of the
-log with these records. Memory holds one file of a queue (6 MB), and in a task 16 bytes per record of its
-segment.
+Cost: planning and tasks each read 20 bytes per record of the topics, and the tasks read the pages of the log
+with these records. For an Apache RocketMQ store, each task reads all queue files of the topics. One queue
+file (6 MB) is in memory at a time, and in a task 16 bytes per record of its segment.
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ _FILE_BYTES: Final = limits.QUEUE_FILE_ENTRIES * ENTRY_BYTES
 
 
 class QueueFile(NamedTuple):
-    """A queue file. The first `entry_count` entries count, and `crc` is theirs, or None for RocketMQ's.
+    """A queue file. The first `entry_count` entries are valid.
 
-    The records have log offsets from `first_offset` to `end_offset` (exclusive).
+    `crc` is their CRC-32, or None for a file of Apache RocketMQ. The log offsets of their records are in
+    [first_offset, end_offset).
     """
 
     path: str
@@ -65,7 +67,7 @@ class QueueFile(NamedTuple):
     end_offset: int = 1 << 62
 
     def entries(self) -> Entries | None:
-        """Return the entries that count, or None if the file is damaged or unreadable."""
+        """Return the valid entries, or None if the file is damaged or unreadable."""
         length = self.entry_count * ENTRY_BYTES
         try:
             with open(self.path, "rb") as file:
@@ -77,7 +79,7 @@ class QueueFile(NamedTuple):
         return np.frombuffer(stored, ENTRY)
 
     def bounded(self, entries: Entries) -> QueueFile:
-        """Return the file with the log offsets of its records."""
+        """Return the file with the range of log offsets in `entries`."""
         places = entries["physical_offset"][_are_real(entries)].astype(np.int64)
         first_offset, end_offset = (int(places.min()), int(places.max()) + 1) if len(places) else (0, 0)
         return self._replace(first_offset=first_offset, end_offset=end_offset)
@@ -85,9 +87,9 @@ class QueueFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """The records of a segment that queue files list, between two log offsets.
+    """The records of a segment that are listed in queue files, between two log offsets.
 
-    `tails` holds entries that are in no file. `scan` is what to read instead if a file has changed.
+    `tails` holds entries that are in no file. `scan` holds the slices to read if a file has changed.
     """
 
     segment: Segment
@@ -102,9 +104,9 @@ class Indexed:
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What the queue files know of some topics: all their records below `until`.
+    """Index of all records of some topics below the log offset `until`.
 
-    Records in the `doubted` ranges of log offsets must be found by a scan.
+    Records in the `doubted` ranges of log offsets, [first, end), must be found by a scan.
     """
 
     until: int
@@ -115,7 +117,7 @@ class Index:
     def parts(
         self, log: StoreLog, wanted: Range, slice_bytes: int = SLICE_BYTES_DEFAULT
     ) -> list[Indexed | Slice]:
-        """Return what to read of each segment of the range, as far as the index goes."""
+        """Return the parts to read of each segment in the range, up to the end of the index."""
         end_offset = min(self.until, wanted.end_offset)
         found: list[Indexed | Slice] = []
         for segment in log.segments:
@@ -146,7 +148,7 @@ class Index:
 
 
 def open_index(store: Path, log: StoreLog, topics: frozenset[str]) -> Index | None:
-    """Return the index of these topics, or None if the log must be scanned."""
+    """Return the index of these topics, or None if the whole log must be scanned."""
     if not log.ours:
         found = files_of(store, topics)
         return None if found is None else _of_rocketmq(believed_until(store, log), log, found)
@@ -165,7 +167,10 @@ def open_index(store: Path, log: StoreLog, topics: frozenset[str]) -> Index | No
 
 
 def _of_rocketmq(until: int, log: StoreLog, queues: list[list[tuple[str, int]]]) -> Index:
-    """Return the index of RocketMQ's own files. Records before the first entry of a queue are doubtful."""
+    """Return the index of the queue files of Apache RocketMQ.
+
+    If the first file of a queue is missing, the log before the first known entry must be scanned.
+    """
     files, doubted = list[QueueFile](), list[tuple[int, int]]()
     for queue in queues:
         own = [QueueFile(path, count) for path, count in queue]
@@ -176,7 +181,7 @@ def _of_rocketmq(until: int, log: StoreLog, queues: list[list[tuple[str, int]]])
 
 
 def _is_marked(store: Path, made_at: int) -> bool:
-    """Return whether the files are valid and belong to the snapshot at a log offset."""
+    """Return whether the queue files are valid and belong to the snapshot at log offset `made_at`."""
     try:
         with open(store / layout.QUEUES_WHOLE, "rb") as file:
             return file.read(MARK_BYTES_MAX) == mark_of(made_at)
@@ -214,9 +219,9 @@ def _runs(queue: StoredQueue, files: Iterable[QueueFile], known: list[QueueFile]
 
 
 def _doubted(runs: Iterable[Entries | None], first_offset: int, until: int) -> Iterator[tuple[int, int]]:
-    """Yield the log ranges from `first_offset` to `until` where a queue may lack entries.
+    """Yield the log ranges between `first_offset` and `until` where a queue may lack entries.
 
-    `runs` holds its entries in order, with None where some are unknown.
+    `runs` yields the entries of the queue in order, and None where some are unknown.
     """
     end, is_sure = first_offset, True
     for entries in runs:
@@ -244,14 +249,17 @@ def _are_real(entries: Entries) -> Flags:
 
 
 def _ranges(starts: Integers, ends: Integers, first_offset: int) -> Iterator[tuple[int, int]]:
-    """Yield (first, end) of the ranges that are not empty, from `first_offset` on."""
+    """Yield the nonempty ranges (first, end), limited to offsets from `first_offset` on."""
     for start, end in zip(np.maximum(starts, first_offset).tolist(), ends.tolist(), strict=True):
         if start < end:
             yield start, end
 
 
 def indexed_batches(part: Indexed, wanted: Wanted) -> Iterator[Any]:
-    """Yield the records of a part as batches. An entry without an intact record is damage."""
+    """Yield the records of a part as batches. An entry without an intact record is damage.
+
+    If a queue file has changed, scan the part.
+    """
     places = _places(part)
     if places is None:
         for one in part.scan:
@@ -283,7 +291,7 @@ def _checked(
 
 
 def _places(part: Indexed) -> tuple[Integers, Integers] | None:
-    """Return positions in the segment and sizes of the part's records, in log order and distinct.
+    """Return the distinct positions in the segment of the part's records, in log order, and their sizes.
 
     Return None if a file has changed. Cost: 16 bytes per record in the part.
     """
@@ -300,7 +308,7 @@ def _places(part: Indexed) -> tuple[Integers, Integers] | None:
 
 
 def _inside(part: Indexed, entries: Entries) -> Integers:
-    """Return the log offsets and the sizes of the records in the part, one row each."""
+    """Return the log offsets and sizes of the records in the part, as an array of shape (2, records)."""
     offsets = entries["physical_offset"].astype(np.int64)
     lengths = entries["record_bytes"].astype(np.int64)
     inside = (offsets >= part.first_offset) & (offsets < part.end_offset) & _are_real(entries)

@@ -1,10 +1,10 @@
-"""Columns of byte ranges of one buffer, copied once by Arrow and never by Python.
+"""Builds columns from byte ranges of one buffer. Arrow or NumPy copies the bytes once, without a Python loop.
 
-An Arrow binary array is a buffer with offsets: value i lies between the offsets i and i+1. If the offsets are
-the starts and ends of the wanted ranges in turn, every second value is wanted, and `take` copies it. Ranges
-must ascend without overlap, and the buffer must be below 2 GiB, as a log segment is. Ranges of a single
-length, such as IDs, need no offsets and may be in any order. `Ranges` compares bytes in place, about ten
-nanoseconds each.
+An Arrow binary array is a buffer with offsets: value i is between the offsets i and i+1. If the offsets are
+alternately the starts and ends of the selected ranges, `take` copies every second value. Ranges must ascend
+without overlap, and the buffer must be smaller than 2 GiB, as a log segment is. Ranges of equal length, such
+as IDs, are copied by NumPy and may be in any order. `Ranges` compares bytes in place, in about 10 ns per
+byte.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Integers = npt.NDArray[Any]
 Flags = npt.NDArray[np.bool_]
 
 _POOL: Final = pa.system_memory_pool()
-"""Reuses freed memory for the next batch. Arrow's own pool returns it to the kernel."""
+"""Memory pool that reuses freed memory for the next batch. Arrow's default pool returns it to the kernel."""
 
 
 def ragged(data: Bytes, starts: Integers, lengths: Integers) -> pa.BinaryArray:
@@ -32,7 +32,7 @@ def ragged(data: Bytes, starts: Integers, lengths: Integers) -> pa.BinaryArray:
 
 
 def spread(values: pa.BinaryArray, places: Integers, count: int) -> pa.BinaryArray:
-    """Return a column of `count` values: these values at the ascending places, and nulls elsewhere."""
+    """Return a column of `count` values: `values` at the ascending indexes `places`, and nulls elsewhere."""
     if len(values) in (0, count):
         return values if len(values) == count else pa.nulls(count, values.type)
     _, edges, stored = values.buffers()
@@ -46,7 +46,7 @@ def spread(values: pa.BinaryArray, places: Integers, count: int) -> pa.BinaryArr
 
 
 def _even(data: Bytes, starts: Integers, length: int) -> pa.BinaryArray:
-    """Return ranges of a single length, copied by NumPy as items of that length."""
+    """Return ranges of equal length, copied by NumPy as items of that length."""
     edges = np.arange(0, (len(starts) + 1) * length, length, dtype=np.int32)
     return pa.Array.from_buffers(
         pa.binary(), len(starts), [None, pa.py_buffer(edges), pa.py_buffer(items(data, f"V{length}")[starts])]
@@ -74,7 +74,7 @@ class Ranges:
 
     @classmethod
     def of(cls, values: pa.Array) -> Ranges:
-        """Return the values of a binary or text column. Null has no bytes."""
+        """Return the values of a binary or string array as ranges. A null is an empty range."""
         _, edges, stored = values.buffers()
         offsets = np.frombuffer(edges, np.int32)[values.offset : values.offset + len(values) + 1]
         lengths = np.diff(offsets)
@@ -95,11 +95,14 @@ class Ranges:
         return self.data[start : start + self.lengths[at]].tobytes()
 
     def have_at(self, places: Integers | int, wanted: bytes) -> Flags:
-        """Return which ranges have these bytes at a place relative to their start."""
+        """Return which ranges contain the bytes `wanted` at `places`, relative to their starts."""
         return self._equal_at(places, len(wanted), np.void(wanted))
 
     def equal_at(self, places: Integers | int, others: Ranges) -> Flags:
-        """Return which ranges have the bytes of the other range at a place. Empty ones never match."""
+        """Return which ranges contain the bytes of the other range at `places`, relative to their starts.
+
+        `others` has one range per range. An empty one never matches.
+        """
         if len(others) and (others.lengths == others.lengths[0]).all():
             length = int(others.lengths[0])
             return self._equal_at(places, length, others._items(others.starts, length))
@@ -118,18 +121,18 @@ class Ranges:
         return is_inside
 
     def _items(self, starts: Integers, length: int) -> Any:
-        """Return `length` bytes from each start on. A start too near the end is moved back."""
+        """Return `length` bytes from each start. A start too close to the end of the buffer is moved back."""
         return items(self.data, f"V{length}")[np.minimum(starts, len(self.data) - length)]
 
 
 def items(data: Bytes, numpy_type: str) -> Any:
-    """Return an item of this type at every byte of `data`, whatever the alignment."""
+    """Return a view with an item of this type at every byte of `data`, without alignment."""
     kind = np.dtype(numpy_type)
     return np.ndarray(max(0, len(data) - kind.itemsize + 1), kind, data, 0, (1,))
 
 
 def numbers_at(data: Bytes, places: Integers, numpy_type: str) -> Integers:
-    """Return the numbers at `places` in native byte order. A place outside is moved inside."""
+    """Return the numbers at byte positions `places` in native byte order. Positions are clipped to `data`."""
     kind = np.dtype(numpy_type)
     inside = np.minimum(np.maximum(places, 0), len(data) - kind.itemsize)
     found: Integers = items(data, numpy_type)[inside].astype(kind.newbyteorder("="), copy=False)
@@ -137,7 +140,7 @@ def numbers_at(data: Bytes, places: Integers, numpy_type: str) -> Integers:
 
 
 def text(values: pa.BinaryArray) -> pa.StringArray:
-    """Return bytes as text. Invalid UTF-8 becomes replacement characters."""
+    """Return the values as strings. Invalid UTF-8 is replaced with replacement characters."""
     try:
         return pc.cast(values, pa.string())
     except pa.ArrowInvalid:
@@ -148,7 +151,10 @@ def text(values: pa.BinaryArray) -> pa.StringArray:
 
 
 def numbers(values: pa.BinaryArray, kind: pa.DataType) -> pa.Array:
-    """Return decimal text as integers, or null if it is no number of this width."""
+    """Return the integers in decimal text. Text that is not a number of this width becomes null.
+
+    Limitation: Arrow also accepts hexadecimal text with the prefix 0x if all values are valid.
+    """
     try:
         return pc.cast(text(values), kind)
     except pa.ArrowInvalid:
