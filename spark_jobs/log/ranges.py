@@ -1,9 +1,9 @@
-"""Ranges of the log by time or log offset, to skip the rest.
+"""Determines ranges of the log by time or log offset, so that other parts are not read.
 
 Store times ascend with log offsets unless a clock was set back. Bisection finds the log offset of a time,
 first by segment and then within one. Each probe reads the store time of the next bytes that look like a
-record. A margin on both sides covers clocks set back by less, and in the end each row's own store time
-decides. Cost: about twenty probes of a few hundred bytes.
+record. A margin on both sides covers clocks that were set back by less. Rows are finally selected by their
+own store time. Cost: about twenty probes of a few hundred bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from spark_jobs.log.walk import likely_record
 from tidewheel.errors import UnknownChoice
 
 MARGIN_MS: Final = 60_000
-"""A time range loses no row if a clock was set back by less."""
+"""A range by time contains all its rows if clocks were set back by less than this."""
 
 _STEP_BYTES: Final = 64 * 1024
 FOREVER_MS: Final = 1 << 62
@@ -45,10 +45,10 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Log offsets from the first to the end (exclusive), and the range of store times likewise.
+    """Half-open range of log offsets, and optionally of store times in milliseconds since the Unix epoch.
 
-    An end before the first means an empty range. Kept records from before the log belong to the range up to
-    the log offset `outlived_until`.
+    The range is empty if the end is not after the first offset. It also includes kept records from before the
+    log, with log offsets below `outlived_until`.
     """
 
     first_offset: int
@@ -58,10 +58,10 @@ class Range:
 
 
 def place(options: Mapping[str, str], name: str, timestamp: str) -> Place | None:
-    """Return an end of a range from two options, of which at most one is given.
+    """Return an end of a range from two options, or None if neither is given.
 
-    `name` is a log offset or an ISO 8601 time, and `timestamp` is in milliseconds since the Unix epoch. Raise
-    `UnknownChoice` if they are not valid.
+    The option `name` is a log offset or an ISO 8601 time (UTC without a time zone). The option `timestamp` is
+    in milliseconds since the Unix epoch. Raise `UnknownChoice` if a value is invalid or both are given.
     """
     given, given_ms = options.get(name), options.get(timestamp)
     if given is not None and given_ms is not None:
@@ -78,7 +78,10 @@ def place(options: Mapping[str, str], name: str, timestamp: str) -> Place | None
 
 
 def range_of(log: StoreLog, first: Place | None, end: Place | None) -> Range:
-    """Return the range between two places of a log, or its ends. Raise `UnknownChoice` if invalid."""
+    """Return the range from `first` to `end`, or from the start or to the end of the log for None.
+
+    Raise `UnknownChoice` if a place is invalid.
+    """
     starts, ends = log.first_offset, log.end_offset
     first_ms, end_ms = 0, FOREVER_MS
     if first is not None:
@@ -97,8 +100,8 @@ def range_of(log: StoreLog, first: Place | None, end: Place | None) -> Range:
 def found_at(log: StoreLog, place: Place, *, is_end: bool) -> int:
     """Return the log offset where a range with this place begins or ends. Raise `UnknownChoice` if invalid.
 
-    A number after the end of the log that looks like a current time in milliseconds is refused. As a log
-    offset, it would silently give no rows.
+    A number after the end of the log that looks like a time in milliseconds is refused, because as a log
+    offset it would silently select no rows.
     """
     if place.offset is not None:
         if place.offset > log.end_offset and place.offset in _LIKE_MS:
@@ -117,7 +120,7 @@ def _is_number(given: str) -> bool:
 
 
 def _ms(option: str, given: str, timestamp: str) -> int:
-    """Return a time in milliseconds since the Unix epoch, rounded up."""
+    """Return a time in milliseconds since the Unix epoch, rounded up. Raise `UnknownChoice` if invalid."""
     try:
         time = datetime.fromisoformat(given)
     except ValueError as error:
@@ -130,9 +133,10 @@ def _ms(option: str, given: str, timestamp: str) -> int:
 
 
 def bounds(log: StoreLog, time_ms: int) -> tuple[int, int]:
-    """Return two log offsets for a time, if clocks only went forward.
+    """Return two log offsets that enclose the position of a time in the log.
 
-    Records stored before `time_ms` are before the second, and all others are not before the first.
+    If no clock was set back, records stored before `time_ms` start before the second offset, and all others
+    start at or after the first.
     """
     segments = log.segments
     at = bisect_left(segments, time_ms, key=lambda segment: _Probe(segment, log.end_offset).ms_behind(0)) - 1
@@ -146,7 +150,7 @@ def bounds(log: StoreLog, time_ms: int) -> tuple[int, int]:
 
 
 class _Probe:
-    """Store times in a segment."""
+    """Reads store times in a segment."""
 
     def __init__(self, segment: Segment, log_end: int) -> None:
         self._data: Bytes = mapped(segment.path)
@@ -154,7 +158,7 @@ class _Probe:
         self.end = min(segment.segment_bytes, log_end - segment.first_offset)
 
     def ms_behind(self, position: int) -> int:
-        """Return the store time of the first record from `position` on, or `FOREVER_MS`."""
+        """Return the store time of the first likely record from `position` on, or `FOREVER_MS` if none."""
         until = max(self.end - record.RECORD_BYTES_MIN + 8, 0)
         start = likely_record(self._data.data, self._first_offset, position, until)
         if start < 0:

@@ -1,9 +1,9 @@
-"""Many records of a segment: fixed fields, positions of body, topic, and properties, and CRCs.
+"""Decodes many records of a segment: fixed fields, positions of body, topic, and properties, and CRCs.
 
 The first 88 bytes of the records are copied in one step and read as one structured type, with the layout of
 `commitlog.record`. An IPv6 host shifts all fields after it by 12 bytes, so a batch with such a record reads
-each field at its own position. Lengths are not trusted: positions are clipped to the readable bytes, and
-`adds_up` says for which records all lengths add up.
+each field after a host at its own position. Lengths are not trusted: reads are clipped to the available
+bytes, and `adds_up` indicates the records whose lengths are consistent.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _V6: Final = record.BORN_HOST_V6 | record.STORE_HOST_V6
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Records of a segment by ascending start positions, with the positions of their parts."""
+    """Records of a segment at ascending positions, with the positions and lengths of their parts in bytes."""
 
     data: Bytes
     positions: Integers
@@ -105,7 +105,7 @@ class Records:
         )  # fmt: skip
 
     def chosen(self, kept: Flags | Integers | slice) -> Records:
-        """Return some of these records."""
+        """Return the selected records."""
         parts: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in _PER_RECORD:
             parts[name] = parts[name][kept]
@@ -114,7 +114,7 @@ class Records:
         return Records(**parts)
 
     def numbers(self, name: str) -> Integers:
-        """Return a fixed field in native byte order."""
+        """Return a fixed field of each record in native byte order."""
         field = _FIELDS[name]
         if self.shifts is not None and field.hosts_before:
             places = self.positions + field.offset + self.shifts[field.hosts_before]
@@ -123,13 +123,13 @@ class Records:
         return native
 
     def body_crcs_hold(self) -> Flags:
-        """Return which bodies match their CRC. The records must add up."""
+        """Return which bodies match their CRC. The lengths of the records must be consistent."""
         found = crcs(self.data, self.body_starts, self.body_starts + self.body_bytes)
         flags: Flags = found == self.heads["body_crc"]
         return flags
 
     def has_crc(self) -> Flags:
-        """Return which records end with a CRC property, right or wrong. They must have at least 111 bytes."""
+        """Return which records end with a CRC property, correct or not. They must have at least 20 bytes."""
         return Tails(self.data, self.positions + self.lengths).are_crcs()
 
     def crcs_hold(self) -> Flags:
@@ -143,7 +143,7 @@ _PER_RECORD: Final = tuple(field.name for field in fields(Records) if field.name
 
 
 def _shifts(sys_flags: Integers) -> Integers:
-    """Return the shift of fields after 0, 1, and 2 hosts, as three rows."""
+    """Return the shift in bytes of fields after 0, 1, and 2 hosts, as an array of shape (3, records)."""
     born = 12 * (sys_flags & record.BORN_HOST_V6 > 0).astype(np.int64)
     store = 12 * (sys_flags & record.STORE_HOST_V6 > 0).astype(np.int64)
     return np.array([np.zeros(len(sys_flags), np.int64), born, born + store])

@@ -1,14 +1,16 @@
-"""Apache RocketMQ's own queue files, and how far they can be trusted.
+"""Reads the queue files of Apache RocketMQ, and determines up to which log offset they are complete.
 
-RocketMQ writes them from the log in log order, with a short delay. While it runs, and after an unclean stop,
-there is a file `abort`. It then starts again from a point in its `checkpoint`:
+RocketMQ writes the queue files from the log in log order, with a short delay. While it runs, and after an
+unclean stop, there is a file `abort`. RocketMQ then restarts from a time in its `checkpoint`:
 
-    stopped cleanly    every queue is whole, up to the last record that any entry names
-    else               likewise, for what was stored 3 s before the times in `checkpoint`: its own rule
+    stopped cleanly    queues are complete up to the last record with an entry in any queue
+    otherwise          queues are complete at most up to 3 s before the earlier of the first two times in
+                       `checkpoint`, as in RocketMQ's own recovery
 
-The log after that is scanned. A topic is scanned entirely if it has no queue files, if it has batch queues
-(`batchconsumequeue`), or if a file is missing between others or has zeros between entries. Only a scan finds
-records that RocketMQ puts into no queue (halves and rollbacks of stores before 4.3).
+The log after that offset is scanned. The whole log is scanned if one of the topics has no queue files or has
+batch queues (`batchconsumequeue`), or if one of their files is missing between others, is not full although
+another follows, or has zeros between entries. Only a scan finds records that RocketMQ adds to no queue
+(halves and rollbacks of stores before 4.3).
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from spark_jobs.log.ragged import Integers
 from spark_jobs.log.ranges import bounds
 
 FILLER_BYTES: Final = 0x7FFFFFFF
-"""Length in entries for messages that a queue never had."""
+"""Length in filler entries, for queue offsets that never had a message."""
 
 _BATCHES: Final = "batchconsumequeue"
 _ABORT: Final = "abort"
@@ -37,7 +39,7 @@ _MARGIN_MS: Final = 3_000
 
 
 def believed_until(store: Path, log: StoreLog) -> int:
-    """Return the log offset up to which the queue files have every message, or 0."""
+    """Return the log offset up to which the queue files contain every message, or 0."""
     until = min(max(map(_last_end, _queues(store)), default=0), log.end_offset)
     if (store / _ABORT).exists():
         until = min(until, _checkpointed(store, log))
@@ -45,7 +47,10 @@ def believed_until(store: Path, log: StoreLog) -> int:
 
 
 def files_of(store: Path, topics: frozenset[str]) -> list[list[tuple[str, int]]] | None:
-    """Return (path, number of entries) of each queue's files, or None if one is doubtful."""
+    """Return (path, number of entries) of each queue's files, or None if they cannot be trusted.
+
+    This is the case if a topic has no queues or has batch queues, or if a file is incomplete.
+    """
     found_queues: list[list[tuple[str, int]]] = []
     for topic in topics:
         queues = _folders(store / layout.CONSUMEQUEUE / topic)
@@ -60,7 +65,7 @@ def files_of(store: Path, topics: frozenset[str]) -> list[list[tuple[str, int]]]
 
 
 def _queue_files(queue: Path) -> list[tuple[str, int]] | None:
-    """Return (path, number of entries) of a queue's files, or None if one is doubtful."""
+    """Return (path, number of entries) of a queue's files, or None if one is missing or incomplete."""
     found, next_byte, is_full = list[tuple[str, int]](), -1, True
     for path in _numbered(queue):
         entries = _entries(path)
@@ -74,14 +79,14 @@ def _queue_files(queue: Path) -> list[tuple[str, int]] | None:
 
 
 def _used(entries: Any) -> int | None:
-    """Return the number of written entries, or None if there are unwritten ones between them."""
+    """Return the number of written entries, or None if an unwritten entry precedes a written one."""
     is_written = entries["record_bytes"] != 0
     count = int(np.count_nonzero(is_written))
     return count if bool(is_written[:count].all()) else None
 
 
 def _last_end(queue: Path) -> int:
-    """Return the log offset after the last record in a queue, or 0 if there is none."""
+    """Return the log offset after the last record in a queue, or 0 if there is none. Skip filler entries."""
     for path in reversed(_numbered(queue)):
         entries = _entries(path)
         last = _last_written(entries["record_bytes"])
@@ -91,7 +96,7 @@ def _last_end(queue: Path) -> int:
 
 
 def _last_written(lengths: Integers) -> int:
-    """Return the last entry before the zeros at the end of a file, by bisection, or -1."""
+    """Return the index of the last entry before the zeros at the end of a file, by bisection, or -1."""
     low, high = -1, len(lengths)
     while high - low > 1:
         middle = (low + high) // 2
@@ -117,7 +122,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def _numbered(folder: Path) -> list[Path]:
-    """Return the files of a queue in order."""
+    """Return the files of a queue with at least one entry, in order."""
     names = (path for path in folder.iterdir() if path.name.isdigit() and path.stat().st_size >= ENTRY_BYTES)
     return sorted(names, key=lambda path: int(path.name))
 
