@@ -1,16 +1,16 @@
-"""Finds records with the same shape of topic and properties by comparison with an example.
+"""Finds records with the same shape of topic and properties by comparing them with an example.
 
-The topic and properties of a record are adjacent, and count as one string here. Brokers write the same names
+The topic and properties of a record are adjacent, and are treated as one string. Brokers write the same names
 in the same order, and many values have the same length in every record: IDs, times, trace contexts. Most
 strings of a batch thus have one of a few shapes: the same length and, apart from the values, the same bytes.
 Python parses one example per shape. Strings of the same length are then compared with it eight bytes at a
-time, with the values masked out. Their values are at the same positions if no value contains a mark (0x01 or
-0x02): there must be as many bytes below 3 as in the example.
+time, with the values masked out. Their values are at the same positions if no value contains 0x01 or 0x02.
+Therefore, the number of bytes below 3 must be the same as in the example.
 
-    cost per string   one copy, two passes to compare, one to count
-    cost per shape    some twenty calls of numpy, so groups of less than `STRINGS_MIN` are left to `pairs`
+    cost per string   one copy, two passes to compare, one pass to count
+    cost per shape    about twenty NumPy calls, so `pairs` parses groups of fewer than `STRINGS_MIN` strings
 
-An example must be a repetition of `name 0x01 value 0x02`.
+The properties of an example must be a repetition of `name 0x01 value 0x02`, without zero bytes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidewheel import property_names
 
 STRINGS_MIN: Final = 64
 NO_SHAPE: Final = -1
-"""As an index, the last row of a table, which stands for no shape."""
+"""Index for records without a shape. As -1, it selects the last row of a table."""
 
 _NOTHING: Final = (0, -1)
 _SHAPES_MAX: Final = 512
@@ -36,17 +36,18 @@ _BELOW_MARKS: Final = 3
 _FILLER: Final = 0x20
 _ALL: Final = 0xFF
 _LENGTH_BYTES: Final = 2
-"""Size of the properties length, between topic and properties."""
+"""Size of the properties length field, between topic and properties."""
 
 _STRING_BYTES_MAX: Final = 0xFFFF
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What records like an example have in common: the topic, and the positions of names and values.
+    """Common features of records like an example: the topic, and the positions of names and values.
 
     `values` maps names to (start, length) of the last value that is not empty. `users` holds start and length
-    of name and value for unreserved names, in order. Starts are relative to the first property.
+    of name and value for unreserved names, in order. Starts are relative to the first property. `words` is
+    the example with its values masked out by `masks`, and `low_count` is its number of bytes below 3.
     """
 
     topic: str
@@ -86,7 +87,7 @@ def _name(example: bytes, pair: tuple[int, int, int, int]) -> str:
 
 
 def _parsed(example: bytes) -> list[tuple[int, int, int, int]] | None:
-    """Return start and length of name and value of each pair, or None if it is not regular."""
+    """Return start and length of name and value of each pair, or None if the properties are not regular."""
     if not example.endswith(b"\x02") or 0 in example:
         return None
     pairs, start = [], 0
@@ -101,14 +102,14 @@ def _parsed(example: bytes) -> list[tuple[int, int, int, int]] | None:
 
 @dataclass(slots=True)
 class Shapes:
-    """The shapes found so far. Batches share them."""
+    """Shapes found so far, shared by batches."""
 
     known: list[Shape] = field(default_factory=list)
     _of_length: dict[int, list[int]] = field(default_factory=dict)
     _places: dict[str, Integers] = field(default_factory=dict)
 
     def match(self, records: Records) -> Integers:
-        """Return the place in `known` of each record's shape, or `NO_SHAPE`."""
+        """Return the index in `known` of each record's shape, or `NO_SHAPE`."""
         shape_of = np.full(len(records), NO_SHAPE, np.int16)
         lengths = records.topic_bytes + _LENGTH_BYTES + records.properties_bytes
         order = np.argsort(np.minimum(lengths, _STRING_BYTES_MAX).astype(np.uint16), kind="stable")
@@ -119,7 +120,10 @@ class Shapes:
         return shape_of
 
     def places(self, name: str) -> Integers:
-        """Return the starts and lengths of a name's values per shape: 0 and -1 if missing."""
+        """Return the starts and lengths of a name's values, or 0 and -1 if missing.
+
+        The array has the shape (2, shapes + 1). The last column stands for `NO_SHAPE`.
+        """
         found = self._places.get(name)
         if found is None or len(found[0]) <= len(self.known):
             values = [shape.values.get(name, _NOTHING) for shape in self.known]
@@ -127,7 +131,7 @@ class Shapes:
         return found
 
     def _match_even(self, records: Records, some: Integers, length: int, shape_of: Integers) -> None:
-        """Fill in the shapes of records whose strings have the same length."""
+        """Set `shape_of` for the records `some`, whose strings have the same length in bytes."""
         rows = _Rows.at(records, some, length)
         places = self._of_length.setdefault(length, [])
         tried = 0
@@ -152,7 +156,7 @@ class Shapes:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Strings of the same length, each aligned to the end of a row of words."""
+    """Strings of the same length in bytes, each aligned to the end of a row of 64-bit words."""
 
     words: Any
     topic_bytes: Integers
@@ -175,7 +179,7 @@ class _Rows:
         return self.words[0].tobytes()[-self.length :], int(self.topic_bytes[0])
 
     def of_shape(self, shape: Shape) -> Flags | None:
-        """Return which rows have the shape, or None if all do."""
+        """Return which strings have the shape, or None if all have it."""
         differing = self.words & shape.masks
         differing ^= shape.words
         is_low = self.words.view(np.uint8) < _BELOW_MARKS

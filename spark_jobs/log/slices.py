@@ -1,16 +1,18 @@
 """Cuts the log of a store into slices, one per task.
 
-Only a read shows where records start, and a read before the cut would double the work. A segment is therefore
-cut every `slice_bytes`, and the task of a slice finds its first record itself (`walk`).
+The starts of records are found only by reading the log, and reading it before cutting would double the work.
+A segment is therefore cut every `slice_bytes`, and each task searches for its first record (`walk`).
 
 Rules:
 - A record belongs to the slice where it starts. The task reads past `until` to the end of the record.
 - A slice is in one segment and on one side of `imported_until`, so the same checks apply to all its records.
 - At the start of a segment, a record is expected. From any other start, the task searches for one.
-- Damage belongs to the slice before it or where it begins. A search for the first record reports nothing.
+- Damage belongs to the slice of the last record before it, or to the first slice if it is at the start of the
+  segment. A search for the first record reports no damage.
 
-Cost: the list of segments. A task also searches, mostly one record. Limitation: a range from the middle of
-the log (`first_offset`) has no slice before it, so damage right at its start has no row.
+Cost: one pass over the list of segments. A task also searches for its first record, usually for the length of
+one record. Limitation: a range that begins in the middle of the log (`first_offset`) has no slice before it,
+so damage directly at its start has no row.
 """
 
 from __future__ import annotations
@@ -28,9 +30,10 @@ SLICE_BYTES_DEFAULT: Final = 128 * 1024 * 1024
 class Slice:
     """The records of a segment that start at a position in [start, until).
 
-    `end` is the end of the readable bytes. `has_tail`: intact records may stop anywhere in this segment, and
-    bytes without any intact record after them are its unwritten end, not damage. `may_lack_crc`: the records
-    were imported (see `commitlog.imported`).
+    `end` is the end of the readable bytes. If `has_tail` is true, the intact records may end anywhere in this
+    segment, and bytes without any intact record after them are its unwritten end, not damage. If
+    `may_lack_crc` is true, the records were imported (see `commitlog.imported`), or the store is Apache
+    RocketMQ's.
     """
 
     segment: Segment
@@ -51,15 +54,15 @@ def slices(
     last_offset = log.end_offset if end_offset is None else min(end_offset, log.end_offset)
     parts = []
     for segment in log.segments:
-        # A segment's last record may reach beyond where the next segment begins: bytes are readable up to
-        # `end`, records start before `stop`.
+        # The last record of a segment may extend beyond the start of the next segment. Thus, bytes are
+        # readable up to `end`, but records start before `stop`.
         end = min(segment.segment_bytes, log.end_offset - segment.first_offset)
         stop = min(end, min(last_offset, segment.end_offset) - segment.first_offset)
-        # An overlapped segment begins with zeros, not with a record: a start of 1 makes the task search.
+        # An overlapped segment begins with zeros, not with a record. With a start of 1, the task searches.
         begin = max(int(segment.is_overlapped), first_offset - segment.first_offset)
         if begin >= stop:
             continue
-        # Only a log without a published end can have bytes behind its last record that were never written.
+        # Only a log without a published end can have unwritten bytes after its last record.
         has_tail = log.durable_offset is None and segment is log.segments[-1]
         imported_until = min(max(log.imported_until - segment.first_offset, 0), end)
         starts = sorted(

@@ -1,4 +1,4 @@
-"""The newest intact snapshot of a store whose broker may be running."""
+"""Reads the newest intact snapshot of a store. The broker may be running."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _HEAD_BYTES: Final = 20
 
 
 def newest_parts(store: Path, log: StoreLog) -> tuple[int, dict[str, Any]]:
-    """Return the log offset and the parts of the newest intact snapshot within the log, or (0, {})."""
+    """Return (log offset, parts) of the newest intact snapshot within the log, or (0, {}) without one."""
     folder = store / layout.SNAPSHOTS
     names = sorted((path.name for path in folder.iterdir() if path.name.isdigit()) if folder.is_dir() else ())
     for name in reversed(names):
         try:
             stored = (folder / name).read_bytes()
-        except OSError:  # the broker has just replaced it
+        except OSError:  # The broker has deleted it, or it is unreadable.
             continue
         body = stored[_HEAD_BYTES:]
         is_sound = int.from_bytes(stored[_CRC_AT:_HEAD_BYTES], "big") == zlib.crc32(body)
