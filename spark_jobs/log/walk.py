@@ -1,26 +1,27 @@
-"""Where the records of a slice are, and which bytes are none.
+"""Locates the records and the damaged bytes of a slice.
 
-From one record to the next by its length, and nothing else is looked at on the way: some thousand steps give
-candidates. All of them are then checked at once: magic, own log offset, lengths that add up, CRC. What comes
-before the first that fails is sound; at it the bytes are damaged, and the walk resumes at the next magic
-whose record names its own offset and is sound. The same rule finds the first record of a slice that
-starts in the middle of a segment, so neighbouring slices neither share nor lose a record. A copy of a
-record inside a body has the magic and not the offset.
+A walk steps from one record to the next by the record length alone. Up to 16,384 steps yield candidates,
+which are then verified together: magic number, log offset, consistent lengths, CRC. The candidates before the
+first one that fails are intact records. The bytes at the failed one are damaged, and the walk resumes at the
+next magic number that begins an intact record with the expected offset. The same rule finds the first record
+of a slice that starts in the middle of a segment, so adjacent slices neither share nor lose a record. A copy
+of a record in a message body has the magic number but not the expected offset.
 
-Steps are what Python does slowly, so some 250 walkers step through 16 MB together, each from a place that
-looks like a record (`_walked_abreast`). A wrong start is harmless: a walker that does not end exactly where
-the next began is left out with all behind it, and its records are found by single steps.
+Single steps are slow in Python. Therefore, about 250 walkers step through 16 MiB together, each from a
+position that looks like a record (`_walked_abreast`). A wrong start is harmless: a walker that does not end
+exactly where the next one started is discarded with all walkers after it. The walk then continues at its
+start, with new walkers or with single steps.
 
-Cost: one numpy operation for a step of all walkers; a call of CRC-32 for each record.
+Cost: a few NumPy operations for a step of all walkers, and one CRC-32 call per record.
 
-Limitation: a forged body that holds a record naming its own log offset, with matching CRCs, is taken for a
-record if the bytes before it are damaged, or if a slice is cut within that body. Where damage is dense,
-chunks are short and single steps dominate.
+Limitation: a forged body may contain a record with the expected log offset and correct CRCs. It is treated as
+a record if the bytes before it are damaged, or if a slice is cut within that body. Where damage is dense,
+chunks are short and most steps are single ones.
 
-    check    what makes a record sound
-    record   the whole-record CRC; of a record that may lack one (Apache RocketMQ's, imported) its body's
-    body     lengths add up, body CRC
-    none     lengths add up
+    check    requirements in addition to the magic number, the log offset, and consistent lengths
+    record   the CRC of the record; for an imported or Apache RocketMQ record without one, the body CRC
+    body     the body CRC
+    none     nothing
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from spark_jobs.log.slices import Slice
 
 RECORDS_PER_CHUNK: Final = 16_384
 _RECORDS_AFTER_DAMAGE: Final = 64
-"""So many steps are risked behind damage: were it dense, a full chunk would be walked in vain each time."""
+"""Maximum number of candidates in the chunk after damage. With dense damage, more steps would be wasted."""
 
 _MAGIC: Final = re.compile(b"\xda\xa3\x20[\xa7\xab]")
 _HEAD: Final = struct.Struct(">II20xq")
@@ -59,7 +60,7 @@ _STEPS_PER_LOOK: Final = 8
 
 
 class Check(Enum):
-    """What is verified of each record; the values are those of the data source's option `verify`."""
+    """Verification of each record. The values are those of the data source's option `verify`."""
 
     RECORD = "record"
     BODY = "body"
@@ -68,22 +69,28 @@ class Check(Enum):
 
 @dataclass(slots=True)
 class Chunk:
-    """Sound records in a row, and the damage behind them, if any."""
+    """Intact records and damaged ranges of log offsets.
+
+    In a chunk of a walk, the records are contiguous and the damage, if any, follows them.
+    """
 
     records: Records
     damaged: list[Damage] = field(default_factory=list)
 
 
 def walk(data: Bytes, part: Slice, check: Check) -> Iterator[Chunk]:
-    """Return the records of `part`, in log order, in chunks of up to `RECORDS_PER_CHUNK`; `data` is its
-    segment.
+    """Return the records of `part` in log order, in chunks of up to `RECORDS_PER_CHUNK` records.
+
+    `data` is the content of its segment.
     """
     return _Walk(data, part, check).chunks()
 
 
 def sound(records: Records, first_offset: int, end: int, check: Check, may_lack_crc: bool) -> Flags:
-    """Return which candidates are records of a segment that starts at `first_offset` and is read up to
-    `end`.
+    """Return which candidates are intact records of a segment that starts at log offset `first_offset`.
+
+    `end` is the end of the readable bytes. CRCs are verified only before the first candidate that fails the
+    other checks. The flags after this candidate do not include the CRC.
     """
     magic = records.heads["magic"]
     flags: Flags = (magic == record.MAGIC_V1) | (magic == record.MAGIC_V2)
@@ -100,8 +107,9 @@ def sound(records: Records, first_offset: int, end: int, check: Check, may_lack_
 
 
 def crcs_hold(records: Records, may_lack_crc: bool) -> Flags:
-    """Return which records match their CRC property; with `may_lack_crc`, those without one their body's
-    CRC.
+    """Return which records match their CRC property.
+
+    If `may_lack_crc` is true, a record without this property must match its body CRC.
     """
     if not may_lack_crc:
         return records.crcs_hold()
@@ -113,9 +121,10 @@ def crcs_hold(records: Records, may_lack_crc: bool) -> Flags:
 
 
 def likely_record(view: memoryview, first_offset: int, position: int, until: int) -> int:
-    """Return where the first record of a segment seems to start from `position` on; -1 if none does.
+    """Return the first position from `position` on where a record seems to start, or -1 if there is none.
 
-    The record's magic lies before `until`, and the record names its own log offset; nothing else is checked.
+    The record's magic number must end at or before `until`, and its log offset must match its position in the
+    segment that starts at `first_offset`. Nothing else is checked.
     """
     for match in _MAGIC.finditer(view, position + 4, until):
         start = match.start() - 4
@@ -136,7 +145,7 @@ class _Walk:
         self._disk = ReadAhead(data, self._until)
 
     def chunks(self) -> Iterator[Chunk]:
-        # At 0 the segment itself says that a record starts; elsewhere the cut was blind.
+        # A segment begins with a record. At any other start, the cut may be within a record.
         position = self._part.start and self._next_record(self._part.start)
         count_max = RECORDS_PER_CHUNK
         while 0 <= position < self._part.until:
@@ -149,8 +158,9 @@ class _Walk:
             yield chunk
 
     def _run(self, position: int, count_max: int) -> tuple[Chunk, int]:
-        """Return the sound records from `position` on that start in the slice, and where the next would
-        start.
+        """Return the intact records from `position` on that start in the slice, up to the first damage.
+
+        Also return the position after them.
         """
         positions = self._candidates(position, count_max)
         records = Records.at(self._data, positions)
@@ -161,7 +171,7 @@ class _Walk:
         return Chunk(records), int(positions[-1] + records.lengths[-1]) if len(positions) else position
 
     def _candidates(self, position: int, count_max: int) -> Integers:
-        """Return where records start from `position` on, if all their lengths are right."""
+        """Return the positions of records from `position` on, provided that all their lengths are correct."""
         if not (len(self._ahead) and self._ahead[0] == position) and count_max == RECORDS_PER_CHUNK:
             self._ahead = self._walked_abreast(position)
         if len(self._ahead) and self._ahead[0] == position:
@@ -181,11 +191,11 @@ class _Walk:
         return np.array(positions, np.int64)
 
     def _walked_abreast(self, position: int) -> Integers:
-        """Return the same for the next megabytes, by many walkers at once; less, or nothing, if they do not
-        meet.
+        """Return the positions of candidates in the next `_ABREAST_BYTES`, found by many walkers at once.
 
-        Each walker starts at what looks like the first record of its stretch; all take a step together.
-        Where one does not end at the start of the next, or a step is none, what follows is left out.
+        Each walker starts at the first likely record of its stretch, and all walkers take each step together.
+        If a walker does not end at the start of the next one, or takes a step shorter than a record, its
+        positions and all later ones are omitted.
         """
         end = min(position + _ABREAST_BYTES, self._until)
         starts = [position]
@@ -196,7 +206,7 @@ class _Walk:
             starts.append(start)
         if len(starts) < _WALKERS_MIN:
             return _NONE
-        # The last walker has nobody to meet, so nothing of it can be believed: it ends at its first step.
+        # The end of the last walker cannot be verified, so it stops after one step, and is not used.
         ends = np.array([*starts[1:], starts[-1] + 1])
         steps = self._steps(np.array(starts), ends)
         is_inside = steps < ends
@@ -207,9 +217,13 @@ class _Walk:
         return found
 
     def _steps(self, places: Integers, ends: Integers) -> Integers:
-        """Return where each walker is after each step; just behind its end once it has passed it."""
+        """Return the positions after each step, with shape (steps, walkers), and the starts in the first row.
+
+        A walker that has passed its end stays one byte after it.
+        """
         lengths_at: Any = np.ndarray(len(self._data) - 3, ">u4", self._data, 0, (1,))
-        # Stopping a walker just behind its end keeps the place in the file and tells "passed" from "met".
+        # Stopping one byte after the end keeps positions within the file, and distinguishes a walker that has
+        # passed its end from one that has met it.
         behind = ends + 1
         steps = [places]
         while len(steps) < _STEPS_MAX and (places < ends).any():
@@ -230,9 +244,10 @@ class _Walk:
         return bool(self._sound(Records.at(self._data, np.array([position], np.int64))).all())
 
     def _step_over(self, chunk: Chunk, position: int) -> int:
-        """Note the damage at `position`, if it is any; return where to go on, -1 at the end.
+        """Add the damage at `position`, if any, to the chunk. Return where to resume, or -1 at the end.
 
-        Damage right behind a slice is still its own: the next slice starts behind it and cannot see it.
+        Damage directly after the last record of a slice belongs to this slice, because the next slice skips
+        it in the search for its first record.
         """
         if self._is_record(position):
             return position
@@ -250,7 +265,7 @@ class _Walk:
             return False
         left_bytes, magic = _BLANK.unpack_from(self._view, position)
         segment = self._part.segment
-        # Its file may end with the blank, or reach beyond the beginning of the next one.
+        # The blank extends to the end of the file or to the start of the next segment, which may differ.
         ends = (segment.segment_bytes, segment.end_offset - self._first_offset)
         return bool(magic == record.MAGIC_BLANK and position + left_bytes in ends)
 
