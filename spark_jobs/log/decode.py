@@ -12,7 +12,7 @@ the reason, `kind` is "damage", and all other columns are null. Damage is thus r
 any other column excludes these rows.
 
 Rows are selected before columns are built: by half offset, topic, and store time, which do not depend on
-properties. The kind of a record depends on a property, so the selection by kind comes last.
+properties. The kind of a record depends on a property, so rows are selected by kind last.
 
 Limitation: the file is mapped. If the disk cannot read a page, the worker process ends with SIGBUS, and Spark
 repeats the task until the job fails. A file that is truncated while it is read has the same effect.

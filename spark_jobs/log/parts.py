@@ -34,7 +34,7 @@ NO_SEGMENT: Final = "no segment file covers these bytes"
 
 
 def part_batches(part: Part, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Yield the wanted rows of a part as batches of `wanted.schema`."""
+    """Yield the selected rows of a part as batches of `wanted.schema`."""
     if isinstance(part, Slice):
         yield from batches(part, wanted)
     elif isinstance(part, Indexed):
