@@ -118,9 +118,10 @@ class Wanted:
     """Selection of columns and rows.
 
     `columns` are columns of `SCHEMA`, in order. `topics` and `kinds` select records, and `bodies` holds the
-    topics whose bodies are read. `stored_ms` is a half-open range of store times in milliseconds since the
-    Unix epoch. If `only_of_halves` is true, only records with a half offset are read. If `encoded` is true,
-    the column topic is dictionary-encoded. Topics, times, and half offsets do not apply to damaged regions.
+    topics whose bodies are read. `check` is the verification of each record. `stored_ms` is a half-open range
+    of store times in milliseconds since the Unix epoch. If `only_of_halves` is true, only records with a half
+    offset are read. If `encoded` is true, the column topic is dictionary-encoded. Topics, times, and half
+    offsets do not apply to damaged regions.
     """
 
     columns: tuple[str, ...] = tuple(SCHEMA.names)
@@ -311,7 +312,7 @@ _MAKERS: Final[dict[str, Callable[[Columns], pa.Array]]] = {
 
 
 def _timestamps(ms: pa.Array) -> pa.Array:
-    """Return milliseconds as timestamps (microseconds). Values of `_MS_MAX` or more are null."""
+    """Return milliseconds as timestamps (microseconds). Absolute values of `_MS_MAX` or more are null."""
     numbers_ms = pc.fill_null(ms, 0).to_numpy()
     if not (numbers_ms.min(initial=0) > -_MS_MAX and numbers_ms.max(initial=0) < _MS_MAX):
         ms = pc.if_else(pc.less(pc.abs(ms), _MS_MAX), ms, pa.scalar(None, pa.int64()))

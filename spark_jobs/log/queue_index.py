@@ -243,7 +243,7 @@ def _doubted(runs: Iterable[Entries | None], first_offset: int, until: int) -> I
 
 
 def _are_real(entries: Entries) -> Flags:
-    """Return which entries have records. The others are gaps."""
+    """Return which entries refer to a record. The others are gaps."""
     flags: Flags = (entries["record_bytes"] > 0) & (entries["record_bytes"] < FILLER_BYTES)
     return flags
 

@@ -195,7 +195,7 @@ class _Walk:
 
         Each walker starts at the first likely record of its stretch, and all walkers take each step together.
         If a walker does not end at the start of the next one, or takes a step shorter than a record, its
-        positions and all later ones are omitted.
+        positions and all later ones are omitted. With fewer than `_WALKERS_MIN` walkers, the result is empty.
         """
         end = min(position + _ABREAST_BYTES, self._until)
         starts = [position]
