@@ -1,1 +1,1 @@
-"""The repair plan: statements and messages that would put right what an audit found."""
+"""The repair plan: statements, messages, and commands that would repair an audit's findings."""

@@ -1,14 +1,15 @@
-"""The body of a message that a plan sends: one that the service's own consumers take.
+"""Bodies of the messages in a plan, in the form that the service's consumers accept.
 
-    the order has a message in the topic        that body; only what its row says otherwise is changed
-    else the newest messages of other orders    their fields, in their order and JSON types
-    else                                        the mapped fields, in the types of the tables
+    source                                      body
+    the order's own message in the topic        its body; only mapped fields that differ from the row change
+    else the newest messages of other orders    the fields of the newest one, in its order and JSON types
+    else the mapping                            the mapped fields with a value, in the types of the tables
 
 Rules:
-- A mapped field gets the order's own value, in the form in which other messages have theirs (`forms`).
-- Another field is known where every one of the examples has in it what a column of its row says; or where
-  all of many examples say the same in it.
-- A field of which nothing is known is null, and its name is told: a person fills it in.
+- A mapped field gets the order's own value, in the form of that field in other messages (`forms`).
+- Any other field is inferred from a column if it has that column's value in all examples that have both, or
+  is constant if at least `SAME_MIN` examples all have the same value.
+- An unknown field is null, and `lacking` has its name for a person to fill in.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from typing import Any, Final
 from spark_jobs.plan.forms import COLUMNS, Form, as_number, form_by_type, form_of, is_same
 
 SAME_MIN: Final = 10
-"""In so many examples a field has to be the same to be taken for a constant."""
+"""Minimum number of examples for a field with the same value in all of them to be a constant."""
 
 ALIKE_MIN: Final = 2
-"""In so many examples a field has to be a column of their rows to be taken for that."""
+"""Minimum number of examples for a field to be inferred from a column."""
 
 LINES: Final = "lines"
 
@@ -36,7 +37,7 @@ Listed = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A message of a sound order, and our columns of that order's row."""
+    """The body of a message of a balanced order, and that order's row by our column names."""
 
     body: Body
     row: Row
@@ -44,9 +45,10 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Fields:
-    """What a topic's bodies are made of: field -> our column, by the mapping, and fields of their lines.
+    """The mapped fields of a topic's bodies.
 
-    `numbers` are our columns that are numbers in the user's tables.
+    `columns` maps fields to our columns. `sku` and `quantity` are the fields of a line. `numbers` are our
+    columns of integer type in the user's tables.
     """
 
     columns: Mapping[str, str]
@@ -57,7 +59,7 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A body, and the fields of it that are to be filled in."""
+    """A body, and the names of its unknown fields."""
 
     body: Body
     lacking: tuple[str, ...] = ()
@@ -66,7 +68,7 @@ class Made:
 def made(
     fields: Fields, row: Row, lines: Listed | None, original: Body | None, examples: Sequence[Example]
 ) -> Made:
-    """Return the body of an order's message; `lines` are None where they are not known."""
+    """Return the body of an order's message. `lines` is None if unknown."""
     maker = _Maker(fields, row, lines, examples)
     if original is not None:
         body = maker.corrected(original)
@@ -76,14 +78,14 @@ def made(
 
 
 class _Maker:
-    """Makes one body; what it does not know is noted in `lacking`."""
+    """Builds one body, and collects the names of unknown fields in `lacking`."""
 
     def __init__(self, fields: Fields, row: Row, lines: Listed | None, examples: Sequence[Example]) -> None:
         self._fields, self._row, self._lines, self._examples = fields, row, lines, examples
         self.lacking: list[str] = []
 
     def corrected(self, original: Body) -> Body:
-        """Return the order's own body with what its row says otherwise."""
+        """Return the order's own body, with its mapped fields corrected by the row."""
         body = dict(original)
         for field, column in self._fields.columns.items():
             if field not in body:
@@ -95,7 +97,7 @@ class _Maker:
         return body
 
     def like_examples(self) -> Body:
-        """Return a body as the newest example is."""
+        """Return a body with the fields of the newest example."""
         body: Body = {}
         for field, told in self._examples[0].body.items():
             column = self._fields.columns.get(field)
@@ -106,7 +108,7 @@ class _Maker:
         return body
 
     def mapped(self) -> Body:
-        """Return the mapped fields of which the order has a value."""
+        """Return a body of the mapped fields for which the order has a value."""
         body: Body = {}
         for field, column in self._fields.columns.items():
             if column == LINES:
@@ -119,7 +121,7 @@ class _Maker:
         return as_number(value) if column in self._fields.numbers else value
 
     def _value(self, field: str, column: str, like: Any) -> Any:
-        """Return the row's value of a mapped field; null where that, or its form, is not known."""
+        """Return the row's value in the form of a mapped field, or None if value or form is unknown."""
         value = self._row.get(column)
         form = None if value is None else self._form(field, column) or form_by_type(column, like)
         if form is None:
@@ -128,13 +130,16 @@ class _Maker:
         return form(value)
 
     def _form(self, field: str, column: str) -> Form | None:
-        """Return the form in which the examples have a column; None if not all of them have it."""
+        """Return the form of a column in a field of the examples.
+
+        Return None if no example has both, or if the value of one has no form.
+        """
         known = [one for one in self._examples if one.row.get(column) and field in one.body]
         forms = [form_of(column, one.body[field], one.row[column]) for one in known]
         return forms[0] if forms and all(forms) else None
 
     def _inferred(self, field: str) -> Any:
-        """Return the value of a field that is not mapped; null where it is not known."""
+        """Return the value of an unmapped field, or None if unknown or ambiguous."""
         found = [
             form(self._row[column])
             for column in COLUMNS
@@ -151,14 +156,17 @@ class _Maker:
         return None
 
     def _corrected_lines(self, field: str, told: Any) -> Any:
-        """Return the lines of a body; made anew where the order's rows have others."""
+        """Return the lines of a body, rebuilt if the quantities of the order's rows differ."""
         theirs = _quantities(_objects(told), self._fields.sku, self._fields.quantity)
         if self._lines is None or theirs == _quantities(self._lines, "sku", "quantity"):
             return told
         return self._listed(field, _objects(told))
 
     def _listed(self, field: str, like: list[Body]) -> list[Body] | None:
-        """Return the order's lines as JSON, each as the one of `like` with its article, else the first."""
+        """Return the order's lines as JSON objects, or None if there are none.
+
+        Each has the fields of the line of `like` with the same article, else of the first one.
+        """
         if not self._lines:
             self.lacking.append(field)
             return None
@@ -184,7 +192,7 @@ def _objects(told: Any) -> list[Body]:
 
 
 def _quantities(lines: Listed, sku: str, quantity: str) -> dict[str, list[str]]:
-    """Return the quantities of each article, as texts."""
+    """Return the sorted quantities of each article, as text."""
     found: dict[str, list[str]] = {}
     for line in lines:
         found.setdefault(str(line.get(sku)), []).append(str(line.get(quantity)))

@@ -1,9 +1,11 @@
-"""What a message of a plan holds, by what the log has: the order's own messages, or those of others.
+"""Contents of a plan's messages, from the log: the order's own message, or those of other orders.
 
-The order's own message in the topic is the newest one in its timeline, a half that was rolled back included:
-its service has written it. Other orders' are the newest of those that balance in the run.
+The order's own message in the topic is the newest record of the best kind in its timeline (`_CARRIERS`:
+committed before sent, and so on), else one at an offset of its row. A rolled-back half counts, because the
+order's service wrote it. Messages of other orders are the newest of the orders that balance in the run.
 
-Cost: a read of the log for each message, and for each topic one pass over a column of the run's orders.
+Cost: one or a few log reads per message; per topic, two filtered scans of the run's orders and about
+`EXAMPLES_MAX` log reads.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ _COLUMNS: Final = {
     "order_paid": ("order_id", "customer_id", "total_pence", "paid_ms"),
     "order_cancelled": ("order_id", "customer_id", "total_pence", "cancelled_ms"),
 }
-"""Our topic -> what its bodies have, by our names."""
+"""Our topic -> our columns that its bodies may have."""
 
 _OFFSETS: Final = {
     "order_created": ("committed_offset", "half_offset"),
@@ -38,20 +40,20 @@ _OFFSETS: Final = {
     "order_paid": ("paid_offset",),
     "order_cancelled": ("cancelled_offset",),
 }
-"""Our topic -> columns of an order with the log offsets of its messages."""
+"""Our topic -> the columns of an order with the log offsets of its messages."""
 
 _CARRIERS: Final = ("half", "timer", "delivered", "fired", "sent", "committed")
-"""Kinds of events whose records hold their message, the best ones last."""
+"""Kinds of events whose records contain the message, best last."""
 
 _OWN_PREFIX: Final = "TW_"
-"""Begins the properties that say what is to become of one message; another one has its own."""
+"""Prefix of the properties by which the broker handles one message. They are not copied to another one."""
 
 Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What is sent; `lacking` are the fields of the body that are to be filled in."""
+    """The content to send. `lacking` are the names of unknown fields of the body."""
 
     body: Any
     lacking: tuple[str, ...] = ()
@@ -60,22 +62,23 @@ class Content:
     properties: Mapping[str, str] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """Return what there is besides body and properties."""
+        """Return the tag if not empty, and the keys if there are several."""
         more = {"tag": self.tag, "keys": list(self.keys) if len(self.keys) > 1 else None}
         return {name: value for name, value in more.items() if value}
 
 
 class Contents:
-    """Makes the contents of messages; `orders` is the folder of a run's orders, None where there is none."""
+    """Builds the contents of messages. `orders` is the folder of a run's orders, if there is one."""
 
     def __init__(self, sources: PlanSources, orders: Path | None = None) -> None:
         self._sources, self._orders = sources, orders
         self._examples: dict[str, tuple[list[Example], str]] = {}
 
     def of(self, topic: str, row: Row, lines: Listed | None = None) -> Content | None:
-        """Return what an order's message in our topic holds; None where that is no JSON object and no text.
+        """Return the content of an order's message in a topic (by our name).
 
-        `row` has our columns of the order, `lines` are None where they are not known.
+        Return None if the body of the order's own message is neither a JSON object nor UTF-8 text. `row` is
+        the order by our column names. `lines` is None if unknown.
         """
         original = self._original(topic, row)
         if original is not None and (told := _told(original)) is None:
@@ -88,7 +91,7 @@ class Contents:
         return Content(content.body, content.lacking, original.tag, original.keys, _properties(original))
 
     def _original(self, topic: str, row: Row) -> Message | None:
-        """Return the order's own message in a topic of ours, the newest of the best kind."""
+        """Return the order's own message in a topic, the newest of the best kind, or None."""
         name = getattr(self._sources.mapping.topics, topic)
         found = [
             (_CARRIERS.index(event["kind"]), event["physical_offset"])
@@ -101,7 +104,10 @@ class Contents:
         return next((one for one in messages if one is not None and one.topic == name), None)
 
     def _examples_of(self, topic: str) -> tuple[list[Example], str]:
-        """Return the newest messages of other orders in a topic, and their tag if all have the same."""
+        """Return the newest messages of other orders in a topic, and their tag if all have the same one.
+
+        Messages that are not JSON objects are omitted.
+        """
         if topic not in self._examples:
             pairs = [(row, self._original(topic, row)) for row in self._sound_orders(_OFFSETS[topic][0])]
             messages = [(row, one, _told(one)) for row, one in pairs if one is not None]
@@ -111,7 +117,10 @@ class Contents:
         return self._examples[topic]
 
     def _sound_orders(self, column: str) -> Sequence[Row]:
-        """Return the rows of orders that balance with the newest messages, by a column of log offsets."""
+        """Return the balanced orders with the greatest log offsets in `column`, greatest first.
+
+        About `EXAMPLES_MAX` rows are returned, or none without a log.
+        """
         files = sorted(self._orders.glob("*.parquet")) if self._orders and self._sources.has_log else []
         if not files:
             return []
@@ -138,7 +147,7 @@ class Contents:
 
 
 def _told(message: Message) -> dict[str, Any] | None:
-    """Return a message's JSON object; None if its body is none."""
+    """Return the body of a message as a JSON object, or None if it is not one."""
     try:
         found = json.loads(message.body)
     except (ValueError, RecursionError):
@@ -147,7 +156,7 @@ def _told(message: Message) -> dict[str, Any] | None:
 
 
 def _as_it_is(message: Message) -> Content | None:
-    """Return a message to be sent as it was; None if its body is no text."""
+    """Return the content of a message unchanged, or None if its body is not UTF-8 text."""
     try:
         text = message.body.decode()
     except UnicodeDecodeError:
@@ -156,5 +165,5 @@ def _as_it_is(message: Message) -> Content | None:
 
 
 def _properties(message: Message) -> dict[str, str]:
-    """Return the properties that the producer set for its consumers."""
+    """Return the producer's properties for its consumers."""
     return {name: value for name, value in message.properties.items() if not name.startswith(_OWN_PREFIX)}

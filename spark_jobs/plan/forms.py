@@ -1,13 +1,13 @@
-"""How a service writes values of ours into its messages' JSON, learned from a value that it has written.
+"""Forms: representations of our values in a service's JSON, derived from an example with a known value.
 
-    ours                          told                           written
-    id, as text                   7, "7"                         a number, a text
-    amount in the smallest coin   300, 3.0, "3.00"               with as many decimals as were told
+    our value                     JSON examples                  form
+    ID, as text                   7, "7"                         number, text
+    amount in the smallest unit   300, 3.0, "3.00"               the same number of decimals
     time, ms since 1970           1764277200000, 1764277200,     milliseconds, seconds,
                                   "2026-11-27T21:00:00Z"         ISO 8601 with its fraction and zone
 
-A form is only one where it gives what was told for the value that is known of it: an amount of 3.0 in an
-order of 300 has two decimals, one of 4.5 has no form.
+A form must match the example to the known value, times within `APART_MS_MAX`. If an order's total is 300, the
+amount 3.0 has two decimals, and the amount 4.5 has no form.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any, Final
 from spark_jobs.staging.bodies import text_of
 
 Form = Callable[[Any], Any]
-"""A value of ours -> as the service's JSON has it."""
+"""Our value -> its representation in the service's JSON."""
 
 APART_MS_MAX: Final = 1_000
-"""Two times that are no further apart are the same one: a service reads its clock for row and message."""
+"""Maximum difference of equal times, because a service may read its clock separately for row and message."""
 
 _SECONDS_MAX: Final = 100_000_000_000
 _DECIMALS_MAX: Final = 4
@@ -38,20 +38,23 @@ _MILLISECOND_DIGITS: Final = 3
 
 
 def form_of(column: str, told: Any, known: Any) -> Form | None:
-    """Return the form of a value in JSON of which a column of ours is `known`; None if it has none."""
+    """Return the form of the JSON value `told`, which represents `known` in our column, or None."""
     if isinstance(told, bool) or told is None or known is None:
         return None
     return _FORMS[column](told, known) if column in _FORMS else None
 
 
 def is_same(column: str, told: Any, known: Any) -> bool:
-    """Return whether a value in JSON says the same as a column of ours."""
+    """Return whether a JSON value represents the known value of our column."""
     form = form_of(column, told, known)
     return form is not None and (column in TIMES or form(known) == told)
 
 
 def form_by_type(column: str, like: Any) -> Form | None:
-    """Return how a column is written by another value in JSON alone; None for what has a unit of its own."""
+    """Return the form of a column by an example without a known value.
+
+    Return None for an amount, whose unit is unknown, a boolean, or a time without a zone.
+    """
     if column in TIMES:
         return _time_form(like, _moment(like))
     if column == "total_pence" or isinstance(like, bool):
@@ -60,7 +63,7 @@ def form_by_type(column: str, like: Any) -> Form | None:
 
 
 def _moment(told: Any) -> int | None:
-    """Return a time in JSON in milliseconds since 1970; None for one without a zone, or that is none."""
+    """Return a JSON time in milliseconds since 1970, or None if it is no time or has no zone."""
     if isinstance(told, int | float) or (isinstance(told, str) and told.isdecimal()):
         return round(float(told) * _unit_ms(told))
     try:
@@ -71,7 +74,7 @@ def _moment(told: Any) -> int | None:
 
 
 def _unit_ms(told: Any) -> int:
-    """Return how many milliseconds a number of times counts in, by its size."""
+    """Return the unit of a numeric time in milliseconds, 1,000 or 1, by its magnitude."""
     return 1_000 if abs(float(told)) < _SECONDS_MAX else 1
 
 
@@ -82,7 +85,7 @@ def _id_form(told: Any, known: Any) -> Form | None:
 
 
 def as_number(text: Any) -> Any:
-    """Return a text of digits as the number that it is; another text as it is."""
+    """Return a text of digits without leading zeros as an int, and any other value unchanged."""
     is_number = isinstance(text, str) and text.isascii() and text.isdigit() and str(int(text)) == text
     return int(text) if is_number else text
 
@@ -103,7 +106,7 @@ def _decimal(told: Any) -> Decimal | None:
 
 
 def _amount(like: Any, amount: Decimal) -> Any:
-    """Return an amount as a text with as many decimals as another, or a number."""
+    """Return an amount in the type of `like`: text with as many decimals, or a number."""
     if isinstance(like, str):
         return f"{amount:.{len(like.partition('.')[2])}f}"
     return int(amount) if isinstance(like, int) and amount == int(amount) else float(amount)
@@ -142,14 +145,17 @@ def _iso_form(told: str, known: int) -> Form | None:
 
 
 def _zone_of(local: datetime, known: int) -> timezone:
-    """Return the zone, in quarters of an hour, in which a local time is a known moment; else UTC."""
+    """Return the offset to UTC, in quarters of an hour, of a local time at a known moment.
+
+    Return UTC if the offset exceeds 14 hours.
+    """
     apart_ms = (local.replace(tzinfo=UTC) - _EPOCH) // _MS - known
     offset_ms = round(apart_ms / _QUARTER_MS) * _QUARTER_MS
     return timezone(offset_ms * _MS) if abs(offset_ms) <= _ZONE_MS_MAX else UTC
 
 
 def _iso(moment: datetime, like: str) -> str:
-    """Return a moment in ISO 8601, with the separator and as fine as another text."""
+    """Return a moment in ISO 8601, with the separator and precision of `like`."""
     if len(like) <= _DATE_CHARACTERS:
         return moment.date().isoformat()
     fraction = _FRACTION.search(like)
