@@ -1,24 +1,26 @@
-"""How the findings of a run could be repaired: a dry run, one line per step, of which nothing is carried out.
+"""Repair plan for the findings of a run: a dry run with one line per step. No step is executed.
 
-    kind        what it holds                        done by
-    message     topic, key, tag, properties, body    sending it as a transaction that is committed at once
-    statement   SQL, or a script for Redis           the database named by `store`
-    command     a `tidewheel` command                an operator, against the broker
-    look        why nothing safe can be proposed     a person
+    kind        contents                               use
+    message     topic, key, tag, properties, body      send it in a transaction, committed at once
+    statement   SQL, or a Redis command                execute it in the database named by `store`
+    command     a `tidewheel` command                  execute it against the broker
+    look        the reason that no step is safe        examine the case by hand
 
 Rules:
-- A step may be done twice, or late, or by two people: the receiver knows the order and does nothing the
-  second time, or the statement changes only what is still as it was seen. `safe_to_repeat` says which.
-- Where two stores disagree and nobody but a person can say which one is right, the step is `look`: a plan
-  never decides about money.
-- The broker's rule decides for halves: what the database says has happened is committed, else rolled back.
-- An order that still waits for its payment has a deadline once a plan is carried out. One that is overdue
-  gets it as a message that comes at once, not as a timer, which would fire late.
-- A message is one that the service itself has sent, or as it would send it (`contents`).
-- A cart is corrected only by what the order may have done to it: no more of an article than was ordered.
-  Which of cart and ledger is right otherwise, nobody can say who sees only these two.
+- A step may be repeated, delayed, or executed by two people: the receiver recognises the order by its ID and
+  ignores a repetition, or the statement changes only data that is as it was read. `safe_to_repeat` is the
+  reason.
+- If two stores disagree and only a person can decide which one is right, the step is `look`: a plan never
+  decides about money.
+- An open half is ended by the broker's rule: commit if the database has its effect, else rollback.
+- An order that waits for its payment has a deadline after the plan is executed. An overdue one gets it as a
+  message without delay, because a timer would fire late.
+- A message is a copy of one that the service sent, corrected by the row, or is modelled on the service's
+  messages of other orders (`contents`).
+- A cart is corrected by no more of an article than was ordered, because only that may be an effect of the
+  order. A greater difference does not show whether the cart or the ledger is right.
 
-The plan is `runs/<id>/plan.jsonl`; each line also has subject, subject_id, case, and what would be done.
+The plan is `runs/<id>/plan.jsonl`. Each line also has subject, subject_id, case, and a description (`what`).
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ CORRECT_CART: Final = (
     "if tonumber(redis.call('HGET', KEYS[1], ARGV[1]) or '0') == tonumber(ARGV[2]) then "
     "return redis.call('HSET', KEYS[1], ARGV[1], ARGV[3]) end return false"
 )
-"""Sets a quantity where the cart still holds what it held; an article that the cart lacks is 0 of it."""
+"""Lua script that sets a quantity if the cart still has the expected one. A missing article counts as 0."""
 
 _OF_HALF: Final = re.compile(r"the half at (\d+)")
 _OUTCOMES: Final = ("committed", "rolled back", "expired")
@@ -59,7 +61,11 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step: `does` holds what its kind needs; `safe` is why it may be repeated, or why there is none."""
+    """A step of the plan.
+
+    `does` is the data of its kind. `safe` is the reason that the step may be repeated or, for `look`, that no
+    step is safe.
+    """
 
     kind: str
     what: str
@@ -67,7 +73,7 @@ class Step:
     does: dict[str, Any]
 
     def as_json(self, row: Row) -> dict[str, Any]:
-        """Return a line of the plan."""
+        """Return the step as a line of the plan."""
         named = {"subject": row["subject"], "subject_id": row["subject_id"], "case": row["case"]}
         reason = "why" if self.kind == "look" else "safe_to_repeat"
         return {"kind": self.kind, **named, "what": self.what, **self.does, reason: self.safe}
@@ -75,9 +81,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Planning:
-    """What the steps of a turn are made from; `lines` are None where no order database was given.
+    """The inputs of the steps for a batch of findings.
 
-    as_of_ms is the "now" of the audit, None where that is not known.
+    `lines` is None without a table of lines, or if no finding of the batch needs them. `as_of_ms` is the
+    "now" of the audit, or None if unknown.
     """
 
     sources: PlanSources
@@ -86,19 +93,19 @@ class Planning:
     as_of_ms: int | None = None
 
     def lines_of(self, row: Row) -> list[dict[str, Any]] | None:
-        """Return the lines of an order; None where they are not known."""
+        """Return the lines of an order, or None if unknown."""
         return None if self.lines is None else self.lines.get(row["order_id"], [])
 
 
 def write(run: Run, sources: PlanSources) -> Counter[str]:
-    """Write the plan of a run; return how many steps there are of each kind."""
+    """Write the plan of a run, and return the number of steps by kind."""
     counts: Counter[str] = Counter()
     fresh = run.folders.plan.with_suffix(".new")
     with fresh.open("wb") as file:
         for row, step in planned(run.rows(), sources, run.as_of_ms, run.folders.orders):
             counts[step.kind] += 1
             line = json.dumps(step.as_json(row), ensure_ascii=False) + "\n"
-            file.write(line.encode(errors="backslashreplace"))  # half a surrogate pair, as JSON escapes it
+            file.write(line.encode(errors="backslashreplace"))  # lone surrogates, as JSON escapes
     fresh.replace(run.folders.plan)
     return counts
 
@@ -106,7 +113,7 @@ def write(run: Run, sources: PlanSources) -> Counter[str]:
 def planned(
     rows: Iterable[Row], sources: PlanSources, as_of_ms: int | None = None, orders: Path | None = None
 ) -> Iterator[tuple[Row, Step]]:
-    """Yield each finding with each of its steps, at least one; `orders` is the folder of all orders."""
+    """Yield each finding with each of its steps (at least one). `orders` is the folder of a run's orders."""
     remaining, contents = iter(rows), Contents(sources, orders)
     while turn := list(islice(remaining, ROWS_PER_TURN)):
         lined = [row["order_id"] for row in turn if row["case"] in LINED]
@@ -117,7 +124,7 @@ def planned(
 
 
 def steps(row: Row, planning: Planning) -> Iterable[Step]:
-    """Return the steps for one finding, at least one."""
+    """Return the steps for one finding, at least one. Raise `DatabaseUnreadable`."""
     found = list(REPAIRS[row["case"]](row, planning)) if row["case"] in REPAIRS else []
     return found or [look(row["why"] or "", UNSAFE.get(row["case"], UNSAFE_ELSE))]
 
@@ -128,7 +135,7 @@ def look(what: str, why: str) -> Step:
 
 
 def announce(row: Row, planning: Planning) -> Iterator[Step]:
-    """Say again that an order was placed."""
+    """Yield the step that sends the order-created message of an order again."""
     yield message(
         "Announce the order again.",
         Wanted("order_created", row, planning),
@@ -139,8 +146,10 @@ def announce(row: Row, planning: Planning) -> Iterator[Step]:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A message that is to be sent: in which topic of ours, about which order; properties by which the broker
-    acts on it, and when it is delivered if it is delayed.
+    """A message to send.
+
+    `topic` is our name of the topic, `row` the order, and `properties` those by which the broker handles the
+    message. `delivery_ms` is the delivery time of a delayed message, in milliseconds since 1970.
     """
 
     topic: str
@@ -156,7 +165,7 @@ class Wanted:
 
 
 def message(what: str, wanted: Wanted, safe: str) -> Step:
-    """Return a message to be sent; a step for a person where a plan cannot hold what the service sends."""
+    """Return the step that sends a message, or `look` if its body is neither JSON nor text."""
     row, planning = wanted.row, wanted.planning
     content = planning.contents.of(wanted.topic, row, planning.lines_of(row))
     if content is None:
@@ -173,8 +182,11 @@ def message(what: str, wanted: Wanted, safe: str) -> Step:
 
 
 def correct_outcome(row: Row, planning: Planning) -> Iterator[Step]:
-    """Make messages and row say the same, the row being right wherever it says that something happened; an
-    order that waits for its payment gets a deadline.
+    """Yield the steps after which the messages and the row of an order agree.
+
+    A message is sent for each event that only the row has, and the row is changed for each event that only a
+    message has. An order that waits for its payment gets a deadline. Payments, cancellations, and deadlines
+    with an open half are skipped.
     """
     topics = planning.sources.mapping.topics
     undecided = {topic for _, topic in open_halves(row, topics.order_created)}
@@ -195,7 +207,11 @@ def correct_outcome(row: Row, planning: Planning) -> Iterator[Step]:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A change of an order: its new status, the row's column, its message, from which statuses."""
+    """A change of an order.
+
+    `status` is the new status, `column` the row's column of its time, `offset` the column of its message's
+    log offset, `topic` our name of that message's topic, and `expected` the possible statuses before.
+    """
 
     status: str
     column: str
@@ -211,12 +227,12 @@ CANCELLATION: Final = Change(
 
 
 def has_changed(row: Row, change: Change) -> bool:
-    """Return whether the row says a change, by its time or, as the table may lack that, by its status."""
+    """Return whether the row has a change: its time or, because the table may lack that, its status."""
     return row[change.column] is not None or row["status"] == change.status
 
 
 def tell_change(row: Row, planning: Planning, change: Change) -> Step:
-    """Send the message of a change that the row has; it also cancels the deadline."""
+    """Return the step that sends the message of a change in the row. It also cancels an open deadline."""
     topics, timer = planning.sources.mapping.topics, open_timer(row, planning)
     cancel = {"TW_TIMER_CANCEL": timer.name, "TW_TIMER_TOPIC": topics.order_timeouts} if timer else {}
     safe = "Consumers know an order by its id; a deadline that has ended is cancelled without effect."
@@ -225,7 +241,10 @@ def tell_change(row: Row, planning: Planning, change: Change) -> Step:
 
 
 def change_row(row: Row, planning: Planning, change: Change) -> Step:
-    """Change the row as its committed message says, if nothing else has happened to the order."""
+    """Return the step that changes the row according to a committed message.
+
+    The step is `look` if the row's status is not an expected one, or the time of the change is unknown.
+    """
     at_ms = row["paid_message_ms"] if change is PAYMENT else told_ms(row, change)
     if row["status"] not in change.expected or at_ms is None:
         says = status_of(row["status"], planning)
@@ -243,13 +262,13 @@ def change_row(row: Row, planning: Planning, change: Change) -> Step:
 
 
 def status_of(status: str | None, planning: Planning) -> str:
-    """Return what the user calls a status of ours."""
+    """Return the user's names of a status of ours, joined by "or", or "nothing" without a status."""
     orders = planning.sources.mapping.orders
     return " or ".join(planning.sources.constants(orders, status)) if status else "nothing"
 
 
 def told_ms(row: Row, change: Change) -> int | None:
-    """Return when the committed message of a change was stored."""
+    """Return the store time of the committed message of a change in milliseconds since 1970, or None."""
     at = (
         event["store_ms"] for event in row["timeline"] or [] if event["physical_offset"] == row[change.offset]
     )
@@ -257,12 +276,15 @@ def told_ms(row: Row, change: Change) -> int | None:
 
 
 def statement(what: str, store: str, sql: str, safe: str) -> Step:
-    """Return a statement for one of the databases."""
+    """Return a step with an SQL statement for one of the databases."""
     return Step("statement", what, safe, {"store": store, "statement": sql})
 
 
 def resolve_halves(row: Row, planning: Planning) -> Iterator[Step]:
-    """End each open half as the database says; an order that waits for its payment has a deadline then."""
+    """Yield the steps that end each open half as the database says, and then set a missing deadline.
+
+    The half of a payment is `look` if the order has ended and its table has no time of payments.
+    """
     topics = planning.sources.mapping.topics
     has_row = row["status"] is not None
     is_waiting = row["status"] == "PLACED" and not is_overdue(row, planning)
@@ -297,7 +319,7 @@ def resolve_halves(row: Row, planning: Planning) -> Iterator[Step]:
 
 
 def may_have_been_paid(row: Row, planning: Planning) -> bool:
-    """Return whether an order has ended that may have been paid before: its table has no time of that."""
+    """Return whether an ended order may have been paid before, because its table has no time of payments."""
     has_time = "paid_ms" in planning.sources.mapping.orders.columns
     return not has_time and row["status"] in ("TIMED_OUT", "CANCELLED")
 
@@ -305,7 +327,8 @@ def may_have_been_paid(row: Row, planning: Planning) -> bool:
 def open_halves(row: Row, order_created: str) -> list[tuple[int, str]]:
     """Return the halves of an order without an outcome, as (log offset, topic).
 
-    An outcome names its half; the commit of a half with a delivery time is a timer of its topic behind it.
+    The note of an outcome contains the offset of its half. The commit of a half with a delivery time is a
+    timer of the same topic at a greater offset.
     """
     events = row["timeline"] or []
     named = (_OF_HALF.search(event["note"] or "") for event in events if event["kind"] in _OUTCOMES)
@@ -322,7 +345,10 @@ def open_halves(row: Row, order_created: str) -> list[tuple[int, str]]:
 
 
 def set_push(row: Row, planning: Planning) -> Iterator[Step]:
-    """Let the ledger say of a push what the log says: that it was delivered, and taken by its consumer."""
+    """Yield the step that marks a push as delivered in the ledger, if the log has its delivery.
+
+    Yield nothing if the push is a dead letter or is not acknowledged.
+    """
     sources, table = planning.sources, planning.sources.mapping.pushes
     is_untaken = row["dead_letter_offset"] is not None or row["is_consumed"] is False
     if row["status"] in _UNSENT and row["delivered_offset"] is not None and not is_untaken:
@@ -334,7 +360,11 @@ def set_push(row: Row, planning: Planning) -> Iterator[Step]:
 
 
 def correct_cart(row: Row, planning: Planning) -> Iterator[Step]:
-    """Make a cart hold what its ledger says, article by article, where the order explains the difference."""
+    """Yield a step per article that sets the cart to the quantity of its ledger.
+
+    The step is `look` if the order does not explain the difference, its lines are unknown, the ledger's
+    quantity is negative, or the carts were read from Parquet.
+    """
     lines = planning.lines_of(row)
     for article in row["surplus"] or []:
         sku, cart, ledger = article["sku"], article["cart"], article["ledger"]
@@ -357,7 +387,10 @@ def correct_cart(row: Row, planning: Planning) -> Iterator[Step]:
 
 
 def correct_table(row: Row, planning: Planning, what: str, article: dict[str, Any]) -> Step:
-    """Change a quantity in a table once; an article without a row is one of which the cart holds nothing."""
+    """Return the step that sets a quantity in the carts' table, if it is still the one that was read.
+
+    A missing row counts as 0, and is inserted. Raise `DatabaseUnreadable`.
+    """
     sources, carts = planning.sources, planning.sources.mapping.carts
     sku, cart, ledger = article["sku"], article["cart"], article["ledger"]
     named = {"customer_id": row["customer_id"], "sku": sku}
@@ -370,7 +403,7 @@ def correct_table(row: Row, planning: Planning, what: str, article: dict[str, An
 
 
 def correct_redis(row: Row, planning: Planning, what: str, article: dict[str, Any]) -> Step:
-    """Change a quantity in Redis once, as `correct_table` does in a table."""
+    """Return the step that sets a quantity in Redis, if it is still the one that was read."""
     cart = planning.sources.mapping.redis.cart + row["customer_id"]
     words = ["EVAL", CORRECT_CART, "1", cart, article["sku"], str(article["cart"]), str(article["ledger"])]
     safe = f"It changes only a cart that still holds {article['cart']}."
@@ -378,7 +411,7 @@ def correct_redis(row: Row, planning: Planning, what: str, article: dict[str, An
 
 
 def write_entry(row: Row, planning: Planning) -> Iterator[Step]:
-    """Write the ledger's entry of what the order has taken out."""
+    """Yield the steps that write the missing ledger entry of what the order took out."""
     sources, table = planning.sources, planning.sources.mapping.ledger
     customer, taken = row["customer_id"], row["unwritten"] or []
     if not taken:
@@ -402,7 +435,10 @@ def write_entry(row: Row, planning: Planning) -> Iterator[Step]:
 
 
 def clear_cart(row: Row, planning: Planning) -> Iterator[Step]:
-    """Correct what the cart holds too much, and have the order cleared by its message if it was not."""
+    """Yield the steps that correct the cart's surplus, and announce an uncleared order again.
+
+    An order with a surplus is announced only if its message was acknowledged.
+    """
     if row["surplus"]:
         yield from correct_cart(row, planning)
     if row["cleared_ms"] is None and (not row["surplus"] or row["is_consumed"]):
@@ -410,7 +446,7 @@ def clear_cart(row: Row, planning: Planning) -> Iterator[Step]:
 
 
 def fire_timer(row: Row, planning: Planning) -> Iterator[Step]:
-    """Let the deadline come now: the one that waits, or another one where none does."""
+    """Yield the step that delivers the open deadline now, or sets a deadline if none is open."""
     mapping, timer = planning.sources.mapping, open_timer(row, planning)
     topic = mapping.topics.order_timeouts
     if timer:
@@ -426,7 +462,11 @@ def fire_timer(row: Row, planning: Planning) -> Iterator[Step]:
 
 
 def set_deadline(row: Row, planning: Planning) -> Iterator[Step]:
-    """Send the deadline of an order that waits for its payment, if none waits and none has come."""
+    """Yield the step that sends the deadline of an order that waits for its payment.
+
+    Yield nothing if a deadline is open, or was delivered and not set again, or if the deadlines' topic, the
+    row's time of placing, or the due time is missing.
+    """
     due_ms = due_of(row)
     has_come = row["delivered_offset"] is not None and not row.get("is_rearmed")
     is_there = row["open_timer_offset"] is not None or has_come
@@ -445,19 +485,19 @@ def set_deadline(row: Row, planning: Planning) -> Iterator[Step]:
 
 
 def due_of(row: Row) -> int | None:
-    """Return until when an order may wait, in milliseconds since 1970."""
+    """Return the due time of an order's payment in milliseconds since 1970, by its row or timer, or None."""
     due_ms: int | None = row["due_ms"] if row["due_ms"] is not None else row["timer_due_ms"]
     return due_ms
 
 
 def is_overdue(row: Row, planning: Planning) -> bool:
-    """Return whether an order's time was over when the audit looked."""
+    """Return whether an order's payment was overdue at the time of the audit."""
     due_ms = due_of(row)
     return due_ms is not None and planning.as_of_ms is not None and due_ms < planning.as_of_ms
 
 
 def redrive(row: Row, planning: Planning) -> Iterator[Step]:
-    """Give each dead letter back to its group."""
+    """Yield the command per group that sends the order's dead letter back to it."""
     for group in dead_groups(row, planning.sources.mapping):
         yield Step(
             "command",
@@ -469,9 +509,9 @@ def redrive(row: Row, planning: Planning) -> Iterator[Step]:
 
 
 def dead_groups(row: Row, mapping: Mapping) -> list[str]:
-    """Return the groups that gave a message of the order up and have not acknowledged it since.
+    """Return the groups that dead-lettered a message of the order and have not acknowledged it since.
 
-    The timeline does not say it: to give a message up is to acknowledge it, too.
+    The timeline does not show this, because a group also acknowledges a message that it dead-letters.
     """
     groups = mapping.groups
     found = [
@@ -482,9 +522,7 @@ def dead_groups(row: Row, mapping: Mapping) -> list[str]:
 
 
 def open_timer(row: Row, planning: Planning) -> TimerName | None:
-    """Return the name of the deadline that waits, as the log has it, else as the mapping says; None if no
-    deadline waits.
-    """
+    """Return the name of the open deadline, from the log or else by the mapping, or None without one."""
     offset = row.get("open_timer_offset")
     if offset is None:
         return None
@@ -492,7 +530,7 @@ def open_timer(row: Row, planning: Planning) -> TimerName | None:
 
 
 def timer_key(row: Row, planning: Planning) -> str:
-    """Return the timer key of an order's deadline, as it was before, else as the mapping has it."""
+    """Return the timer key of an order's deadline: that of its last timer in the log, else by the mapping."""
     before = None if row["timer_offset"] is None else planning.sources.timer_at(row["timer_offset"])
     if before is not None and not before.is_id:
         return before.name

@@ -1,4 +1,4 @@
-"""Why some findings have no repair that a plan could propose."""
+"""Reasons that a plan proposes no repair of some findings."""
 
 from __future__ import annotations
 
@@ -31,6 +31,6 @@ UNSAFE: Final = {
     names.SEALED_WINDOW_CHANGED: "Who changed closed books has to say why; then: tidewheel audit seal "
     "--accept-changes.",
 }
-"""Why there is no safe repair."""
+"""Case -> the reason that it has no safe repair."""
 
 UNSAFE_ELSE: Final = "No repair of this is known that could be repeated safely."

@@ -1,7 +1,7 @@
-"""What a repair plan looks up beside the findings: lines of orders, ids of transactions, names of tables.
+"""Lookups of a repair plan: order lines, messages, IDs of transactions, names of timers, SQL for tables.
 
-Everything is read and nothing is written. Where a store is not given, the plan says so in the steps that
-would need it.
+All stores are only read. If a store is missing, a step says so, has a placeholder, or uses names of the
+mapping and generic SQL.
 """
 
 from __future__ import annotations
@@ -56,25 +56,25 @@ Lines = dict[str, list[dict[str, Any]]]
 """Order id -> its lines: sku, quantity."""
 
 Stored = Callable[[str, Any], ColumnElement[Any]]
-"""Our column and a value of ours -> the value as that column holds it."""
+"""(our column, our value) -> the value as stored in the user's column."""
 
 REDIS_SCHEMES: Final = ("redis", "rediss", "unix")
 _SIZE_BYTES: Final = 4
 _BREAK_OR_QUOTED: Final = re.compile(r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`(?:[^`]|``)*`|(\n)""")
-"""A line break between the words of a statement; or a text or a name, whose line breaks are its own."""
+"""A line break of an SQL statement (group 1), or a quoted text or name, whose line breaks are kept."""
 
 
 class TimerName(NamedTuple):
-    """What a verb calls a timer by: its key, or its message id."""
+    """The name of a timer in commands: its key, or its message ID."""
 
     name: str
     is_id: bool
 
 
 class PlanSources:
-    """The order database and the broker's log, as far as they are given.
+    """The databases and the broker's log, as far as they are given.
 
-    `carts_kind` is redis, sql or parquet; redis where no address of carts is given.
+    `carts_kind` is redis, sql, or parquet. It is redis if no address of carts is given.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class PlanSources:
         has_lines: bool = True,
         pushes: str | None = None,
     ) -> None:
-        """Connect; raise `DatabaseUnreadable`, `NotAStore`, `StoreTooNew`, `StoreError`."""
+        """Open the given stores. Raise `DatabaseUnreadable`, `NotAStore`, `StoreTooNew`, or `StoreError`."""
         self.mapping = mapping
         scheme = (carts or "redis").partition(":")[0]
         self.carts_kind = "redis" if scheme in REDIS_SCHEMES else "parquet" if scheme == "parquet" else "sql"
@@ -109,11 +109,11 @@ class PlanSources:
 
     @property
     def has_log(self) -> bool:
-        """Return whether messages can be looked up."""
+        """Return whether there is a log to look up messages in."""
         return self._log is not None
 
     def lines_of(self, order_ids: Sequence[str]) -> Lines | None:
-        """Return the lines of some orders; None where there are none to read. Raise `DatabaseUnreadable`."""
+        """Return the lines of some orders, or None without a table of lines. Raise `DatabaseUnreadable`."""
         if self._lines is None:
             return None
         found: Lines = defaultdict(list)
@@ -124,21 +124,24 @@ class PlanSources:
         return found
 
     def transaction_at(self, half_offset: int) -> str | None:
-        """Return the id of the transaction whose half lies at a log offset; None without such a half."""
+        """Return the ID of the transaction whose half is at a log offset, or None without such a half."""
         for half in self._facts_at(half_offset):
             if isinstance(half, HalfStored) and half.message_id:
                 return transaction_id(half_offset, half.message_id)
         return None
 
     def timer_at(self, timer_offset: int) -> TimerName | None:
-        """Return the name of the timer that lies at a log offset, its key if it has one; None without it."""
+        """Return the name of the timer at a log offset, its key if it has one, or None without a timer."""
         for timer in self._facts_at(timer_offset):
             if isinstance(timer, TimerSet) and (name := timer.key or timer.message_id):
                 return TimerName(name, is_id=not timer.key)
         return None
 
     def message_at(self, offset: int) -> Message | None:
-        """Return the message that a record at a log offset carries, its body unpacked; None without one."""
+        """Return the message in the record at a log offset with its body decompressed, or None without one.
+
+        Raise `LibraryMissing` if the compression needs a library that is not installed.
+        """
         found = self._record_at(offset)
         if found is None:
             return None
@@ -147,7 +150,7 @@ class PlanSources:
         return message
 
     def holds_numbers(self, of: TableMapping, ours: str) -> bool:
-        """Return whether a column has whole numbers; false where its database is not given."""
+        """Return whether a column has an integer type. False if its database is not given."""
         kind = self._kinds(of).get(of.columns.get(ours, ""))
         return kind is not None and _python_type(kind) is int
 
@@ -170,10 +173,10 @@ class PlanSources:
             return None
 
     def update(self, of: TableMapping, key: str, values: dict[str, Any], conditions: dict[str, Any]) -> str:
-        """Return an UPDATE of one row, in the words of its database.
+        """Return an UPDATE of the rows with a key, in the SQL dialect of the database.
 
-        Names and values are ours; of columns that the table lacks nothing is asked or changed. A condition of
-        None is IS NULL, one of several values IN.
+        Names and values are ours. Columns that the table lacks and values of None are omitted. A condition of
+        None becomes IS NULL, and one of several values IN.
         """
         target, theirs, stored = self._target(of)
         statement = target.update().where(self._is_same(of, theirs, of.key, stored(of.key, key)))
@@ -190,8 +193,10 @@ class PlanSources:
         return self._words(of, statement.values(changed))
 
     def insert(self, of: TableMapping, named: dict[str, Any], values: dict[str, Any]) -> str:
-        """Return an INSERT of a row, in the words of its database, that does nothing if there is a row with
-        the same `named`. Names and values are ours.
+        """Return an INSERT of a row, in the SQL dialect of the database.
+
+        It does nothing if there is a row with the same `named` values. Names and values are ours, and columns
+        that the table lacks are omitted.
         """
         target, theirs, stored = self._target(of)
         wanted = {ours: stored(ours, value) for ours, value in (named | values).items() if ours in theirs}
@@ -201,9 +206,9 @@ class PlanSources:
         return self._words(of, target.insert().from_select([theirs[ours] for ours in wanted], row))
 
     def has_row(self, of: TableMapping, named: dict[str, Any]) -> bool:
-        """Return whether a table has a row with these values, under our names; false where it is not given.
+        """Return whether a table has a row with these values, by our column names.
 
-        Raise `DatabaseUnreadable`.
+        False if its database is not given or lacks the table. Raise `DatabaseUnreadable`.
         """
         engine = self._engines.get(of.ours)
         if engine is None or not self._kinds(of):
@@ -222,13 +227,13 @@ class PlanSources:
             ) from error
 
     def constants(self, of: TableMapping, ours: str) -> list[str]:
-        """Return their values of one of our statuses or entries."""
+        """Return the user's values of one of our statuses or kinds of entries, or ours if none is mapped."""
         known = (values.items() for values in of.constants.values())
         theirs = [value for values in known for value, name in values if name == ours]
         return theirs or [ours]
 
     def _target(self, of: TableMapping) -> tuple[TableClause, dict[str, ColumnElement[Any]], Stored]:
-        """Return a table of the user's, its columns by our names, and what makes values fit them."""
+        """Return the user's table, its columns by our names, and the conversion of our values to them."""
         schema, _, name = of.name.rpartition(".")
         target = sql_table(name, *(column(theirs) for theirs in of.columns.values()), schema=schema or None)
         kinds, dialect = self._kinds(of), self._dialect(of.ours)
@@ -241,7 +246,7 @@ class PlanSources:
     def _is_same(
         self, of: TableMapping, theirs: dict[str, ColumnElement[Any]], ours: str, value: ColumnElement[Any]
     ) -> ColumnElement[bool]:
-        """Return the condition for rows with a value, of which a collation may make no other."""
+        """Return the condition for rows with exactly this value, whatever the collation."""
         kind = self._kinds(of).get(of.columns[ours])
         if self._dialect(of.ours).name not in MYSQL or kind is None:
             return theirs[ours] == value
@@ -253,13 +258,13 @@ class PlanSources:
 
     def _words(self, of: TableMapping, statement: ClauseElement) -> str:
         dialect = copy(self._dialect(of.ours))
-        dialect.paramstyle, dialect.positional = "named", False  # others double each %, for their drivers
+        dialect.paramstyle, dialect.positional = "named", False  # other styles double each % for drivers
         dialect.identifier_preparer = dialect.preparer(dialect)
         words = statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True})
         return _BREAK_OR_QUOTED.sub(lambda found: found[0] if found[1] is None else " ", str(words)) + ";"
 
     def _kinds(self, of: TableMapping) -> dict[str, Any]:
-        """Return the types of a table's columns; none where its database is not given or lacks it."""
+        """Return the types of a table's columns by name. Empty if its database is not given or lacks it."""
         if of.ours not in self._kinds_found:
             self._kinds_found[of.ours] = self._kinds_of(of)
         return self._kinds_found[of.ours]
@@ -277,7 +282,7 @@ class PlanSources:
 
 
 def _stored(value: Any, kind: Any, dialect: str, zone: str) -> ColumnElement[Any]:
-    """Return a value of ours as a column of some kind holds it; `zone` is that of times that have none."""
+    """Return our value as stored in a column of type `kind`. `zone` is that of times without one."""
     if isinstance(kind, DateTime | Date) and isinstance(value, int):
         return _stored_time(value, kind, dialect, zone)
     if dialect in MYSQL and kind is not None and isinstance(value, str):
@@ -292,7 +297,7 @@ def _stored_time(at_ms: int, kind: DateTime | Date, dialect: str, zone: str) -> 
         at = at.astimezone(zone_of(zone or ZONE_DEFAULT))
     if dialect not in MYSQL:
         return literal(at.replace(tzinfo=None) if zone and lacks_zone(kind) else at)
-    if not lacks_zone(kind):  # a text would be taken for a time in the zone of who carries it out
+    if not lacks_zone(kind):  # a text would be a time in the zone of the session
         return func.from_unixtime(literal_column(f"{at_ms / 1000:.3f}"))
     return literal(at.replace(tzinfo=None))
 
@@ -300,6 +305,6 @@ def _stored_time(at_ms: int, kind: DateTime | Date, dialect: str, zone: str) -> 
 def _python_type(kind: Any) -> type | None:
     try:
         found: type = kind.python_type
-    except NotImplementedError:  # a type that Python has nothing for, such as one of a dialect
+    except NotImplementedError:  # a type without a Python type, such as one of a dialect
         return None
     return found
