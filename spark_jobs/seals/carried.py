@@ -1,15 +1,15 @@
-"""Orders that are open when a seal ends: carried from seal to seal until everything about them has happened.
+"""Orders that are open at the end of a seal, carried from seal to seal until they are complete.
 
-An order enters the books with the first thing that happens to it. It waits for
+An order enters the books with its first event. It waits for
 
-    a row       its message is committed, the database has no such order
-    a message   it has a row, and no committed order-created (where the log that would tell is still there)
-    a decision  it is neither paid nor timed out nor cancelled
-    clearing    its message is committed, and the cart's ledger has no entry of it
+    a row       its message is committed, and the database has no such order
+    a message   it has a row, but no committed order-created, although the log covers its time of placing
+    a decision  it has a row, and is neither paid nor timed out nor cancelled
+    clearing    its message is committed, or the log does not cover its row; the cart's ledger has no entry
 
-and is closed when it waits for nothing. All that counts is what happened before the seal's end, so that two
-runs at different times draw the same line. Of every seal: carried + entered = closed + vanished + open.
-Findings stay open until they are repaired.
+and is closed when it waits for nothing. Only events before the seal's end count, so runs at different times
+have the same result. For every seal: carried + entered = closed + vanished + open. An order that waits
+because of a finding stays open until that is repaired.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ class _Tally:
 def account(
     orders: Any, carried: set[str], span: Span, covered_from_ms: int, file: Path, has_carts: bool = True
 ) -> Account:
-    """Write the orders that are open at the end of `span` to `file`; return how orders add up.
+    """Write the orders that are open at the end of `span` to `file`, and return the account of all orders.
 
-    `orders` is a data set with `EVENT_COLUMNS`; `carried` are the ids of the orders that were open when the
-    span began; from `covered_from_ms` on nothing of the log was deleted, 0 if nothing was. Without carts no
-    order waits for clearing.
+    `orders` is a dataset with order_id and `EVENT_COLUMNS`. `carried` are the IDs of the orders that were
+    open at the start of the span. The log is complete from `covered_from_ms` (0 if nothing was deleted).
+    Without carts, no order waits for clearing.
     """
     tally, ids = _Tally(), pa.array(sorted(carried), pa.string())
     for batch in orders.to_batches(columns=["order_id", *EVENT_COLUMNS], batch_size=_BATCH_ROWS):
@@ -58,7 +58,10 @@ def account(
 
 
 def open_ids(folder: SealFolder, seal: Seal) -> set[str]:
-    """Return the orders that a seal left open; raise `StoreDamaged` where its file does not hold these."""
+    """Return the IDs of the orders that a seal left open.
+
+    Raise `StoreDamaged` if the file cannot be read, or does not match the seal's digest.
+    """
     file = folder.path(seal.number, "open.parquet")
     try:
         found = pq.read_table(file, schema=OPEN, columns=["order_id"])["order_id"].to_pylist()
@@ -70,7 +73,7 @@ def open_ids(folder: SealFolder, seal: Seal) -> set[str]:
 
 
 class _Life:
-    """What has happened to the orders of a batch before `to_ms`, as one flag per order."""
+    """The state of a batch's orders at `to_ms`, as one flag per order."""
 
     def __init__(self, batch: Any, to_ms: int, covered_from_ms: int, has_carts: bool) -> None:
         self.order_ids = batch.column("order_id")

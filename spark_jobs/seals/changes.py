@@ -1,8 +1,8 @@
-"""What has changed in sealed windows since they were sealed: compared by digest, named by identity.
+"""Changes of sealed windows since their sealing: detected by digest, listed by identity.
 
-The orders of a run give the digest of every stage of every sealed window again. Where one differs, and only
-there, the sealed identities are read and compared one by one. Stages of the log are compared in windows that
-begin after what retention has deleted; before that nobody can tell, and they are counted as not covered.
+The digest of every stage of every sealed window is computed again from the orders of a run. Only where one
+differs, the sealed identities are read and compared. Stages of the log are compared only in windows that
+begin after the part deleted by retention. Earlier windows are counted as not covered.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from spark_jobs.seals.telling import Difference, Teller, sealed_of, sentence
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One identity that is not as it was sealed: `was` is None if it is new, `now` if it is gone."""
+    """An identity that differs from the sealed one. `was` is None if it is new, `now` if it is gone."""
 
     stage: str
     order_id: str
@@ -50,50 +50,51 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ChangedWindow:
-    """A sealed window, [start_ms, end_ms), that no longer holds what it held."""
+    """A sealed window, [start_ms, end_ms), whose contents have changed."""
 
     start_ms: int
     end_ms: int
     seal: int
     changes: list[Change]
     contents: dict[str, Contents]
-    """What the stages that changed hold now."""
+    """The present contents of the changed stages, by name."""
 
     differences: list[Difference]
-    """The same order by order, in words."""
+    """The changes by order, in words."""
     sums: dict[str, int]
-    """How much more its orders are worth than was sealed, by currency; `""` where none is known."""
+    """Increase of its orders' totals since sealing, by currency (`""` if unknown), in the smallest unit."""
     order: str = "order"
-    """What the user calls an order."""
+    """The user's word for an order."""
 
     @property
     def subject_id(self) -> str:
-        """Return the window's name: when it begins."""
+        """Return the start of the window in UTC, which is its name."""
         return moment(self.start_ms)
 
     @property
     def why(self) -> str:
-        """Return one sentence that counts, names, and adds up."""
+        """Return the description of the changes: counts, names, and sums (`telling.sentence`)."""
         return sentence(self.seal, self.differences, self.sums, self.order)
 
 
 @dataclass(slots=True)
 class Verification:
-    """What a comparison of all seals with a run's orders has found."""
+    """Result of the comparison of all seals with a run's orders."""
 
     seals: int = 0
     windows: int = 0
     to_ms: int = 0
     not_covered: int = 0
-    """Windows of which the log's stages could not be compared."""
+    """Number of windows whose stages of the log could not be compared."""
     changed: list[ChangedWindow] = field(default_factory=list)
 
 
 def compare(
     folder: SealFolder, seals: list[Seal], orders: Any, covered_from_ms: int, names: OrderNames = SHOPS
 ) -> Verification:
-    """Compare the sealed windows with the orders of a run, which are called by `names`; raise `StoreDamaged`
-    for broken identities.
+    """Compare the sealed windows with the orders of a run. `names` are the user's names for descriptions.
+
+    Raise `StoreDamaged` if sealed identities cannot be read, or do not match their seal's digests.
     """
     wanted = expected(seals)
     found = Verification(len(seals), len(wanted), seals[-1].to_ms if seals else 0)
@@ -113,7 +114,10 @@ def compare(
 def _different(
     wanted: dict[int, dict[str, Contents]], orders: Any, seals: list[Seal], covered_ms: int
 ) -> dict[int, dict[Stage, Contents]]:
-    """Return the stages of windows whose contents are not the sealed ones, with what they hold now."""
+    """Return by window the stages whose contents differ from the sealed ones, with their present contents.
+
+    Stages of the log in windows before `covered_ms` are omitted.
+    """
     different: dict[int, dict[Stage, Contents]] = defaultdict(dict)
     ends = [seal.to_ms for seal in seals]
     left = {
@@ -138,7 +142,7 @@ def _different(
 
 
 def _contents(orders: Any, seals: list[Seal]) -> Iterator[tuple[int, Stage, Contents]]:
-    """Yield what the sealed windows hold now, by the stages with which each was sealed."""
+    """Yield the present contents of the sealed windows, for the stages with which each was sealed."""
     for has_currency, alike in groupby(seals, key=lambda seal: seal.has_currency):
         run = list(alike)
         for group in groups(orders, Span(run[0].from_ms, run[-1].to_ms, run[0].window_ms)):
@@ -148,7 +152,7 @@ def _contents(orders: Any, seals: list[Seal]) -> Iterator[tuple[int, Stage, Cont
 
 
 def seal_at(seals: list[Seal], start_ms: int) -> Seal:
-    """Return the seal of the window that begins at a time."""
+    """Return the seal of the window that begins at `start_ms`."""
     return next(one for one in seals if one.from_ms <= start_ms < one.to_ms)
 
 
@@ -172,7 +176,7 @@ def _told(
     changes: dict[int, dict[Stage, list[Change]]],
     names: OrderNames,
 ) -> list[ChangedWindow]:
-    """Return the changed windows, with what their orders said and say now."""
+    """Return the changed windows, with the sealed and present values of their orders."""
     held = {
         start_ms: sealed_of(
             (stage, one.order_id, one.was, one.now) for stage, found in stages.items() for one in found
@@ -198,7 +202,10 @@ def _told(
 
 
 def _sealed(folder: SealFolder, seals: list[Seal], seal: Seal, start_ms: int, stage: str) -> set[str]:
-    """Return the identities of one stage of a window as sealed, with the corrections of later seals."""
+    """Return the identities of one stage of a window as sealed, with the corrections of later seals.
+
+    Raise `StoreDamaged` if a file cannot be read, or does not match its seal's digest.
+    """
     path = folder.path(seal.number, "identities.parquet")
     rows = _rows(path, IDENTITIES, start_ms, stage).sort_by("identity")
     if contents(rows).get(start_ms, NOTHING) != seal.windows.get(start_ms, {}).get(stage, NOTHING):
@@ -224,7 +231,10 @@ def _rows(path: Any, schema: pa.Schema, start_ms: int, stage: str) -> pa.Table:
 
 
 def _paired(stage: str, gone: Iterable[str], new: Iterable[str]) -> list[Change]:
-    """Return changes by order: what is gone and what is new of the same order is one change."""
+    """Return the changes by order.
+
+    The last gone and the last new identity of an order are one change, further ones are separate changes.
+    """
     was = {order_id_of(identity): identity for identity in sorted(gone)}
     now = {order_id_of(identity): identity for identity in sorted(new)}
     paired = [Change(stage, one, was.get(one), now.get(one)) for one in sorted(was.keys() | now.keys())]

@@ -1,15 +1,19 @@
-"""Seals as files: what was in closed windows, chained so that none can be changed or lost unseen.
+"""Files of seals: the contents of closed windows, chained so that changes and gaps are detected.
 
     <out>/seals/00000003/seal.json            counts and digests of each stage of each window
-    <out>/seals/00000003/identities.parquet   the identities themselves: `identities.IDENTITIES`
+    <out>/seals/00000003/identities.parquet   the identities: `identities.IDENTITIES`
     <out>/seals/00000003/open.parquet         the orders that were open at its end: `OPEN`
     <out>/seals/00000003/corrections.parquet  if earlier windows were corrected: `CORRECTIONS`
 
 Rules:
-- A seal goes on where the one before ends, and names that one's digest. Its digest is the SHA-256 of
-  its JSON without the digest, keys sorted and without blanks. So who changes one has to change all behind it.
-- A seal is written into a folder of another name, which is renamed when it is whole.
-- Windows in which nothing happened are not listed. The first seal holds everything before its end.
+- A seal begins at the end of the previous one, and contains its digest. A digest is the SHA-256 of the seal's
+  JSON without the digest, with sorted keys and no blanks. A change of one seal therefore requires a change of
+  all later ones.
+- A seal is written into a temporary folder, which is renamed when complete.
+- Windows without events are not listed. The first seal covers everything before its end.
+
+Limitation: the chain does not show that the newest seals were deleted, or that a seal and all later ones were
+rewritten.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ _NEW: Final = ".new"
 OPEN: Final = pa.schema(
     [("order_id", pa.string()), ("first_ms", pa.int64()), ("waits_for", pa.list_(pa.string()))]
 )
-"""first_ms: the first thing that happened to the order."""
+"""first_ms: the time of the order's first event."""
 
 CORRECTIONS: Final = pa.schema(
     [
@@ -45,7 +49,7 @@ CORRECTIONS: Final = pa.schema(
         ("is", pa.large_string()),
     ]
 )
-"""One identity that is not as it was sealed: `was` is null if it is new, `is` if it is gone."""
+"""An identity that differs from the sealed one. `was` is null if it is new, `is` if it is gone."""
 
 Windows = dict[int, dict[str, Contents]]
 """Contents by start of window and stage."""
@@ -61,15 +65,15 @@ class Account:
     vanished: int = 0
     open: int = 0
     digest: str = ""
-    """SHA-256 of the ids of the open orders, sorted, each followed by a newline."""
+    """SHA-256 of the sorted IDs of the open orders, each followed by a newline."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Closed windows, [from_ms, to_ms). `corrected` replaces what earlier seals say of their windows.
+    """Closed windows, [from_ms, to_ms). `corrected` replaces contents of the windows of earlier seals.
 
-    covered_from_ms: from when on nothing of the log was deleted; 0 if nothing was. has_currency: whether the
-    identities of its windows name the currency of totals.
+    covered_from_ms: the log was complete from this time, 0 if nothing was deleted. has_currency: whether the
+    identities of its windows contain the currency of totals. before: the digest of the previous seal.
     """
 
     number: int
@@ -87,7 +91,7 @@ class Seal:
     has_currency: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """Return the seal as plain values, its digest among them."""
+        """Return the seal as JSON values, with its digest."""
         plain = {name: getattr(self, name) for name in _PLAIN}
         plain |= {"account": asdict(self.account)}
         plain |= {name: _listed(getattr(self, name)) for name in ("windows", "corrected")}
@@ -95,12 +99,12 @@ class Seal:
 
     @property
     def digest(self) -> str:
-        """Return the seal's digest (64 hexadecimal digits), which the next seal names."""
+        """Return the seal's digest (64 hexadecimal digits), which the next seal contains."""
         return str(self.as_json()["digest"])
 
     @property
     def identities_count(self) -> int:
-        """Return how many identities its windows hold."""
+        """Return the number of identities in its windows."""
         return sum(stage.count for stages in self.windows.values() for stage in stages.values())
 
 
@@ -111,18 +115,19 @@ _PLAIN: Final = (
 
 
 class SealFolder:
-    """The seals of one `--out`."""
+    """The seals in an output folder (`--out`)."""
 
     def __init__(self, out: Path) -> None:
         self.folder = out / SEALS
 
     def path(self, number: int, name: str) -> Path:
-        """Return one file of a seal."""
+        """Return the path of a file of a seal."""
         return self.folder / f"{number:0{_DIGITS}d}" / name
 
     def read(self) -> list[Seal]:
-        """Return all seals, the oldest first; raise `StoreDamaged` when one is not what was sealed, or
-        missing.
+        """Return all seals, oldest first.
+
+        Raise `StoreDamaged` if one is unreadable, changed, or missing before another one.
         """
         found = sorted(path for path in self.folder.glob("[0-9]" * _DIGITS) if path.is_dir())
         seals: list[Seal] = []
@@ -131,8 +136,9 @@ class SealFolder:
         return seals
 
     def newest_end_ms(self) -> int | None:
-        """Return up to when the books are closed, without a look at the chain; None where nothing is
-        sealed.
+        """Return the end of the newest seal, without a check of the chain.
+
+        Return None without a seal, or if it cannot be read.
         """
         found = sorted(self.folder.glob("[0-9]" * _DIGITS + "/seal.json"))
         try:
@@ -141,8 +147,9 @@ class SealFolder:
             return None
 
     def begin(self, number: int) -> Path:
-        """Return an empty folder to write the files of a seal into, this process's own: another one may be
-        sealing, too.
+        """Create and return an empty folder for the files of a seal.
+
+        Its name contains the process ID, because another process may write the same seal.
         """
         fresh = self.folder / f"{number:0{_DIGITS}d}.{os.getpid()}{_NEW}"
         shutil.rmtree(fresh, ignore_errors=True)
@@ -150,9 +157,10 @@ class SealFolder:
         return fresh
 
     def finish(self, fresh: Path, seal: Seal) -> None:
-        """Make a folder that was begun a seal; raise `RefusedByState` if another audit has sealed first.
+        """Write seal.json into a folder of `begin`, and rename the folder to that of the seal.
 
-        What others have begun of the same seal, or left behind, is deleted.
+        Raise `RefusedByState` if another process has written this seal. Other temporary folders of the same
+        seal, whether abandoned or in use, are deleted.
         """
         whole = self.path(seal.number, "seal.json").parent
         try:
@@ -189,12 +197,12 @@ def _broken(folder: Path, why: str) -> StoreDamaged:
 
 
 def not_as_sealed(file: Path, seal: Seal) -> StoreDamaged:
-    """Return the error about a file of a seal that has other contents than the seal says."""
+    """Return the error for a file of a seal whose contents do not match the seal."""
     return StoreDamaged(f"{file} does not hold what seal {seal.number} says. Restore it from a backup.")
 
 
 def unreadable(file: Path, error: Exception) -> StoreDamaged:
-    """Return the error about a file of a seal that cannot be read."""
+    """Return the error for a file of a seal that cannot be read."""
     return StoreDamaged(f"{file} cannot be read ({error}). Restore it from a backup.")
 
 
@@ -225,7 +233,7 @@ def _digest(plain: dict[str, Any]) -> str:
 
 
 def expected(seals: list[Seal]) -> Windows:
-    """Return what each sealed window holds, corrections included."""
+    """Return the contents of each sealed window, with all corrections."""
     windows: Windows = {}
     for seal in seals:
         windows |= seal.windows
