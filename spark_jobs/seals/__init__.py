@@ -1,1 +1,1 @@
-"""Closed books: windows of event time sealed with counts and digests."""
+"""Closed books: windows of event time, sealed with counts and digests."""

@@ -1,22 +1,21 @@
-"""What a window of event time holds: the identities of each stage, in one order, and their digest.
+"""Contents of a window of event time: the sorted identities of each stage, and their digest.
 
-    stage      an identity is                                    in the window of
-    placed     id | customer | total | placed_ms | due_ms        placed_ms       the order's row
-               and | currency, where a mapping says in what the totals are
-    committed  id | committed_ms                                 committed_ms    the order-created message
-    decided    id | what | when                                  when            paid, timed out, cancelled
-    cleared    id | cleared_ms                                   cleared_ms      the cart's ledger
-    fired      id | delivered_ms                                 delivered_ms    the deadline's message
+    stage      identity                                      window of       source
+    placed     id | customer | total | placed_ms | due_ms    placed_ms       the order's row
+               and | currency, if the mapping has the currency of totals
+    committed  id | committed_ms                             committed_ms    the order-created message
+    decided    id | label | time                             time            paid, timed out, cancelled
+    cleared    id | cleared_ms                               cleared_ms      the cart's ledger
+    fired      id | delivered_ms                             delivered_ms    the deadline's message
 
-An order that is paid in one window and cancelled in a later one is decided twice, each in its own window: so
-nothing that may still happen changes a window that has passed.
+An order that is paid in one window and cancelled in a later one is decided in both. Later events therefore do
+not change a past window.
 
-The digest of a stage is the SHA-256 of its identities, sorted by their bytes, each followed by a newline:
-`LC_ALL=C sort | sha256sum` of the same lines gives the same. So it does not depend on how the orders are
-divided into files or among workers. What has no value is empty; in a text a backslash, a bar and a newline
-are written \\\\, \\p and \\n.
+The digest of a stage is the SHA-256 of its identities, sorted by bytes, each followed by a newline, as
+computed by `LC_ALL=C sort | sha256sum`. It does not depend on the division of the orders into files or among
+workers. A null is empty. A backslash, a bar, and a newline in a text are escaped as \\\\, \\p, and \\n.
 
-Cost: a pass over the columns of a stage for about every two million identities, about 0.3 kB of memory each.
+Cost: a pass over the columns of a stage per two million identities, and about 0.3 kB of memory per identity.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ _ESCAPED: Final = re.compile(r"\\[\\pn]")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happens to an order: the column that says when, and what else its identity holds."""
+    """An event of an order: the column of its time, and the label and columns in its identity."""
 
     column: str
     label: str = ""
@@ -53,7 +52,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A stage of an order's life; `of_log` if only the log knows of it."""
+    """A stage of an order. `of_log` marks stages whose events are only in the log."""
 
     name: str
     events: tuple[Event, ...]
@@ -98,12 +97,12 @@ _ORDERS: Final = pa.schema(
 IDENTITIES: Final = pa.schema(
     [("window_ms", pa.int64()), ("stage", pa.string()), ("identity", pa.large_string())]
 )
-"""The identities of windows, as they are kept: sorted by window and identity within a stage."""
+"""The identities of windows as stored, sorted by window and identity within a stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """How many identities one stage of one window has, and their digest (64 hexadecimal digits)."""
+    """The number of identities of one stage in one window, and their digest (64 hexadecimal digits)."""
 
     count: int
     digest: str
@@ -122,17 +121,17 @@ class Span:
 
 
 def stages_of(has_currency: bool) -> tuple[Stage, ...]:
-    """Return the stages of windows that were sealed with, or without, the currencies of totals."""
+    """Return the stages of windows that are sealed with or without the currencies of totals."""
     return _STAGES_WITH_CURRENCY if has_currency else STAGES
 
 
 def open_orders(folder: Path) -> Any:
-    """Return the orders of a run as a data set of the columns that make identities; empty without files."""
+    """Return the orders of a run as a dataset of the columns of identities, empty without files."""
     return ds.dataset(folder, schema=_ORDERS, format="parquet")
 
 
 class Fact(NamedTuple):
-    """One thing that happened: when, which column says so, of which order."""
+    """A time of an event: milliseconds since 1970, its column, and the order's ID."""
 
     at_ms: int
     column: str
@@ -140,7 +139,7 @@ class Fact(NamedTuple):
 
 
 def newest(orders: Any, columns: Iterable[str]) -> Fact | None:
-    """Return the newest fact in any of the columns."""
+    """Return the newest fact in any of the columns, or None."""
     found: Fact | None = None
     for batch in orders.to_batches(columns=["order_id", *columns], batch_size=_BATCH_ROWS):
         for column in columns:
@@ -152,7 +151,7 @@ def newest(orders: Any, columns: Iterable[str]) -> Fact | None:
 
 
 def oldest_ms(orders: Any) -> int | None:
-    """Return when the first thing happened of all that is sealed; None if nothing has."""
+    """Return the time of the first event in any stage in milliseconds since 1970, or None."""
     first = [
         least
         for batch in orders.to_batches(columns=list(EVENT_COLUMNS), batch_size=_BATCH_ROWS)
@@ -163,14 +162,17 @@ def oldest_ms(orders: Any) -> int | None:
 
 
 def rows_of(orders: Any, order_ids: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the rows of some orders, by id, with every column that makes identities."""
+    """Return the rows of some orders by ID, with all columns of identities."""
     wanted = pa.array(sorted(set(order_ids)), pa.string())
     found = orders.to_table(columns=_ORDERS.names, filter=ds.field("order_id").isin(wanted))
     return {row["order_id"]: row for row in found.to_pylist()}
 
 
 def groups(orders: Any, span: Span) -> Iterator[Span]:
-    """Yield the span in parts of about `IDENTITIES_PER_GROUP` identities, without empty ends."""
+    """Yield the span in parts of up to `IDENTITIES_PER_GROUP` identities, at least one window each.
+
+    Empty windows at both ends are omitted.
+    """
     counts = _identities_by_window(orders, span)
     first, held = None, 0
     for window in sorted(counts):
@@ -194,7 +196,7 @@ def _identities_by_window(orders: Any, span: Span) -> Counter[int]:
 
 
 def identities(orders: Any, stage: Stage, span: Span) -> pa.Table:
-    """Return the identities of one stage in a span, as `IDENTITIES`, by window and then by their bytes."""
+    """Return the identities of one stage in a span as `IDENTITIES`, sorted by window and then by bytes."""
     tables = [_identities(orders, stage, event, span) for event in stage.events]
     return pa.concat_tables(tables).sort_by([("window_ms", "ascending"), ("identity", "ascending")])
 
@@ -222,7 +224,7 @@ def _joined(rows: pa.Table, event: Event) -> Any:
 
 
 def _text(column: Any) -> Any:
-    """Return a column as text in which no separator occurs."""
+    """Return a column as text, with separators escaped."""
     if not pa.types.is_string(column.type):
         return column.cast(pa.string())
     if not pc.any(pc.match_substring_regex(column, r"[\\|\n]")).as_py():
@@ -233,12 +235,12 @@ def _text(column: Any) -> Any:
 
 
 def order_id_of(identity: str) -> str:
-    """Return the order that an identity is of."""
+    """Return the order ID of an identity."""
     return _unescaped(identity.partition(_SEPARATOR)[0])
 
 
 def values_of(stage: Stage, identity: str) -> dict[str, Any]:
-    """Return what an identity holds, by column: times and totals as numbers, None for what is empty."""
+    """Return the values of an identity by column, without the ID: times and totals as int, None if empty."""
     _, *parts = (_unescaped(part) for part in identity.split(_SEPARATOR))
     events = {event.label: event for event in stage.events}
     event = events[parts.pop(0) if "" not in events else ""]
@@ -254,15 +256,13 @@ def _unescaped(part: str) -> str:
 
 
 def contents_of(found: Iterable[str]) -> Contents:
-    """Return the contents of one stage of one window with these identities, in any order."""
+    """Return the count and digest of these identities or IDs, which may be in any order."""
     lines = sorted(f"{one}\n".encode() for one in found)
     return Contents(len(lines), hashlib.sha256(b"".join(lines)).hexdigest())
 
 
 def contents(sorted_identities: pa.Table) -> dict[int, Contents]:
-    """Return the contents of each window of one stage's identities, which are sorted as `identities` sorts
-    them.
-    """
+    """Return the contents by window of one stage's identities, which must be sorted as by `identities`."""
     windows = sorted_identities["window_ms"].to_numpy()
     empty, newline = (pa.scalar(text, pa.large_string()) for text in ("", "\n"))
     lines = pc.binary_join_element_wise(sorted_identities["identity"], empty, newline).combine_chunks()

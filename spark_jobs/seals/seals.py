@@ -1,21 +1,21 @@
-"""Closed books: windows of event time that have passed are sealed, and a later change to one is a finding.
+"""Closed books: past windows of event time are sealed, and a later change of one is a finding.
 
-    watermark = the newest event of the orders' rows (at most the log's last store time) - the allowance
+    watermark = the newest event of the orders' rows (at most the audit's "now", `as_of_ms`) - the allowance
 
-A window is closed when the watermark has passed its end. The rows are read first of all stores, so what
-happened before their newest event is in everything that was read after them, and a clock that runs ahead
-closes nothing that the log has not reached. The allowance is how late an event may still be written down.
-Where no window has closed, and after each seal, `NextWindow` says which one is next and what it waits for.
-The first seal needs something to seal: before the first thing that happened there is no window.
+A window is closed when the watermark has reached its end. The rows are read before the end of the log is
+noted and before the carts, so those contain all events before the newest one of the rows. A clock that is
+ahead closes no window that the log has not reached. The allowance is the maximum delay of writing an event.
+If no window has closed, and after each seal, `NextWindow` is the next one with the condition of its closing.
+The first window is that of the oldest event, so the first seal requires an event.
 
-    seal     the closed windows since the last seal: counts, digests and identities of each stage
-             (`identities`), the open orders (`carried`), chained to the seal before (`files`)
+    seal     the closed windows since the last seal: counts, digests, and identities of each stage
+             (`identities`), and the open orders (`carried`), chained to the previous seal (`files`)
     verify   all sealed windows against the orders of a later run (`changes`)
 
-What somebody has looked at and accepts is taken into the next seal as a correction, named order by order; the
-windows are then compared with what the correction says.
+Changes that a person accepts are stored in the next seal as corrections, by order. The windows are then
+compared with their corrected contents.
 
-Cost: seconds and some hundred MB per million orders, without Spark and without Java.
+Cost: seconds and some hundred MB of memory per million orders, without Spark and Java.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ _ROW_TIMES: Final = ("placed_ms", "paid_ms", "timed_out_ms", "cancelled_ms")
 
 @dataclass(frozen=True, slots=True)
 class NextWindow:
-    """The next window that can be sealed, [start_ms, end_ms), and the facts that it waits for.
+    """The next window to be sealed, [start_ms, end_ms), and the condition of its closing.
 
-    It is sealed by the orders of a run that knows a fact of `closes_ms` or later, and whose log has come as
-    far. `newest` is the newest fact that the run has; `log_ms`, how far its log has come, counts where
-    a fact is newer. Where nothing has happened the other fields are None.
+    A run can seal it if its newest fact and its log are at `closes_ms` or later. `newest` is the newest fact
+    in the run's rows, or None. `log_ms` is the run's `as_of_ms`, by default the last store time of its log;
+    it replaces the time of a newer fact. start_ms and end_ms are None without any event.
     """
 
     newest: Fact | None
@@ -68,19 +68,21 @@ class NextWindow:
 
     @property
     def closes_ms(self) -> int | None:
-        """Return from when on the window can be sealed, in milliseconds since 1970."""
+        """Return the time that facts must reach to close the window, in milliseconds since 1970, or None."""
         return None if self.end_ms is None else self.end_ms + self.watermark_ms
 
     @property
     def known_ms(self) -> int | None:
-        """Return up to when things are known to have happened; None for nothing."""
+        """Return the time up to which events are known in milliseconds since 1970, or None without a fact."""
         return None if self.newest is None else min(self.newest.at_ms, self.log_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class Sealing:
-    """What a sealing has done: the new seal, None if no window has closed; what it has found changed; and
-    which window is next.
+    """Result of `seal`: the new seal, the changes of sealed windows, and the next window.
+
+    `seal` is None if no window has closed and no change was accepted. `accepted` is whether the seal contains
+    corrections.
     """
 
     seal: Seal | None
@@ -92,9 +94,12 @@ class Sealing:
 def seal(out: Path, run: Run, window_ms: int, watermark_ms: int, is_accepting: bool = False) -> Sealing:
     """Seal the windows that have closed since the last seal, by the orders of a run.
 
-    `watermark_ms` is the allowance. Changes of earlier windows are reported; `is_accepting` takes them into
-    the seal as corrections. Raise `ConfigurationError` for a run over a part of the orders, one that is older
-    than the seals, or another width of windows, `StoreDamaged` for seals that are not what was sealed.
+    `watermark_ms` is the allowance. Changes of earlier windows are reported, and with `is_accepting` stored
+    in the seal as corrections.
+
+    Raise `ConfigurationError` for a run over a part of the orders, a run without orders, a run older than the
+    seals, or another width of windows. Raise `StoreDamaged` for damaged or changed seals, and
+    `RefusedByState` if another process has written the seal.
     """
     folder, orders = SealFolder(out), _orders_of(out, run)
     seals = folder.read()
@@ -116,7 +121,11 @@ def seal(out: Path, run: Run, window_ms: int, watermark_ms: int, is_accepting: b
 
 
 def verify(out: Path, run: Run) -> Verification:
-    """Compare every sealed window with the orders of a run; raise as `seal`."""
+    """Compare every sealed window with the orders of a run.
+
+    Raise `ConfigurationError` for a run over a part of the orders, a run without orders, or a run older than
+    the seals. Raise `StoreDamaged` for damaged or changed seals.
+    """
     folder, orders = SealFolder(out), _orders_of(out, run)
     seals = folder.read()
     _refuse_older(seals[-1] if seals else None, run)
@@ -124,7 +133,11 @@ def verify(out: Path, run: Run) -> Verification:
 
 
 def refuse_width(out: Path, window_ms: int) -> None:
-    """Raise what `seal` would raise of the seals that there are, before there is a run."""
+    """Raise the errors of `seal` that do not depend on a run.
+
+    Raise `ConfigurationError` if the seals have another width of windows, and `StoreDamaged` for a damaged
+    chain of seals.
+    """
     seals = SealFolder(out).read()
     _refuse_other_width(seals[-1] if seals else None, window_ms)
 
@@ -132,9 +145,10 @@ def refuse_width(out: Path, window_ms: int) -> None:
 def changed_windows(
     out: Path, orders: Path, covered_from_ms: int, is_partial: bool = False, names: OrderNames = SHOPS
 ) -> list[ChangedWindow]:
-    """Return the sealed windows that are not what the orders of a run (a folder of Parquet) say.
+    """Return the sealed windows that differ from the orders of a run (a folder of Parquet).
 
-    None for a run over a part of the orders: it cannot tell. Raise `StoreDamaged`.
+    Return an empty list for a run over a part of the orders, because it has too few for a comparison. Raise
+    `StoreDamaged`.
     """
     folder = SealFolder(out)
     seals = folder.read()
@@ -167,9 +181,7 @@ def _refuse_other_width(before: Seal | None, window_ms: int) -> None:
 
 
 def _refuse_older(before: Seal | None, run: Run) -> None:
-    """Refuse a run that began before the one by which was sealed: what has happened since then would have
-    vanished.
-    """
+    """Raise `ConfigurationError` for a run older than that of the newest seal: it lacks sealed events."""
     if before and run.run_id < before.run_id:
         raise ConfigurationError(
             f"Run {run.run_id} is older than run {before.run_id}, by which seal {before.number} was made. "
@@ -178,18 +190,18 @@ def _refuse_older(before: Seal | None, run: Run) -> None:
 
 
 def _first_window_ms(orders: Any, window_ms: int) -> int | None:
-    """Return the start of the window of the first thing that happened; None if nothing has."""
+    """Return the start of the window of the first event, or None without events."""
     oldest = oldest_ms(orders)
     return None if oldest is None else oldest // window_ms * window_ms
 
 
 def _starting(start_ms: int | None, window_ms: int, known: NextWindow) -> NextWindow:
-    """Return the window that begins at a time, with what is known; None for a time that nobody knows."""
+    """Return `known` with the window that begins at `start_ms`, which is None if unknown."""
     return replace(known, start_ms=start_ms, end_ms=None if start_ms is None else start_ms + window_ms)
 
 
 def _closed_ms(following: NextWindow, begins_ms: int | None, window_ms: int) -> int | None:
-    """Return the end of the last window that has closed; `begins_ms`, where the next begins, if none has."""
+    """Return the end of the last closed window, or `begins_ms`, the start of the next, if none has closed."""
     if begins_ms is None or following.known_ms is None:
         return begins_ms
     return max(begins_ms, (following.known_ms - following.watermark_ms) // window_ms * window_ms)

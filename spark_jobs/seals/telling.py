@@ -1,16 +1,15 @@
-"""What has changed in closed books, order by order, in words for those who answer for the money.
+"""Descriptions of the changes in closed books, by order, for accountants.
 
-A change of a window is an identity that was sealed and is gone, or is there and was not sealed (`changes`).
-What an accountant asks is what the order said then and what it says now, so the sealed values stand beside
-the order's present row, wherever that is: of an order that was dated into another window neither "gone" nor
-"new" would be true.
+A change of a window is a sealed identity that is gone, or an identity that was not sealed (`changes`). An
+accountant needs the values of the order then and now, so the sealed values are compared with the order's
+present row in any window. An order whose time has moved to another window is neither gone nor new.
 
-    appeared   it was in no sealed window
-    vanished   the order database does not have it any more
-    changed    each value that was sealed, where it is another one now
+    appeared   its row was in no sealed window
+    vanished   the order database no longer has it
+    changed    each sealed or new value that differs
 
-Totals are compared with their currency, by which they are added up. A window that was sealed without
-currencies has totals in that of the order's present row.
+Totals are compared with their currency, and added up by currency. The totals of a window that was sealed
+without currencies are in that of the order's present row.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from spark_jobs.names import OrderNames
 from spark_jobs.seals.identities import EVENT_COLUMNS, Stage, values_of
 
 Values = dict[str, Any]
-"""By our columns: what was sealed of an order, or what it says now."""
+"""Sealed or present values of an order, by our column names."""
 
 NAMED_MAX: Final = 5
-"""How many orders a sentence names."""
+"""Maximum number of orders that a description names for each kind."""
 KINDS: Final = ("changed", "vanished", "appeared")
 TOTAL: Final = "total_pence"
 CURRENCY: Final = "currency"
@@ -37,7 +36,7 @@ CURRENCY: Final = "currency"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One order of a sealed window that is not as it was sealed; `words` says what it was and what it is."""
+    """An order of a sealed window that differs from its seal. `words` contains the old and new values."""
 
     kind: str
     order_id: str
@@ -45,7 +44,7 @@ class Difference:
 
 
 class Window(Protocol):
-    """A window that has changed: how much more its orders are worth, by currency."""
+    """A changed window, with the increase of its orders' totals by currency."""
 
     @property
     def sums(self) -> dict[str, int]: ...
@@ -53,7 +52,7 @@ class Window(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """What of one order a window holds that it did not, and the other way round, by column."""
+    """Values of one order in a window by column: those that are gone (`was`), and new ones (`now`)."""
 
     was: Values
     now: Values
@@ -68,19 +67,21 @@ class Teller:
         self._now: dict[str, Values] = defaultdict(dict)
 
     def note(self, of_orders: dict[str, Sealed]) -> None:
-        """Take in what one window held: an order may have left it for another."""
+        """Add the changes of one window, because an order may have moved to another one."""
         for order_id, sealed in of_orders.items():
             self._was[order_id] |= sealed.was
             self._now[order_id] |= sealed.now
 
     def differences(self, of_orders: dict[str, Sealed]) -> list[Difference]:
-        """Return the differences of one window, by kind and order."""
+        """Return the differences of one window, sorted by kind and order."""
         found = [self._difference(order_id, sealed) for order_id, sealed in sorted(of_orders.items())]
         return sorted(found, key=lambda one: KINDS.index(one.kind))
 
     def sums(self, of_orders: dict[str, Sealed]) -> dict[str, int]:
-        """Return how much more (less, if negative) orders are worth now, by currency, each in the window in
-        which it was placed when it was sealed.
+        """Return the increase of orders' totals by currency (negative for a decrease).
+
+        An order counts in the window in which its row was sealed, and an order not sealed before in its
+        present one.
         """
         found: Counter[str] = Counter()
         for order_id, sealed in of_orders.items():
@@ -100,7 +101,7 @@ class Teller:
         return Difference("changed", order_id, self._of_changed(was, sealed, row))
 
     def _of_vanished(self, was: Values, sealed: Sealed) -> str:
-        """Return what a vanished order was: its total, else the times that the window knew."""
+        """Return the description of a vanished order: its sealed total, else the times in this window."""
         names = [TOTAL] if _has(was, TOTAL) else [name for name in sealed.was if name in EVENT_COLUMNS]
         return ", ".join(self._said(name, "was", was, was) for name in names)
 
@@ -119,7 +120,7 @@ class Teller:
         return ", ".join(words) or "it was written anew"
 
     def _said(self, name: str, verb: str, values: Values, row: Values, with_name: bool = True) -> str:
-        """Return what an order's column was, or is."""
+        """Return the phrase for the value of an order's column."""
         subject = f"{self._names.of(name)} " if with_name else ""
         return f"{subject}{verb} {self._value(name, values, row)}"
 
@@ -133,8 +134,9 @@ class Teller:
 
 
 def sealed_of(changes: Iterable[tuple[Stage, str, str | None, str | None]]) -> dict[str, Sealed]:
-    """Return what a window held and holds of each order, from changes: (stage, order, identity that was
-    sealed, identity that is there).
+    """Return the gone and new values of each order in a window.
+
+    `changes` are (stage, order ID, sealed identity or None, present identity or None).
     """
     found: dict[str, Sealed] = {}
     for stage, order_id, was, now in changes:
@@ -145,7 +147,11 @@ def sealed_of(changes: Iterable[tuple[Stage, str, str | None, str | None]]) -> d
 
 
 def sentence(seal: int, differences: Sequence[Difference], sums: dict[str, int], order: str) -> str:
-    """Return one sentence that counts, names the first of each kind, and adds up the totals."""
+    """Return the description of a changed window.
+
+    It contains the number of orders and the first ones of each kind, and in a second sentence the changes of
+    totals, if any.
+    """
     told = [
         f"{len(found):,} {kind}: {_named(found, order)}"
         for kind in KINDS
@@ -156,7 +162,7 @@ def sentence(seal: int, differences: Sequence[Difference], sums: dict[str, int],
 
 
 def summed(sums: dict[str, int]) -> str:
-    """Return how much more and less orders are worth now; empty if nothing of that has changed."""
+    """Return a sentence with the increases and decreases of totals, empty if there are none."""
     more = amounts({currency: one for currency, one in sums.items() if one > 0})
     less = amounts({currency: -one for currency, one in sums.items() if one < 0})
     told = [f"{text} {word}" for text, word in ((more, "more"), (less, "less")) if text]
@@ -164,7 +170,7 @@ def summed(sums: dict[str, int]) -> str:
 
 
 def added_up(windows: Iterable[Window]) -> str:
-    """Return what the changes of all windows come to."""
+    """Return a sentence with the sum of the changes of all windows."""
     sums: Counter[str] = Counter()
     for one in windows:
         sums.update(one.sums)
@@ -178,7 +184,7 @@ def _named(found: Sequence[Difference], order: str) -> str:
 
 
 def _currency(values: Values, row: Values) -> str:
-    """Return the currency of a total; that of the present row where a window was sealed without any."""
+    """Return the currency of a total, or that of the present row if it was sealed without one."""
     return code_of(values.get(CURRENCY)) or code_of(row.get(CURRENCY))
 
 
