@@ -1,1 +1,1 @@
-"""One row per order with all that the stores say of it."""
+"""The books: one row per order with the data of all stores."""

@@ -1,10 +1,10 @@
 """Joins the large sides of the books by bucket: log facts, database rows, and the ledger.
 
-    working-cleared/   the orders of the ledger in buckets (`dealing`); facts are dealt when they are staged,
-                       orders and pushes when they are exported
+    working-cleared/   the orders of the ledger in buckets (`dealing`). Facts are bucketed when staged, and
+                       orders and pushes when exported
     working-orders/    a row per order: `ORDERS_JOINED`
-    working-special/   `SPECIAL`: orders to look at closely, as their numbers do not come out, or the database
-                       does not know them, or the ledger does not
+    working-special/   `SPECIAL`: orders to examine closely, because their numbers are inconsistent, or they
+                       are missing in the database or the ledger
     working-pushes/    a row per push of the ledger: `PUSHES_JOINED`
 
 A task joins one bucket by whole columns (`joining`). Cost: about 400 bytes of memory per order in the bucket.
@@ -90,13 +90,13 @@ SPECIAL: Final = pa.schema([
     ("dead_letter_offset", pa.int64()),
     ("customer_id", pa.string()),
 ])  # fmt: skip
-"""may_cancel_others: its messages may cancel the deadline of another order. is_orphan: not in the database.
-is_unledgered: possibly consumed, but not in the ledger."""
+"""may_cancel_others: its messages may cancel the deadline of another order. is_orphan: committed, but not in
+the database. is_unledgered: committed and possibly consumed, but not in the ledger."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The staged log, the exported stores below `folder`, and the place for working tables."""
+    """The staged log, and the exported stores and working tables below `folder`."""
 
     folder: Path
     staged: Staged
@@ -127,7 +127,7 @@ class Sides:
 
 @dataclass(frozen=True, slots=True)
 class Working:
-    """A frame that was written once, and its number of rows."""
+    """A DataFrame that was written once, and its number of rows."""
 
     frame: DataFrame
     rows: int
@@ -150,7 +150,7 @@ class BookRows:
         return self._working("orders", ORDERS_JOINED).frame
 
     def write_orders(self, judged: Path, schema: pa.Schema, to: Path) -> None:
-        """Write all orders: those in `judged`, and the others as `balanced` (see `order_files`)."""
+        """Write all orders: those in `judged` unless left out, the others as `balanced` (`order_files`)."""
         to.mkdir(parents=True, exist_ok=True)
         folder = self._sides.working("orders")
 
@@ -211,10 +211,10 @@ def join_orders(sides: Sides, acknowledged: Acknowledged, bucket: int, count: in
 
 
 def with_sent(orders: pa.Table) -> pa.Table:
-    """Return orders whose messages outside transactions count as committed.
+    """Return the orders, whose messages outside transactions count as committed if no other is.
 
-    This applies only to orders in the database, because such a message promises no row and may be of another
-    kind.
+    This applies only to orders in the database, because such a message does not imply a row and may be of
+    another kind.
     """
     has_row = orders["has_row"].is_valid()
     for committed, sent in _SENT_AS.items():
@@ -248,7 +248,7 @@ def specials(orders: pa.Table, has_carts: bool) -> pa.Table:
 
 
 def join_pushes(sides: Sides, acknowledged: Acknowledged, bucket: int, count: int) -> dict[str, pa.Table]:
-    """Return the pushes of a bucket."""
+    """Return the pushes of the ledger in a bucket."""
     facts = read_bucket(sides.staged.path("pushes"), SCHEMAS["pushes"], bucket, count)
     rows = _with_row(read_bucket(sides.path("pushes"), _PUSHES_READ, bucket, count))
     whole = joined(facts, PUSH_FACTS, rows)

@@ -2,30 +2,31 @@
 
     has_row, customer_id, status, total_pence, placed_ms, ...    the database's row
     half_offset, committed_offset, ...                           the log (`order_facts.ORDER_FACTS`)
-    is_consumed                                                  acknowledged by the group that acts on it
-    open_half_*, twice_*, open_timer_*, ...                      the log event by event (`exact.EXACT`) where
-                                                                 an order's numbers do not come out
-    fifo_gap_offset                                              a place in a queue that was passed over
+    is_consumed                                                  acknowledged by the acting group
+    open_half_*, twice_*, open_timer_*, ...                      the events in the log (`exact.EXACT`) if the
+                                                                 numbers of the order are inconsistent
+    fifo_gap_offset                                              the queue offset of a skipped message
     cleared_ms, cleared_customer_first, cleared_customer_last    the ledger's entries of the order
     unwritten                                                    articles taken out without such an entry
-    surplus                                                      articles whose cart is not as the ledger says
-    overtaken                                                    articles that several entries of the order
-                                                                 took out, more than it has ordered
+    surplus                                                      articles whose cart differs from the ledger
+    overtaken                                                    articles of which the order's entries took
+                                                                 out more than was ordered
     books_offset, covered_from_ms, as_of_ms, ..._ms              of the whole audit, the same in every row
-    hold_ms, released_ms, release_done_ms                        likewise: the hold of the deadlines' topic
-                                                                 (`holds.TopicHold`; of pushes, of theirs)
-    created_topic, ..., placed_status, ...                       what the user calls these, for sentences
+    hold_ms, released_ms, release_done_ms                        the hold of the deadlines' topic, in rows of
+                                                                 pushes that of theirs (`holds.TopicHold`);
+                                                                 the same in every row
+    created_topic, ..., placed_status, ...                       the user's names of these, for sentences
 
 The stores of a running shop are not read at the same instant. `main` describes the order, and why a
 difference is real unless a message follows `books_offset`.
 
 Rules:
-- Each ID in the database, a log fact, or a ledger entry has a row. `is_left_out` marks rows that are no
-  order.
+- Each ID in the database, a log fact, or a ledger entry has a row. `is_left_out` marks rows that are not an
+  order, or not in the audited range.
 - A log fact is a number that can be merged (`order_facts`). If the numbers of an order are consistent, they
-  are enough. Otherwise its events are read one by one, and the exact facts win.
+  are enough. Otherwise its events are read, and the exact facts take precedence.
 - A cart difference is first attributed to a missing ledger entry, and the rest to the customer's newest order
-  of the article. Without such an order, the difference is a finding of its own.
+  of the article. Without such an order, the difference is a separate finding.
 
 The large sides are joined without Spark rows (`book_rows`). Data that only a few orders need is computed from
 the result, and joined while the orders are judged. This single pass shuffles nothing for up to
@@ -75,13 +76,14 @@ LIMITS: Final = ("grace_ms", "undecided_limit_ms", "late_limit_ms", "unconsumed_
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """What the whole audit can see, the same for every order.
+    """The horizon of the audit, the same for every order.
 
     books_offset     the end of the log before the database was read
     covered_from_ms  the time from which the log covers placed orders, or 0 without a log
     as_of_ms         the time of the judgement
     has_carts        1 if carts and their ledger were read, else 0
-    read_ms          when the end of the log was noted, before the carts were read, by this machine's clock
+    read_ms          the time at which the end of the log was noted, before the carts were read, by the clock
+                     of this machine
     """
 
     books_offset: int
@@ -111,20 +113,24 @@ class Books:
         self.unwritten = self.written("unwritten", self._without_entry(special.frame))
         self.differences = self.written("attributed", self._attributed())
         self.unjudged: list[str] = []
-        """A sentence for each thing that could not be compared."""
+        """A sentence for each comparison that was not possible."""
         self._overtaken = self.written("overtaken", self._taken_too_much())
 
     def orders(self) -> DataFrame:
         """Return one row per order.
 
-        `is_few` marks orders with additional data, and `is_left_out` rows that are no order or not asked for.
+        `is_few` marks orders with additional data. `is_left_out` marks rows that are not an order, or not in
+        the audited range.
         """
         whole = self._completed(_with_few(self._rows.orders(), self._few()))
         return whole.withColumn("is_left_out", ~(_is_order() & self._is_asked_for()))
 
     def write_orders(self, judged: DataFrame, columns: Mapping[str, str], to: Path) -> Working:
-        """Write every order, `columns` being their SQL types; return those of `judged`, which has all that
-        are few, left out, or of a case."""
+        """Write all orders to the folder `to`, and return `judged` as written.
+
+        `judged` must contain the orders with additional data, the rows left out, and the orders of a case.
+        `columns` has the SQL types of the columns by name.
+        """
         handed = self.written("judged", judged)
         schema = to_arrow_schema(handed.frame.select(*columns).schema)
         self._rows.write_orders(self._sides.working("judged"), schema, to)
@@ -141,7 +147,7 @@ class Books:
         return self._sides.exported(self._spark, "differences").join(first, ["customer_id", "sku"])
 
     def _read_orphans(self, special: DataFrame) -> DataFrame:
-        """Return the orders that only the log knows, from their messages."""
+        """Return the orders that are only in the log, from their messages, as `CONTENTS`."""
         return contents(special.filter("is_orphan"), self._sides.log, self._sides.mapping.bodies)
 
     def _without_entry(self, special: DataFrame) -> DataFrame:
@@ -259,7 +265,10 @@ class Books:
                 self._sides.staged.add_unnamed("foreign", found)
 
     def _few(self) -> Working:
-        """Return the additional data of a few orders: exact facts, wrong articles, a gap, a sender."""
+        """Return the additional data of a few orders.
+
+        These are exact facts, articles of wrong carts or ledger entries, skipped messages, and senders.
+        """
         senders = self._orphans.frame.select(
             "order_id",
             F.col("customer_id").alias("message_customer_id"),
@@ -314,7 +323,7 @@ class Books:
         return frame.withColumns(numbers | {name: F.lit(word) for name, word in self._words.items()})
 
     def _is_asked_for(self) -> Column:
-        """Return whether the order was placed in the audited range."""
+        """Return whether the order was placed in the audited range. True if its time is unknown."""
         entry_ms = F.nullif("cleared_ms", F.lit(0))
         at_ms = F.coalesce("placed_ms", "message_placed_ms", "half_ms", "committed_ms", entry_ms)
         begins = F.lit(True) if self._options.from_ms is None else at_ms >= self._options.from_ms
@@ -360,6 +369,6 @@ def _with_nulls(frame: DataFrame, of: DataFrame) -> DataFrame:
 
 
 def _is_order() -> Column:
-    """Return whether a row is an order. A rolled-back half without any consequence is none."""
+    """Return whether a row is an order. A rolled-back half without any consequence is not."""
     said = F.coalesce("committed_offset", "paid_offset", "cancelled_offset", "open_half_offset")
     return F.col("has_row") | said.isNotNull() | F.col("cleared_ms").isNotNull()

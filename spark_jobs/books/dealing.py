@@ -1,4 +1,4 @@
-"""Splits the ledger into buckets of order IDs (`buckets`), in tasks of some rows each."""
+"""Splits the ledger into buckets of order IDs (`buckets`), in tasks of about `ROWS_PER_TASK` rows."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def deal_cleared(spark: SparkSession, ledger: Path, folder: Path, count: int) ->
 
 
 def _orders(piece: Piece) -> pa.Table:
-    """Return the entries of orders."""
+    """Return the ledger's entries of orders, without those that lack an ID."""
     with pq.ParquetFile(piece.path, read_dictionary=_OFTEN_ALIKE) as file:
         ledger = file.read_row_groups(piece.row_groups, _READ.names, use_threads=False)
     is_order = pc.and_(pc.equal(ledger["entry"], ORDER), ledger["entry_id"].is_valid())

@@ -24,7 +24,7 @@ def attributed(
 ) -> DataFrame:
     """Return the differences (see `carts`) with the customer's newest order of the article, or null.
 
-    `orphans` are orders that only the log knows: order_id, customer_id, placed_ms, lines.
+    `orphans` are orders that are only in the log: order_id, customer_id, placed_ms, lines.
     """
     customers = F.broadcast(differences.select("customer_id").distinct())
     mine = orders.select("order_id", "customer_id", "placed_ms").join(customers, "customer_id", "left_semi")
@@ -64,9 +64,9 @@ def taken_entries(ledger: DataFrame) -> DataFrame:
 def compared(taken: DataFrame, order_lines: DataFrame) -> DataFrame:
     """Return per order what its entries took out beyond its lines, as `OVERTAKEN`, and `is_comparable`.
 
-    `is_comparable` says whether its lines have any article of its entries. If they have none, the order is
-    not accused: the lines may be archived, or name articles differently. Orders that took out no more than
-    ordered are omitted.
+    `is_comparable` is whether its lines have any article of its entries. If they have none, the order is not
+    judged: the lines may be archived, or have other names of articles. Comparable orders that took out no
+    more than ordered are omitted.
     """
     ordered = order_lines.groupBy("order_id", "sku").agg(F.sum("quantity").alias("ordered"))
     both = taken.withColumnRenamed("quantity", "taken").join(ordered, ["order_id", "sku"], "left")
