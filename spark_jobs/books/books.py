@@ -94,7 +94,7 @@ class Horizon:
 
 
 class Books:
-    """The books of an audit. The constructor joins them and computes what only a few orders need."""
+    """The books of an audit. The constructor joins them and computes the data that only a few orders need."""
 
     def __init__(self, spark: SparkSession, sides: Sides, horizon: Horizon, options: AuditOptions) -> None:
         self._spark, self._sides, self._options = spark, sides, options
@@ -151,7 +151,7 @@ class Books:
         return contents(special.filter("is_orphan"), self._sides.log, self._sides.mapping.bodies)
 
     def _without_entry(self, special: DataFrame) -> DataFrame:
-        """Return what orders took out of carts without a ledger entry, as `UNWRITTEN`."""
+        """Return the articles that orders took out of carts without a ledger entry, as `UNWRITTEN`."""
         if not self._sides.row_count("differences"):
             return self._spark.createDataFrame([], from_arrow_schema(UNWRITTEN))
         differences = self._sides.exported(self._spark, "differences")
@@ -215,7 +215,7 @@ class Books:
         return self._spark.createDataFrame([], from_arrow_schema(OVERTAKEN))
 
     def _taken(self) -> DataFrame | None:
-        """Return what entries took out, of the orders with known lines. Return None if there are none."""
+        """Return the quantities that entries of orders with known lines took out, or None without any."""
         sides = self._sides
         if not sides.has_carts:
             return None
@@ -228,7 +228,7 @@ class Books:
         return sides.exported(self._spark, "repeated") if sides.is_exported("repeated") else None
 
     def _told_of(self, beyond: Working) -> DataFrame:
-        """Return what was ordered according to the orders' messages, as `CONTENTS`."""
+        """Return the contents of the orders' messages, as `CONTENTS`."""
         ids = F.broadcast(beyond.frame.select("order_id"))
         known = self._rows.orders().join(ids, "order_id", "left_semi").filter("committed_offset IS NOT NULL")
         return contents(known, self._sides.log, self._sides.mapping.bodies)
@@ -237,7 +237,7 @@ class Books:
         return self._rows.orders().filter("cleared_ms IS NOT NULL").count()
 
     def _leave(self, why: str, count: int) -> None:
-        """Note that the entries of `count` orders were not compared with what was ordered."""
+        """Note that the entries of `count` orders were not compared with the ordered quantities."""
         if count:
             entries = f"the ledger's entries of {count:,} order{'s' if count > 1 else ''}"
             self.unjudged.append(f"Not judged: whether {entries} took out what was ordered; {why}.")

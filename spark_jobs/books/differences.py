@@ -54,7 +54,10 @@ def surpluses(attributed_differences: DataFrame) -> DataFrame:
 
 
 def taken_entries(ledger: DataFrame) -> DataFrame:
-    """Return what ledger entries of orders took out: customer_id, order_id, sku, entries, quantity."""
+    """Return the quantities that ledger entries of orders took out.
+
+    The columns are customer_id, order_id, sku, entries (their number), and quantity.
+    """
     is_told = F.col("entry_id").isNotNull() & F.col("sku").isNotNull()
     keys = ("customer_id", F.col("entry_id").alias("order_id"), "sku")
     sums = (F.count("*").alias("entries"), F.sum("quantity").alias("quantity"))
@@ -62,7 +65,9 @@ def taken_entries(ledger: DataFrame) -> DataFrame:
 
 
 def compared(taken: DataFrame, order_lines: DataFrame) -> DataFrame:
-    """Return per order what its entries took out beyond its lines, as `OVERTAKEN`, and `is_comparable`.
+    """Return per order the articles that its entries took out beyond its lines, and `is_comparable`.
+
+    The columns are those of `OVERTAKEN`, and `is_comparable`.
 
     `is_comparable` is whether its lines have any article of its entries. If they have none, the order is not
     judged: the lines may be archived, or have other names of articles. Comparable orders that took out no

@@ -70,20 +70,23 @@ EXACT: Final = pa.schema([
     ("late_armed_ms", pa.int64()),
     ("late_delivered_ms", pa.int64()),
 ])  # fmt: skip
-"""is_acknowledged: order-created, by the acting group; is_redelivered: after its last dead letter it was sent
-again and acknowledged; open_half_*: the oldest half without an end; the rest are halves and timers.
+"""is_acknowledged: order-created was acknowledged by the acting group. is_redelivered: it was sent again
+after its last dead letter, and acknowledged. open_half_*: the oldest half without an end.
+twice_committed_offset: log offset of the half. twice_delivered_offset, cancelled_timer_delivered: log offset
+of the timer.
 
-last_cancel_*: of the deadline; is_called_off: that was by a call of its own, an operator's or a client's, and
-not carried by a message.
+last_cancel_*: the last cancel of a deadline. is_called_off: it was a separate call by an operator or a
+client, not part of a message.
 
-open_timer_ms: when the open timer was armed; open_timer_held_ms: when it was due and held, null if it was
-not; late_*: the deadline that came latest after its time, or was armed latest if none has come: when it was
-due, its half was sent, it was armed and was delivered, null where it has no half, was not delivered (or fired
-by hand, or held), or the log does not have it. last_delivered_ms: of the deadline, by its timer or by a
-redrive of its dead letter; is_rearmed: after that a deadline was set again."""
+open_timer_*: the open timer that is due first. open_timer_ms: when it was armed. open_timer_held_ms: when it
+was due and held, or null. late_*: the deadline with the greatest delay after its due time, of its delivery or
+of its arming (on a tie, of its delivery): its timer, due time, half, arming, and delivery. A time is null
+without a half or a delivery (fired by hand and held do not count), or if the log does not have it.
+last_delivered_ms: of the deadline, by its timer or as a message without delay, such as a redriven dead
+letter. is_rearmed: a deadline was set again after that."""
 
 Acknowledged = dict[int, Places]
-"""What the acting group of each shop topic has acknowledged."""
+"""Acknowledged places of the acting consumer group, by shop topic."""
 
 _NONE: Final = -1
 
@@ -131,7 +134,7 @@ def _foreign_cancels(events: pa.Table) -> pa.Table:
 
 
 class _Orders:
-    """Events of whole orders as columns. `order` is the place of each event's order."""
+    """Events of whole orders as columns. `order` is the index in `ids` of each event's order."""
 
     def __init__(self, events: pa.Table) -> None:
         encoded = events["order_id"].combine_chunks().dictionary_encode()
@@ -160,7 +163,7 @@ class _Orders:
     def lasts(self, places: Integers) -> Integers:
         """Return the last of these ascending event places per order, or `_NONE`."""
         found = np.full(len(self.ids), _NONE)
-        found[self.order[places]] = places  # of several assignments the last one stays
+        found[self.order[places]] = places  # the last of several assignments wins
         return found
 
     def messages(self, topic: int, acknowledged: Acknowledged) -> Flags:
@@ -171,8 +174,8 @@ class _Orders:
 
     @cached_property
     def _ranks(self) -> tuple[Integers, Integers]:
-        """All offsets and refs of events, ascending, and the keys of each event for both."""
-        # Ranks instead of log offsets: so a number together with its order fits 64 bits in any log.
+        """The distinct offsets and refs of events, ascending, and the keys of each event for both."""
+        # Ranks instead of log offsets, so that a number together with its order fits 64 bits in any log.
         numbers, ranks = np.unique(np.concatenate([self.offset, self.ref]), return_inverse=True)
         return numbers, ranks + np.tile(self.order, 2) * len(numbers)
 
@@ -187,7 +190,7 @@ class _Orders:
         return self._ranks[1][len(self.order) :]
 
     def least(self, keys: Integers) -> pa.Array:
-        """Return the least number among these ascending keys per order, or null."""
+        """Return the least log offset among these ascending keys per order, or null."""
         numbers = self._ranks[0]
         orders, ranks = np.divmod(keys[::-1], max(1, len(numbers)))
         found = np.full(len(self.ids), _NONE)
@@ -253,7 +256,7 @@ def _of_lateness(orders: _Orders, armed: Integers) -> dict[str, Any]:
     last_set = orders.lasts(np.flatnonzero(is_deadline & orders.are(Code.TIMER)))
     timers = np.flatnonzero(is_deadline & orders.are(Code.TIMER) & (orders.due_ms >= 0))
     came = np.flatnonzero(is_deadline & orders.are(Code.DELIVERED) & (orders.due_ms >= 0))
-    # Each delivery with its timer, then each timer by itself: of equally late ones the delivery counts.
+    # Each delivery with its timer, then each timer by itself, so that the delivery counts on a tie.
     of_came = _taken_places(timers, _found(orders.own[timers], orders.about[came]))
     timer, came = np.append(of_came, timers), np.append(came, np.full(len(timers), _NONE))
     armed = armed[timer]
@@ -278,15 +281,16 @@ def _of_lateness(orders: _Orders, armed: Integers) -> dict[str, Any]:
 
 
 def _armed(orders: _Orders) -> Integers:
-    """Return by timer place where each deadline's timer was armed: there, or where its original was.
+    """Return by event place the place at which a deadline's timer was armed: its own, or of its original.
 
-    The result is `_NONE` if the log does not have it, for other events, and at the end.
+    The result is `_NONE` if the log does not have the original, for other events, and in an additional last
+    element.
     """
     timers = np.flatnonzero((orders.topic == TIMEOUTS) & orders.are(Code.TIMER))
     moves = np.flatnonzero((orders.topic == TIMEOUTS) & orders.are(*MOVES))
     new, old = (_found(orders.own[timers], keys) for keys in (orders.own[moves], orders.about[moves]))
     new, old = new[new != _NONE], old[new != _NONE]
-    # A timer moved to the time that it had is rebuilt or held; what it was before lies before it in the log.
+    # A timer moved to the same due time was rebuilt or held. Its predecessor has a lower log offset.
     is_rebuilt = (old != _NONE) & (old < new) & (orders.due_ms[timers[old]] == orders.due_ms[timers[new]])
     first = np.arange(len(timers))
     first[new[is_rebuilt]] = old[is_rebuilt]

@@ -10,7 +10,7 @@ Rules:
   messages of their message groups.
 
 Limitation: places do not show the reason. If an operator has moved a group forward, the gap looks like a
-broken broker. Cost: less than 1 s of CPU time per million messages with a message group.
+broker fault. Cost: less than 1 s of CPU time per million messages with a message group.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _GROUP: Final = ("topic", "queue_id", "message_group")
 
 
 def gaps(spark: SparkSession, staged: Staged, acknowledged: Acknowledged) -> DataFrame:
-    """Return the first skipped message of each order as `GAPS`: its place in the queue."""
+    """Return the queue offset of the first skipped message of each order, as `GAPS`."""
     schema, folder = SCHEMAS["grouped"], Path(tempfile.mkdtemp(prefix="passed-", dir=staged.folder)) / "open"
     if staged.has("grouped"):
         find_open = partial(left_open, staged, acknowledged)
@@ -76,7 +76,7 @@ def done_of_groups(
 
 
 def _flags(messages: pa.Table, acknowledged: Acknowledged, is_done: bool) -> Flags:
-    """Return which messages are acknowledged, or which are not although the group went past them."""
+    """Return which messages are acknowledged, or which are not although a later place of the queue is."""
     topic, queue = messages["topic"].to_numpy(), messages["queue"].to_numpy()
     flags = np.zeros(len(topic), np.bool_)
     for number, places in acknowledged.items():

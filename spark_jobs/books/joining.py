@@ -1,8 +1,8 @@
 """Joins a bucket of the books: log facts, database rows, and ledger entries, one row per order.
 
-    facts     of every part of the log that speaks of the order; merged by column (`order_facts.MERGES`)
+    facts     of each part of the log with events of the order, merged by column (`order_facts.MERGES`)
     rows      of the database, one per order
-    entries   of the ledger, one per order (`cleared_once`); one of no order has a row of its own
+    entries   of the ledger, one per order (`cleared_once`), with a separate row if the order is unknown
 
 The join works on whole columns, without a loop over orders. Cost: about 3 µs per order, mostly to hash and
 copy text.
@@ -99,7 +99,7 @@ def _like_before(values: pa.Array) -> Flags:
 
 
 def cleared_once(entries: pa.Table) -> pa.Table:
-    """Return the same for several files together. An entry without a time counts as cleared at 0."""
+    """Return one row per order from the rows of several files. A missing time counts as 0."""
     places = entries["order_id"].combine_chunks().dictionary_encode().indices.to_numpy()
     is_repeated = pa.array(np.bincount(places)[places] > 1)
     once, repeated = entries.filter(pc.invert(is_repeated)), entries.filter(is_repeated)
@@ -120,6 +120,6 @@ def half_end(orders: pa.Table) -> pa.Array:
 
 
 def is_acknowledged(queue_places: pa.ChunkedArray, places: Places) -> pa.BooleanArray:
-    """Return whether each place is acknowledged. Null is not."""
+    """Return for each place whether it is acknowledged. False for null."""
     asked = pc.fill_null(queue_places, -1).to_numpy()
     return pa.array(places.has(asked))

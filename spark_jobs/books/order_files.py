@@ -1,7 +1,7 @@
 """Writes the orders, one file per bucket of the books.
 
-Most orders balance, and their book row is all that is known. These are copied column by column. Spark only
-provides the others: orders of a case, and those with additional data.
+Most orders balance, and have no data except their book row. These are copied column by column. Spark provides
+only the others: orders of a case, those with additional data, and rows to leave out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KINDS: Final = ("case", "status", "half_end")
 def write_bucket(orders: Path, judged: Path, first_row: int, schema: pa.Schema, to: Path) -> None:
     """Write a bucket with the columns of `schema` from its book rows, which begin at `first_row`.
 
-    `judged` holds the orders of any bucket that Spark provides, and which of them to leave out.
+    `judged` is the folder with Spark's orders of all buckets. Those with `is_left_out` are not written.
     """
     file = pq.ParquetFile(orders)
     known = set(file.schema_arrow.names)

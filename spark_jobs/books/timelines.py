@@ -91,7 +91,7 @@ def _listed(offset: int, store_ms: int, kind: str, topic: str, note: str) -> dic
 
 
 def _note(event: Event) -> str:
-    """Return what a record refers to besides its order."""
+    """Return the references of a record other than its order: half, timer, due time, and hold."""
     code, ref, due_ms = event["code"], event["ref"], event["due_ms"]
     notes = []
     if code in _OF_HALVES and ref >= 0:
@@ -108,12 +108,12 @@ def _note(event: Event) -> str:
 def _moment(ms: int) -> str:
     try:
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
-    except (ValueError, OverflowError):  # a time that no calendar has
+    except (ValueError, OverflowError):  # a time outside the range of datetime
         return f"{ms} ms"
 
 
 def _acks_of(events: DataFrame, staged: Staged) -> Acks:
-    """Return which records acknowledged the messages among the events."""
+    """Return the acknowledgement records of the messages among the events."""
     messages = events.filter(F.col("code").isin(*map(int, MESSAGE_CODES))).select("topic", "queue").toArrow()
     found: Acks = {}
     for topic in np.unique(messages["topic"].to_numpy()).tolist():

@@ -1,9 +1,9 @@
-"""Missing ledger entries: what orders have taken out of carts without an entry.
+"""Missing ledger entries: articles that orders have taken out of carts without an entry.
 
 An order whose message was consumed has an entry in its customer's ledger. Without an entry, the cart may be
 unchanged: it then agrees with the ledger, and the message must be delivered again. Or the entry is missing:
-the cart then holds less than the ledger says, by what the order took out. A deficit is therefore attributed
-to the customer's orders without an entry before any others.
+the cart then holds less than the ledger says, by the quantities that the order took out. A deficit is
+therefore attributed to the customer's orders without an entry before any others.
 
 Rules:
 - Orders whose every article is missing in the cart come first, oldest message first. The others follow while
@@ -73,7 +73,7 @@ def _rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def explained(deficits: Quantities, orders: Iterable[tuple[str, Quantities]]) -> dict[str, Quantities]:
-    """Return what each order has taken out of a customer's deficits. `orders` must be oldest first.
+    """Return by order the part of a customer's deficits that it explains. `orders` must be oldest first.
 
     Orders that explain nothing are omitted.
     """
