@@ -17,8 +17,8 @@
                                                                  the same in every row
     created_topic, ..., placed_status, ...                       the user's names of these, for sentences
 
-The stores of a running shop are not read at the same instant. `main` describes the order, and why a
-difference is real unless a message follows `books_offset`.
+The stores of a running shop are not read at the same instant. `main` describes the order of reading, and the
+reason that a difference is real unless a message follows `books_offset`.
 
 Rules:
 - Each ID in the database, a log fact, or a ledger entry has a row. `is_left_out` marks rows that are not an

@@ -114,7 +114,7 @@ def _one_each(entries: pa.Table) -> pa.Table:
 
 
 def half_end(orders: pa.Table) -> pa.Array:
-    """Return how the half of order-created ended: commit, rollback, expired, or null."""
+    """Return the end of the half of order-created: commit, rollback, expired, or null."""
     ends = {"commit": "committed_offset", "rollback": "rollback_offset", "expired": "expired_offset"}
     return pc.case_when(pc.make_struct(*(orders[name].is_valid() for name in ends.values())), *ends)
 

@@ -6,8 +6,8 @@
     time, ms since 1970           1764277200000, 1764277200,     milliseconds, seconds,
                                   "2026-11-27T21:00:00Z"         ISO 8601 with its fraction and zone
 
-A form must match the example to the known value, times within `APART_MS_MAX`. If an order's total is 300, the
-amount 3.0 has two decimals, and the amount 4.5 has no form.
+A form must reproduce the example from the known value, times within `APART_MS_MAX`. If an order's total is
+300, the amount 3.0 has two decimals, and the amount 4.5 has no form.
 """
 
 from __future__ import annotations

@@ -345,7 +345,7 @@ def open_halves(row: Row, order_created: str) -> list[tuple[int, str]]:
 
 
 def set_push(row: Row, planning: Planning) -> Iterator[Step]:
-    """Yield the step that marks a push as delivered in the ledger, if the log has its delivery.
+    """Yield the step that marks an unsent or failed push as delivered, if the log has its delivery.
 
     Yield nothing if the push is a dead letter or is not acknowledged.
     """

@@ -1,8 +1,8 @@
 """Changes of sealed windows since their sealing: detected by digest, listed by identity.
 
-The digest of every stage of every sealed window is computed again from the orders of a run. Only where one
-differs, the sealed identities are read and compared. Stages of the log are compared only in windows that
-begin after the part deleted by retention. Earlier windows are counted as not covered.
+The digest of every stage of every sealed window is computed again from the orders of a run. The sealed
+identities are read and compared only where a digest differs. Stages of the log are compared only in windows
+that begin after the part deleted by retention. Earlier windows are counted as not covered.
 """
 
 from __future__ import annotations

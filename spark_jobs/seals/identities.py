@@ -131,7 +131,7 @@ def open_orders(folder: Path) -> Any:
 
 
 class Fact(NamedTuple):
-    """A time of an event: milliseconds since 1970, its column, and the order's ID."""
+    """An event: its time in milliseconds since 1970, the column of that time, and the order's ID."""
 
     at_ms: int
     column: str

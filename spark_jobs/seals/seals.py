@@ -147,8 +147,8 @@ def changed_windows(
 ) -> list[ChangedWindow]:
     """Return the sealed windows that differ from the orders of a run (a folder of Parquet).
 
-    Return an empty list for a run over a part of the orders, because it has too few for a comparison. Raise
-    `StoreDamaged`.
+    Return an empty list without seals, or for a run over a part of the orders, which cannot be compared.
+    Raise `StoreDamaged`.
     """
     folder = SealFolder(out)
     seals = folder.read()
