@@ -106,7 +106,10 @@ def _decimal(told: Any) -> Decimal | None:
 
 
 def _amount(like: Any, amount: Decimal) -> Any:
-    """Return an amount in the type of `like`: text with as many decimals, or a number."""
+    """Return an amount in the type of `like`: text with as many decimals, or a number.
+
+    Limitation: text with fewer decimals than the amount is rounded.
+    """
     if isinstance(like, str):
         return f"{amount:.{len(like.partition('.')[2])}f}"
     return int(amount) if isinstance(like, int) and amount == int(amount) else float(amount)
