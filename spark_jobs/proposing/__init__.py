@@ -1,1 +1,1 @@
-"""A mapping for somebody's own tables, proposed from what the database and the log hold, with reasons."""
+"""Proposal of a mapping for a user's tables, from the contents of the database and the log, with reasons."""

@@ -1,4 +1,4 @@
-"""How far rows, messages and names agree: the evidence of which a proposal's reasons are made."""
+"""Agreement between rows and messages: the evidence for the reasons of a proposal."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from typing import Any, Final
 from spark_jobs.proposing.facts import Message, Row, Table, Topic
 
 MOST: Final = 0.8
-"""A share that is taken for a rule with exceptions, which an audit is there to find."""
+"""Minimum share that counts as a rule. The exceptions to it are findings for the audit."""
 
 NEAR_MS: Final = 60_000
-"""Times of clocks and processes that are of one event lie so near each other."""
+"""Maximum difference in ms between the times of one event by several clocks and processes."""
 
 _MS_DIGITS: Final = (12, 13)
-"""Milliseconds since 1970 have so many digits from 1973 on."""
+"""Numbers of digits of milliseconds since 1970, from March 1973 to November 2286."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """How many of how many."""
+    """A count out of a total."""
 
     count: int
     of: int
 
     @property
     def is_most(self) -> bool:
-        """Return whether nearly all are meant, and there is one at least."""
+        """Return whether the count is at least one and at least `MOST` of the total."""
         return self.count > 0 and self.count >= MOST * self.of
 
     def __str__(self) -> str:
@@ -36,13 +36,13 @@ class Share:
 
 
 def share(flags: Iterable[bool]) -> Share:
-    """Return how many flags are set."""
+    """Return the share of flags that are set."""
     listed = list(flags)
     return Share(sum(listed), len(listed))
 
 
 def text_of(value: Any) -> str | None:
-    """Return a value of a JSON body as the text that a key would be; None for none and for structures."""
+    """Return a value of a JSON body in the text form of a key; None for null, arrays and objects."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
@@ -51,7 +51,7 @@ def text_of(value: Any) -> str | None:
 
 
 def rows_by(table: Table, key: str) -> dict[str, Row]:
-    """Return the sampled rows by their key; the first of several."""
+    """Return the sampled rows by key; the first row of a repeated key."""
     found: dict[str, Row] = {}
     for row in table.rows:
         text = row.texts.get(key)
@@ -61,24 +61,25 @@ def rows_by(table: Table, key: str) -> dict[str, Row]:
 
 
 def pairs(topic: Topic, rows: Mapping[str, Row]) -> list[tuple[Message, Row]]:
-    """Return the messages of a topic that have a row, with it."""
+    """Return the messages of a topic whose key has a row, with the row."""
     return [(one, rows[one.key]) for one in topic.messages if one.key in rows]
 
 
 def field_names(messages: Iterable[Message]) -> list[str]:
-    """Return the names of the fields that bodies have, in the order in which they occur."""
+    """Return the names of the fields in the bodies, in order of first occurrence."""
     return list(dict.fromkeys(name for one in messages for name in one.body))
 
 
 def field_equals(found: list[tuple[Message, Row]], field: str, column: str) -> Share:
-    """Return in how many messages a field is what a column of their row is, of those that have both."""
+    """Return the share of messages whose field equals the column of their row, of those with both values."""
     values = [(text_of(message.body.get(field)), row.texts.get(column)) for message, row in found]
     return share(field == text for field, text in values if field is not None and text is not None)
 
 
 def times_apart(found: list[tuple[Message, Row]], field: str, column: str) -> list[int]:
-    """Return how many milliseconds a field and a column of its row are apart, of those that are both times;
-    of two without a zone, as clocks show them.
+    """Return the absolute differences in ms between a field and the column of its row, where both are times.
+
+    Two times without a zone are compared as wall-clock times.
     """
     texts = [(text_of(message.body.get(field)), row.texts.get(column)) for message, row in found]
     times = [(_ms(one), _ms(other)) for one, other in texts if one is not None and other is not None]
@@ -86,7 +87,7 @@ def times_apart(found: list[tuple[Message, Row]], field: str, column: str) -> li
 
 
 def _ms(text: str) -> int | None:
-    """Return a time in ISO 8601, one without a zone as of UTC, or of milliseconds, in ms since 1970."""
+    """Return a text in ISO 8601 (UTC if without a zone) or in milliseconds as ms since 1970; else None."""
     if text.isdecimal():
         return int(text) if len(text) in _MS_DIGITS else None
     try:
@@ -97,5 +98,5 @@ def _ms(text: str) -> int | None:
 
 
 def time_is_near(found: list[tuple[int | None, int | None]]) -> Share:
-    """Return how many pairs of times are of one event, of those that are both there."""
+    """Return the share of pairs at most `NEAR_MS` apart, of those without None."""
     return share(abs(one - other) <= NEAR_MS for one, other in found if one is not None and other is not None)

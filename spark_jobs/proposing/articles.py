@@ -1,7 +1,8 @@
-"""Tables with articles: the lines of orders, carts, and the ledger of the carts' changes.
+"""Choice of the tables with articles: order lines, carts, and the ledger of cart changes.
 
-All three have an article and a quantity. Lines have the order's key; carts the customer, once with each
-article; a ledger the customer as well, what kind of change it was, and of an order's changes the order's key.
+All three have columns for the article and the quantity. Order lines also have the order's key. Carts have the
+customer, with one row per customer and article. A ledger has the customer, the kind of change, and the
+order's key for changes by an order.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _ORDER_WORDS: Final = (
 
 
 class Articles(NamedTuple):
-    """A table with articles: its columns by our names, and why it is thought to be what it is."""
+    """A table with articles, its columns by mapping name, and the reason for the choice."""
 
     table: Table
     columns: Mapping[str, str]
@@ -38,7 +39,7 @@ class _Entries(NamedTuple):
 
 
 def find_lines(tables: Sequence[Table], orders: FoundOrders) -> Articles | None:
-    """Return the table with the lines of orders; None if there is none."""
+    """Return the table of order lines; None if there is none."""
     found: list[tuple[int, Articles]] = []
     for table in tables:
         if table.name == orders.table.name:
@@ -59,14 +60,14 @@ def find_lines(tables: Sequence[Table], orders: FoundOrders) -> Articles | None:
 
 
 def lines_part(lines: Articles | None) -> Part:
-    """Return what is proposed of the lines of orders."""
+    """Return the choices for the order lines."""
     if lines is None:
         return Part((Choice("order_lines", "table", "", "no table has orders, articles and quantities"),))
     return Part(tuple(_choices("order_lines", lines)))
 
 
 def choose_carts(tables: Sequence[Table], orders: FoundOrders, customer: str, taken: Sequence[str]) -> Part:
-    """Return what is proposed of carts and their ledger: both, or nothing with what lacks."""
+    """Return the choices for carts and their ledger; a doubt and no choices if only one of them was found."""
     left = [one for one in tables if one.name not in (orders.table.name, *taken)]
     ledger = _find_ledger(left, orders, customer)
     unused = [one for one in left if ledger is None or one.name != ledger[0].table.name]
@@ -150,7 +151,10 @@ def _numbers_time(table: Table) -> str:
 
 
 def _entries(table: Table, key: str, orders: FoundOrders) -> _Entries | None:
-    """Return the column that says what kind of change a row is, if one of its values is that of orders."""
+    """Return the column with the kind of change, and its values for additions and for orders.
+
+    Return None without such a column, without exactly one value for orders, or without one for additions.
+    """
     column = _entry_column(table, key)
     if not column:
         return None
@@ -175,7 +179,10 @@ def _entries(table: Table, key: str, orders: FoundOrders) -> _Entries | None:
 
 
 def _entry_column(table: Table, key: str) -> str:
-    """Return the column with the kinds of changes: few texts, by its name or by the values' words."""
+    """Return the column with the kinds of changes; "" if there is none.
+
+    It is a text column with at most `_ENTRIES_MAX` values, identified by its name or a value for additions.
+    """
     for column in table.columns:
         values = [value for value in column.counts or {} if value]
         if column.name == key or column.kind is not Kind.TEXT or not 0 < len(values) <= _ENTRIES_MAX:

@@ -1,4 +1,4 @@
-"""Which field of the messages' bodies is what: the fields that are what their order's columns are."""
+"""Choice of the body fields: those that equal the key or a column of the order, or have a fitting name."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from spark_jobs.proposing.words import COLUMNS, likeness
 
 _TIMES: Final = {"order_timeouts": "due_ms", "order_paid": "paid_ms", "order_cancelled": "cancelled_ms"}
 _FORMS_APART_MS: Final = 1_000
-"""So far apart are a time and the same without its fraction of a second, at most."""
+"""Maximum difference between a time and the same time without its fraction of a second."""
 _SAYS_WHEN: Final = COLUMNS["at_ms"]
 
 
 def choose_bodies(topics: OrderTopics, rows: Mapping[str, Row], key: str, columns: Mapping[str, str]) -> Part:
-    """Return the fields of bodies; `columns` has the columns of the orders by our names."""
+    """Return the choices for body fields. `columns` are the columns of the orders by mapping name."""
     created = topics.topic("order_created")
     if created is None:
         return Part()
@@ -58,7 +58,7 @@ def _no_key(topic: Topic, key: str) -> Doubt:
 def _moment(
     ours: str, topic: Topic, fields: Sequence[str], rows: Mapping[str, Row], column: str
 ) -> Choice | None:
-    """Return the field that is of the time of a column, in another form or less exact; None for none."""
+    """Return the field with the time of a column, in another form or less exact; None if there is none."""
     found = pairs(topic, rows)
     apart = {field: times_apart(found, field, column) for field in fields}
     near = {field: share(ms <= _FORMS_APART_MS for ms in apart[field]) for field in fields}
@@ -94,7 +94,7 @@ def _time(ours: str, topic: Topic, rows: Mapping[str, Row], column: str) -> Choi
 
 
 def _lines(topic: Topic) -> list[Choice]:
-    """Return the field with the order's lines, and the two fields of each of them."""
+    """Return the choices for the field with the order lines, and for article and quantity of a line."""
     for field in field_names(topic.messages):
         lines = [line for one in topic.messages for line in _objects(one, field)]
         if lines:

@@ -1,7 +1,9 @@
-"""What each column of the orders is, but for its times (`times`): by the bodies of messages, keys and names.
+"""Choice of the orders' columns other than times (`times`), by names, foreign keys and message bodies.
 
-customer_id     a foreign key or a name that says so, and a field of the message as well
-total_pence     whole numbers with such a name, or a field of the message
+customer_id     a foreign key to such a table, or such a name; a field of the message adds weight
+total_pence     a number column with such a name; a field of the message adds weight. A column with fractions
+                is not chosen, and leads to a doubt
+currency        a text column with such a name, three letters in each value
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _IDS: Final = (Kind.INTEGER, Kind.TEXT, Kind.OTHER)
 
 
 def choose_columns(orders: KnownOrders) -> Part:
-    """Return what the columns of the orders are, apart from key, status and times."""
+    """Return the choices for the columns of the orders other than key, status and times."""
     taken = {orders.found.key, orders.status}
     customer = _customer(orders, taken)
     taken |= {one.value for one in customer.choices if isinstance(one.value, str)}
@@ -63,7 +65,7 @@ def _as_customer(orders: KnownOrders, column: Column) -> Evidence:
 
 
 def _equal_field(orders: KnownOrders, column: str) -> str:
-    """Return the words that a column is a field of the first message's body; "" if it is none."""
+    """Return the reason that a column equals a field of the first message's body; "" if it equals none."""
     topic = orders.topics.topic("order_created")
     for field in field_names(topic.messages) if topic else ():
         assert topic is not None
@@ -74,7 +76,7 @@ def _equal_field(orders: KnownOrders, column: str) -> str:
 
 
 def _told_in_messages(orders: KnownOrders, taken: Iterable[str], kinds: Sequence[Kind]) -> list[str]:
-    """Return the columns of some kinds that are a field of the first message's body, and no time."""
+    """Return the columns of some kinds that equal a field of the first message's body and are no times."""
     return [
         column.name
         for column in orders.found.table.columns
@@ -151,7 +153,7 @@ def _currency(orders: KnownOrders) -> Part:
 
 
 def _currencies(orders: KnownOrders) -> Part:
-    """Return the doubt that amounts of several currencies are added up as they are."""
+    """Return the doubt that the report adds up amounts of several currencies as one."""
     name = _currency_column(orders)
     counts = orders.found.table.column(name).counts if name else None
     there = [value for value in counts or {} if value]
