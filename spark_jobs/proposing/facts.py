@@ -1,7 +1,7 @@
-"""What a proposal is made of: tables with samples of their rows, topics with samples of their messages.
+"""Input of a proposal: tables with sampled rows and topics with sampled messages.
 
-Values are texts as the audit reads them as keys, so they compare with keys and bodies of messages. A row has
-the times of its columns besides, in milliseconds since 1970, where a column holds times.
+Values are texts in the form in which the audit reads keys, so they can be compared with the keys and bodies
+of messages. A row also has the values of its time columns in milliseconds since 1970.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 class Kind(StrEnum):
-    """What a column holds, by its declared type or, where there is none, by its values."""
+    """The kind of values in a column, by its declared type, refined by its values (`tables`)."""
 
     TEXT = "text"
     INTEGER = "whole numbers"
@@ -25,18 +25,20 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: `refers_to` is the table that a foreign key leads to, "" for none."""
+    """One column. `refers_to` is the table that its single-column foreign key references, "" for none."""
 
     name: str
     kind: Kind
     is_unique: bool = False
     refers_to: str = ""
     counts: Mapping[str | None, int] | None = None
-    """Rows by value in the whole table, 0 of a value that the database allows and no row has; None where
-    there are too many values to be statuses.
+    """Row counts of the whole table by value, 0 for a value that the database allows and no row has.
+
+    None if the values were not counted, because the column cannot be a status (too many values, unique, or of
+    another kind) or no column of the table holds keys of messages.
     """
     keys: frozenset[str] = frozenset()
-    """The keys of messages in the log that the column holds."""
+    """The keys of logged messages that the column contains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,14 @@ class Row:
 
     texts: Mapping[str, str | None]
     times: Mapping[str, int] = field(default_factory=dict)
-    """Only of columns and values that are a time of the years 2001 to 2100."""
+    """Values of time and integer columns, in ms since 1970, that are in the years 2001 to 2099."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """One table or view; `name` has its schema before it unless that is the default one.
+    """One table or view. `name` is qualified with the schema unless that is the default schema.
 
-    `rows` is a sample, of rows with keys of messages where there are such.
+    `rows` is a sample. It contains only rows with keys of messages, if there are any.
     """
 
     name: str
@@ -74,7 +76,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a sample: its first key, its body if that is a JSON object, its times."""
+    """One sampled message: first key, body (empty unless it is a JSON object), store time and due time."""
 
     key: str
     body: Mapping[str, Any]
@@ -84,26 +86,27 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One user's topic in the part of the log that was read; counts are of records."""
+    """One user topic in the part of the log that was read. Counts are numbers of records."""
 
     name: str
     halves: int = 0
-    """Messages of transactions, ended or not."""
+    """Half messages of transactions, ended or open."""
     plain: int = 0
-    """Messages that were sent without a transaction and without a delay."""
+    """Messages sent without a transaction and without a delay."""
     delayed: int = 0
-    """Timers, of transactions or not."""
+    """Timers, sent in a transaction or without one."""
     delivered: int = 0
     without_key: int = 0
     messages: tuple[Message, ...] = ()
-    """The newest ones, one of each key."""
+    """A sample of the newest messages, one per key."""
     groups: Mapping[str, int] = field(default_factory=dict)
-    """How many of its messages each consumer group has acknowledged."""
+    """Number of its messages acknowledged by each consumer group."""
     cancels: Mapping[str, int] = field(default_factory=dict)
-    """How many timers of which topic its messages have cancelled."""
+    """Number of timers cancelled by its messages, by the topic of the timer."""
     timer_keys: Mapping[str | None, int] = field(default_factory=dict)
-    """How many of its timers have a key of their own, by what stands in it before the message's key; by None
-    where it does not end with that.
+    """Number of its timers with a timer key, by the prefix of that key before the message's key.
+
+    None counts timer keys that do not end with the message's key, and prefixes after the first 100.
     """
 
     @property
@@ -113,17 +116,20 @@ class Topic:
 
     @property
     def is_delayed(self) -> bool:
-        """Return whether its messages are delayed, most of them."""
+        """Return whether most of its messages are delayed."""
         return self.delayed > self.plain and self.delayed * 2 >= self.halves
 
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """The part of a log that was read: its topics, how many records, the time of the last one."""
+    """The part of a log that was read: its topics, number of records, and newest store time in ms since 1970.
+
+    `is_whole`: the part is the whole log, from offset 0.
+    """
 
     topics: tuple[Topic, ...]
     records: int
     last_ms: int
     is_whole: bool = True
     first_ms: int = 0
-    """The time of the whole log's first record; 0 if that was not read."""
+    """Store time of the first record that the log still has, in ms since 1970; 0 if it was not read."""

@@ -1,4 +1,4 @@
-"""What is known of the orders before their columns are chosen: table, key, rows, topics and statuses."""
+"""Facts about the orders before their columns are chosen: table, key, rows, topics and statuses."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from spark_jobs.proposing.topics import OrderTopics
 
 
 class KnownOrders(NamedTuple):
-    """The table of orders with its sampled rows by key, the topics, and what each status means."""
+    """The table of orders, its sampled rows by key, the topics, and the meaning of each status."""
 
     found: FoundOrders
     rows: Mapping[str, Row]
     topics: OrderTopics
     status: str
-    """The column with it."""
+    """The column of the status."""
     meanings: Mapping[str | None, str]
 
 
 class Evidence(NamedTuple):
-    """How much says that a column is what is looked for, and what."""
+    """The weight of the evidence for a column, and the reason as text."""
 
     weight: int
     why: str

@@ -1,8 +1,12 @@
-"""In which zone the times are that have none: by how far they are from the messages of their orders.
+"""Detection of the zone of times without a zone, by their distance from the messages of their orders.
 
-Rule: all columns without a zone are of one zone. A span is its offset where more columns are, less that span,
-the times of messages than are so as they stand. A deadline an hour after its order is an hour from the first
-message as well, but is due as it stands. So is a TIMESTAMP of MySQL, which is read in UTC and shows no zone.
+Rules:
+- All local times of the orders are in one zone.
+- The span between a column and the orders' first messages is the zone's offset if more columns agree with the
+  times of messages after subtraction of the span than before.
+- A column that agrees better without the subtraction is left unchanged. Examples are a deadline one hour
+  after its order, which agrees with the due time of its timer, and a TIMESTAMP of MySQL, which is read in UTC
+  and shows no zone.
 """
 
 from __future__ import annotations
@@ -20,13 +24,13 @@ from spark_jobs.proposing.words import COLUMNS, likeness
 
 QUARTER_MS: Final = 900_000
 SHIFT_MAX: Final = 56
-"""Zones are whole quarters of an hour away from UTC, and fourteen hours at most."""
+"""Maximum offset in quarters of an hour: offsets of zones are multiples of 15 min, 14 h from UTC at most."""
 TIMES: Final = ("placed_ms", "due_ms", "paid_ms", "timed_out_ms", "cancelled_ms")
 _SAYS_ZONE: Final = re.compile(r":[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)$")
 
 
 def in_utc(orders: KnownOrders) -> tuple[KnownOrders, Part]:
-    """Return the orders with all times in UTC, and the zone that those without one are in, if it is not."""
+    """Return the orders with all times in UTC, and the zone of local times (if any) with a doubt."""
     table = orders.found.table
     names = [one.name for one in table.columns if _lacks_zone(table, one)]
     shifts = {name: shift for name in names if (shift := ahead(orders, name))[0]}
@@ -48,8 +52,10 @@ def in_utc(orders: KnownOrders) -> tuple[KnownOrders, Part]:
 
 
 def ahead(orders: KnownOrders, name: str) -> tuple[int, Share]:
-    """Return how many quarters of an hour a column is ahead of the first messages, of how many of them; 0 if
-    of most it is no such span, or the column's name is that of another time.
+    """Return by how many quarters of an hour a column is ahead of the first messages, and of which share.
+
+    The number is 0 unless the span is within `SHIFT_MAX` and that of most messages, at least two, and the
+    column's name does not fit another time better.
     """
     topic = orders.topics.topic("order_created")
     found = pairs(topic, orders.rows) if topic else []
@@ -64,24 +70,24 @@ def ahead(orders: KnownOrders, name: str) -> tuple[int, Share]:
 
 
 def apart(quarters: int) -> str:
-    """Return a span between a column and its messages in words: `1 h ahead of`."""
+    """Return the span between a column and its messages as text, such as `1 h ahead of`."""
     return f"{abs(quarters) / 4:g} h {'ahead of' if quarters > 0 else 'behind'}"
 
 
 def offset(quarters: int) -> str:
-    """Return the zone that is so many quarters of an hour ahead of UTC: `+01:00`."""
+    """Return the zone that is the given quarters of an hour ahead of UTC, such as `+01:00`."""
     hours, rest = divmod(abs(quarters), 4)
     return f"{'+' if quarters > 0 else '-'}{hours:02}:{rest * 15:02}"
 
 
 def _lacks_zone(table: Table, column: Column) -> bool:
-    """Return whether a column has times of a calendar, and no zone to go with them."""
+    """Return whether a column has timestamps, none of them with a zone in the sample."""
     is_time = column.kind is Kind.TIME and any(column.name in row.times for row in table.rows)
     return is_time and not any(map(_SAYS_ZONE.search, table.values(column.name)))
 
 
 def _agreeing(orders: KnownOrders, names: list[str], quarters: int) -> int:
-    """Return how many pairs of a column, less a span, and a topic are of one time."""
+    """Return the number of pairs of a column and a topic that agree after subtraction of a span."""
     agreeing = 0
     for ours in ("order_created", "order_timeouts", "order_paid", "order_cancelled"):
         topic = orders.topics.topic(ours)
@@ -111,6 +117,6 @@ def _shifted(orders: KnownOrders, names: list[str], quarters: int) -> KnownOrder
 
 
 def _is_of_placing(name: str) -> bool:
-    """Return whether a name is that of the time when an order was placed rather than of another."""
+    """Return whether no other time of an order fits a name better than the time of its placing."""
     lengths = {ours: likeness(name, COLUMNS[ours]) for ours in TIMES}
     return lengths["placed_ms"] == max(lengths.values())

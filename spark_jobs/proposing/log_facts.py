@@ -1,6 +1,6 @@
-"""The newest part of a log as a proposal needs it: which topics there are, with samples of their messages.
+"""The newest part of a log as input of a proposal: its topics, with samples of their messages.
 
-Cost: one pass over at most `BYTES_READ_MAX` of the log, record by record: some seconds.
+Cost: one pass over at most `BYTES_READ_MAX` of the log, record by record, which takes some seconds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidewheel import property_names
 
 BYTES_READ_MAX: Final = 64 * 1024 * 1024
 KEYS_SAMPLED: Final = 300
-"""So many messages of a topic are kept, of different keys, the newest ones."""
+"""Maximum number of messages kept per topic: the newest, one per key."""
 
 _WANTED: Final = Wanted(
     (
@@ -35,14 +35,14 @@ _WANTED: Final = Wanted(
 _UNDER_REAL_TOPIC: Final = ("half", "timer")
 _RETRY: Final = "%RETRY%"
 _PREFIXES_MAX: Final = 100
-"""So many beginnings of timer keys are told apart; one word begins the keys of all orders' deadlines."""
+"""Maximum number of timer key prefixes counted per topic. The deadlines of all orders have the same one."""
 
 Record = Mapping[str, Any]
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What is known of one topic so far."""
+    """Running counts and sampled messages of one topic."""
 
     kinds: Counter[str] = field(default_factory=Counter)
     without_key: int = 0
@@ -52,7 +52,10 @@ class _Tally:
     timer_keys: Counter[str | None] = field(default_factory=Counter)
 
     def add(self, record: Record) -> None:
-        """Count a record, and keep it if it is the newest message of its key."""
+        """Count a record, and keep it as the newest message of its key.
+
+        A half is not kept, and a delivery does not replace another message.
+        """
         self.kinds[record["kind"]] += 1
         key = record["first_key"] or ""
         if record["kind"] == "half":
@@ -66,7 +69,7 @@ class _Tally:
                 del self.messages[next(iter(self.messages))]
 
     def add_timer_key(self, record: Record) -> None:
-        """Count what a timer's own key begins with, before the message's key."""
+        """Count the prefix of a timer key before the message's key."""
         timer_key = dict(record["user_properties"] or ()).get(property_names.TIMER_KEY)
         if timer_key is None:
             return
@@ -77,7 +80,10 @@ class _Tally:
 
 
 def read(store: Path, bytes_max: int = BYTES_READ_MAX) -> LogFacts:
-    """Return what the newest part of a store's log holds; raise `NotAStore`, `StoreTooNew`, `NoRecords`."""
+    """Return the facts of the newest part of a store's log, at most `bytes_max` bytes.
+
+    Raise `NotAStore`, `StoreTooNew` or `NoRecords`.
+    """
     log = open_log(store)
     begin = max(log.first_offset, log.end_offset - bytes_max)
     tallies: defaultdict[str, _Tally] = defaultdict(_Tally)
@@ -115,7 +121,10 @@ def _count(record: Record, tallies: defaultdict[str, _Tally], timers: dict[int, 
 
 
 def _acknowledged(body: bytes) -> Iterator[tuple[str, str, int]]:
-    """Yield group, topic and number of messages of a record of acknowledgements."""
+    """Yield group, topic and number of messages of an acknowledgement record.
+
+    Skipped messages and topics that begin with `%` (retries and dead letters) are left out.
+    """
     for group, topic, _, ranges, is_passed in acks.decode(body):
         if not is_passed and not topic.startswith("%"):
             yield group, topic, sum(count for _, count in ranges)
