@@ -1,4 +1,4 @@
-"""A proposal as the file that `--mapping` takes: each name on a line of its own, its reason beside it."""
+"""A proposal as the TOML file of `--mapping`: one name per line, its meaning and reason in a comment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tidewheel.errors import ConfigurationError
 
 
 def refuse_existing(path: Path, is_overwriting: bool) -> None:
-    """Raise `ConfigurationError` if a file is there and nobody said that it may go."""
+    """Raise `ConfigurationError` if the path exists, except for a file that is to be overwritten."""
     if path.exists() and not (is_overwriting and path.is_file()):
         what = "a folder" if path.is_dir() else "there already, and you may have changed it"
         replacing = "" if path.is_dir() else ", or --overwrite to replace it"
@@ -20,7 +20,7 @@ def refuse_existing(path: Path, is_overwriting: bool) -> None:
 
 
 def write(path: Path, proposal: Proposal, sources: str) -> None:
-    """Write the file; `sources` says of what it was made. Raise `ConfigurationError`."""
+    """Write the file. `sources` names its inputs. Raise `ConfigurationError` if it cannot be written."""
     try:
         path.write_text(text(proposal, sources), encoding="utf-8")
     except OSError as error:
@@ -49,16 +49,16 @@ def _lines(proposal: Proposal, sources: str) -> Iterator[str]:
 
 
 def _as_toml(value: str | list[str]) -> str:
-    """Return a text, or several, as TOML has them: as JSON, but for one letter that it wants escaped."""
+    """Return a text or a list of texts in TOML, which is JSON except that TOML requires U+007F escaped."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _said(choice: Choice) -> str:
-    """Return what a name means, and why it is thought to be that."""
+    """Return the meaning of a name, and the reason for its value if there is one."""
     meant = MEANINGS[choice.section][choice.name]
     return f"{meant} -- {choice.why}" if choice.why else meant
 
 
 def _one_line(words: str) -> str:
-    """Return words without what ends a comment or is not allowed in one."""
+    """Return text with unprintable characters, which a comment cannot contain, replaced by blanks."""
     return "".join(letter if letter.isprintable() else " " for letter in words)

@@ -1,7 +1,7 @@
-"""Which table is the orders: the one whose unique column holds the keys of messages.
+"""Choice of the table of orders: the one whose unique column contains the keys of messages.
 
-Small numbers are keys of every table, so more is asked than that the keys occur: a column of statuses, a time
-that is the messages' own, columns that are fields of their bodies, a name.
+Small integers are keys in every table. Hence further evidence is weighed: a column of statuses, a column with
+the store times of the messages, columns that equal fields of their bodies, and the table's name.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ _WEIGHTS: Final = {"status": 3, "time": 3, "field": 3, "name": 2, "other name": 
 _SIGN: Final = re.compile(r"[\W_]")
 _PREFIXES_MAX: Final = 4
 _CLOSE: Final = 1
-"""Tables whose evidence differs by no more may be either."""
+"""Maximum difference in weight at which another table may be the orders as well."""
 
 
 class FoundOrders(NamedTuple):
-    """The table of orders, its key, the topics whose keys it holds, and why it is thought to be that."""
+    """The table of orders, its key, the topics whose keys it contains, and the reason for the choice."""
 
     table: Table
     key: str
     topics: tuple[Topic, ...]
     why: str
     also: tuple[str, ...] = ()
-    """Other tables that may be meant."""
+    """Other tables that may be the orders."""
 
 
 class _Candidate(NamedTuple):
@@ -42,7 +42,7 @@ class _Candidate(NamedTuple):
 
 
 def find_orders(tables: Sequence[Table], topics: Sequence[Topic]) -> FoundOrders:
-    """Return the table of orders; raise `NothingProposed` if none holds the keys of messages."""
+    """Return the table of orders; raise `NothingProposed` if no table contains the keys of messages."""
     keyed = [topic for topic in topics if topic.messages]
     found = _best(tables, keyed)
     if found is None:
@@ -70,8 +70,10 @@ def _best(tables: Sequence[Table], topics: Sequence[Topic]) -> FoundOrders | Non
 
 
 def keys_to_look_for(topics: Iterable[Topic]) -> list[str]:
-    """Return the keys that a database is asked for: those of messages, and what follows the words with which
-    all keys of a topic begin (`order-7`): such keys are no ids, which is told with the table's name.
+    """Return the sorted keys to look up in a database: those of messages, also without common prefixes.
+
+    If all keys of a topic have a prefix before the id (`order-7`), they are not the ids that the audit needs.
+    The lookup without the prefix finds the table that the error message names.
     """
     found: set[str] = set()
     for topic in topics:
@@ -81,20 +83,20 @@ def keys_to_look_for(topics: Iterable[Topic]) -> list[str]:
 
 
 def _prefixes(topic: Topic) -> list[str]:
-    """Return with what all keys of a topic begin, up to each sign in it: `shop/`, `shop/order-`."""
+    """Return the common prefixes of all keys of a topic, one up to each sign: `shop/`, `shop/order-`."""
     first = min(topic.keys, default="")
     found = [first[: sign.end()] for sign in _SIGN.finditer(first)][:_PREFIXES_MAX]
     return [one for one in found if all(key.startswith(one) and key != one for key in topic.keys)]
 
 
 def is_unique(table: Table, column: Column) -> bool:
-    """Return whether no two rows have one value: by the database, or in the sample."""
+    """Return whether a column is unique, by a constraint or in the sample (of two values or more)."""
     values = table.values(column.name)
     return column.is_unique or (len(values) > 1 and len(values) == len(set(values)))
 
 
 def covered(topics: Sequence[Topic], held: frozenset[str]) -> tuple[Topic, ...]:
-    """Return the topics of which at least half the keys are among those that are held."""
+    """Return the topics with at least half of their keys in `held`."""
     return tuple(one for one in topics if one.keys and 2 * len(one.keys & held) >= len(one.keys))
 
 
@@ -143,7 +145,7 @@ def _is_status(column: Column) -> bool:
 
 
 def _none(tables: Sequence[Table], topics: Sequence[Topic], keyed: Sequence[Topic]) -> str:
-    """Return why there is no table of orders, and what to do."""
+    """Return the text of the error that no table of orders was found, with the remedy."""
     if not keyed:
         listed = ", ".join(one.name for one in topics[:_SHOWN_MAX])
         return (
@@ -164,7 +166,7 @@ def _none(tables: Sequence[Table], topics: Sequence[Topic], keyed: Sequence[Topi
 
 
 def _prefixed(tables: Sequence[Table], keyed: Sequence[Topic]) -> str:
-    """Return what to do about keys that are ids with a word before them; "" if they are not."""
+    """Return the text of the error that keys are ids with a prefix, with the remedy; "" if they are not."""
     for prefix in dict.fromkeys(prefix for topic in keyed for prefix in _prefixes(topic)):
         bare = [_without(prefix, topic) for topic in keyed]
         found = _best(tables, bare)

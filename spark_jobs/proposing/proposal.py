@@ -1,4 +1,4 @@
-"""What is proposed: names with their reasons, doubts with what to write, and the statuses that there are."""
+"""The parts of a proposal: names with their reasons, doubts with their remedies, and the orders' statuses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 
 class Choice(NamedTuple):
-    """One name of a mapping: where it stands, what the user calls it, and why it is thought to be that."""
+    """One name of a mapping: its section, its value in the user's stores, and the reason for the choice."""
 
     section: str
     name: str
@@ -17,9 +17,9 @@ class Choice(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """What was not found, or may be otherwise: a sentence that ends with what to write.
+    """A text about what was not found or is uncertain, with the remedy.
 
-    `is_blocking`: an audit would refuse, or accuse every order.
+    `is_blocking`: an audit would refuse the mapping, or report every order.
     """
 
     said: str
@@ -27,7 +27,7 @@ class Doubt(NamedTuple):
 
 
 def not_found(what: str, section: str, name: str, may_be: Sequence[str] = ()) -> Doubt:
-    """Return the doubt about a column that was not found, with the columns that it may be."""
+    """Return the doubt about a column that was not found, with the candidates for it."""
     it_may_be = f" (it may be {' or '.join(may_be)})" if may_be else ""
     return Doubt(
         f'Not found: {what}{it_may_be}. If there is such a column, write {name} = "..." in [{section}].'
@@ -35,7 +35,7 @@ def not_found(what: str, section: str, name: str, may_be: Sequence[str] = ()) ->
 
 
 class StatusCount(NamedTuple):
-    """A status that orders have: how many, and which of ours it is taken for; "" for none."""
+    """A status of orders: number of rows, meaning as a status of the mapping ("" for none), and reason."""
 
     value: str | None
     rows: int
@@ -45,7 +45,7 @@ class StatusCount(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What was found of one part of the mapping."""
+    """The choices, doubts and statuses of one part of the mapping."""
 
     choices: tuple[Choice, ...] = ()
     doubts: tuple[Doubt, ...] = ()
@@ -53,7 +53,7 @@ class Part:
 
     @classmethod
     def joined(cls, parts: Iterable[Part]) -> Part:
-        """Return all parts as one, in their order."""
+        """Return the parts concatenated in their order."""
         listed = list(parts)
         return cls(
             tuple(one for part in listed for one in part.choices),
@@ -64,7 +64,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A mapping with its reasons; `has_carts` and `has_pushes`: the database has these, too."""
+    """A mapping with its reasons. `has_carts` and `has_pushes`: the database also contains these."""
 
     choices: tuple[Choice, ...]
     doubts: tuple[Doubt, ...]
@@ -74,11 +74,11 @@ class Proposal:
 
     @property
     def is_auditable(self) -> bool:
-        """Return whether an audit by it says something of the orders."""
+        """Return whether the mapping is complete enough for an audit: no doubt is blocking."""
         return not any(one.is_blocking for one in self.doubts)
 
     def document(self) -> dict[str, Any]:
-        """Return it as the document that `inputs.mapping.as_mapping` reads."""
+        """Return the mapping as the document that `inputs.mapping.as_mapping` reads."""
         found: dict[str, Any] = {}
         for choice in self.choices:
             section = found

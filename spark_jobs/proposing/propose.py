@@ -1,17 +1,19 @@
-"""A mapping for the tables of a database and the topics of a log, with a reason for each name.
+"""Proposal of a mapping for the tables of a database and the topics of a log, with a reason for each name.
 
-A pure function: what was read of both goes in (`facts`), names, reasons and doubts come out (`proposal`).
+A pure function from the data read from both (`facts`) to names, reasons and doubts (`proposal`).
 
-    orders      which table (`orders`), what its columns (`columns`, `times`) and statuses are (`statuses`),
-                the zone of its times (`local_times`)
-    topics      which is what, and the groups that act on them (`topics`), the fields of bodies (`bodies`)
-    articles    lines of orders, carts and their ledger
-    pushes      another table's delayed messages
+    orders      the table (`orders`), its columns (`columns`, `times`), the meanings of its statuses
+                (`statuses`), the zone of its times (`local_times`)
+    topics      the roles of topics, the groups that act on them (`topics`), the fields of bodies (`bodies`)
+    articles    order lines, carts and their ledger
+    pushes      the table and topic of delayed messages that are not of orders
 
-What a row and a message say counts for more than a name, which only decides where they say nothing.
+Evidence from rows and messages usually weighs more than a name. Exceptions: the word of a status prevails
+over messages (`statuses`), the total needs a column with a fitting name, and the customer one with a fitting
+name or foreign key (`columns`).
 
-Limitation: it goes by a sample and by words of a dozen languages. Hence a reason beside each name, for
-whoever knows the tables; and an audit right after, in which a wrong name shows as a finding of nearly every
+Limitation: the proposal is based on a sample and on words of a dozen languages. Hence each name has a reason
+that the user can check, and an audit follows at once, in which a wrong name causes a finding for nearly every
 order.
 """
 
@@ -46,7 +48,10 @@ _LACKING: Final = {
 
 
 def propose(tables: Sequence[Table], log: LogFacts) -> Proposal:
-    """Return the mapping that is proposed; raise `NothingProposed` if no table looks like orders."""
+    """Return the proposed mapping.
+
+    Raise `NothingProposed` without messages or tables, or if no table has the keys of messages and a status.
+    """
     _refuse_nothing(tables, log)
     found = find_orders(tables, log.topics)
     rows, status = rows_by(found.table, found.key), status_column(found.table, found.key)
@@ -84,7 +89,7 @@ def _columns(orders: KnownOrders) -> Part:
 def _others(
     tables: Sequence[Table], log: LogFacts, orders: KnownOrders, named: Mapping[str, str]
 ) -> tuple[Part, bool, bool]:
-    """Return what is proposed of other tables than the orders, and whether there are carts, and pushes."""
+    """Return the choices for tables other than the orders, whether there are carts, and whether pushes."""
     lines = find_lines(tables, orders.found)
     pushes = choose_pushes(tables, log.topics, orders.found)
     used = [lines.table.name] if lines else []
@@ -159,7 +164,7 @@ def _of_topic(ours: str, topics: OrderTopics) -> Part:
 
 
 def _plain(ours: str, topic: Topic) -> str:
-    """Return the doubt about messages that were sent without a transaction."""
+    """Return the text of the doubt about messages sent without a transaction."""
     effect = (
         "one without its order is not found, and an order whose message still waits to be sent is "
         "order-without-message. Write the topic into the file to have it so"
@@ -205,7 +210,10 @@ def _of_group(ours: str, what: str, topic: Topic) -> Part:
 
 
 def _of_timer_keys(deadlines: Topic) -> Part:
-    """Return what the timer keys of deadlines begin with; nothing where they have none."""
+    """Return the prefix of the deadlines' timer keys, or a doubt if most have no common one.
+
+    The part is empty if the deadlines have no timer keys.
+    """
     of = sum(deadlines.timer_keys.values())
     prefix = max(deadlines.timer_keys, key=lambda one: deadlines.timer_keys[one], default=None)
     begins = Share(deadlines.timer_keys.get(prefix, 0), of)

@@ -1,4 +1,4 @@
-"""Which table and topic are the pushes: delayed messages of which the keys are those of another table."""
+"""Choice of the table and topic of pushes: delayed messages with the keys of a table besides the orders."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from spark_jobs.proposing.words import COLUMNS, PUSH_STATUSES, likeness, meaning
 
 
 def choose_pushes(tables: Sequence[Table], topics: Sequence[Topic], orders: FoundOrders) -> Part:
-    """Return what is proposed of pushes; nothing if no table has the keys of other delayed messages."""
+    """Return the choices for pushes.
+
+    The part is empty unless a table has the keys of other delayed messages, a status and a due time.
+    """
     ours = {one.name for one in orders.topics}
     delayed = [one for one in topics if one.is_delayed and one.name not in ours]
     for table in tables:
@@ -75,7 +78,7 @@ def _pushes(table: Table, key: str, topic: Topic) -> Part:
 
 
 def _times(table: Table, key: str, topic: Topic) -> tuple[str, str]:
-    """Return the columns with the time when a push is due, and when it was sent; "" for none."""
+    """Return the columns of the due time and of the delivery time of a push; "" for none."""
     found = pairs(topic, rows_by(table, key))
     times = [one.name for one in table.columns if any(one.name in row.times for row in table.rows)]
     near = {name: time_is_near([(one.due_ms, row.times.get(name)) for one, row in found]) for name in times}

@@ -1,8 +1,7 @@
-"""What each status of the orders means: by the messages that such orders have, or by its word.
+"""Meaning of each status of the orders, by the messages of its orders or by its word.
 
-Where both say something and it is not the same, the word is taken and the doubt told: rows that are wrong are
-what an audit is to find. A word for orders that wait (`confirmed`) gives way to payments if no other status
-is paid.
+If the two differ, the word is used and a doubt is reported, because wrong rows are what an audit has to find.
+A word for waiting orders (`confirmed`) yields to payments if no other status means paid.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _STATUSES_MAX: Final = 30
 
 
 def status_column(table: Table, key: str) -> str:
-    """Return the column with the orders' status; "" if there is none."""
+    """Return the column of the orders' status; "" if there is none."""
     weights: dict[str, tuple[int, int, int]] = {}
     for column in table.columns:
         values = [value for value in column.counts or {} if value]
@@ -37,8 +36,9 @@ def status_column(table: Table, key: str) -> str:
 def choose_statuses(
     table: Table, column: str, rows: Mapping[str, Row], topics: OrderTopics, last_ms: int
 ) -> Part:
-    """Return what each status is, with how many orders have it; `rows` are those of the sample by key, and
-    `last_ms` the time of the log's last record.
+    """Return the meaning of each status, with its number of orders.
+
+    `rows` are the sampled orders by key, and `last_ms` is the newest store time in the log.
     """
     seen = _Seen(column, rows, topics, last_ms)
     counts = table.column(column).counts or {}
@@ -56,18 +56,18 @@ def choose_statuses(
 
 
 def shown(value: str | None) -> str:
-    """Return a status as a sentence has it."""
+    """Return a status as it is shown in a sentence: quoted, or NULL for None."""
     return "NULL" if value is None else repr(value)
 
 
 def _alike_without(found: list[StatusCount]) -> list[StatusCount]:
-    """Return the statuses with NULL and "" known only as the same: a mapping cannot tell them apart."""
+    """Return the statuses; NULL and "" lose their meanings if these differ: a mapping names both as ""."""
     meanings = {one.meaning for one in found if not one.value}
     return [one if one.value or len(meanings) < 2 else one._replace(meaning="") for one in found]
 
 
 def _with_paid(found: list[StatusCount], seen: _Seen) -> list[StatusCount]:
-    """Return the statuses; where none is paid, one of waiting orders is if most have a payment."""
+    """Return the statuses; if none means paid, those of waiting orders do if most of these have a payment."""
     if any(one.meaning == "PAID" for one in found):
         return found
     return [_paid(one, seen) if one.meaning == "PLACED" else one for one in found]
@@ -87,7 +87,7 @@ def _status(value: str | None, count: int, seen: _Seen) -> StatusCount:
 
 
 class _Seen(NamedTuple):
-    """The orders of the sample by key, their column with the status, and their messages."""
+    """The sampled orders by key, the column of their status, the topics, and the log's newest store time."""
 
     column: str
     rows: Mapping[str, Row]
@@ -95,11 +95,11 @@ class _Seen(NamedTuple):
     last_ms: int
 
     def keys(self, value: str | None) -> frozenset[str]:
-        """Return the keys of the orders with a status."""
+        """Return the keys of the sampled orders with a status."""
         return frozenset(key for key, row in self.rows.items() if row.texts.get(self.column) == value)
 
     def by_messages(self, value: str | None) -> tuple[str, str]:
-        """Return what the messages of orders with a status say that it is, and why; "" for nothing sure."""
+        """Return the meaning of a status by the messages of its orders, and the reason; "" if undecided."""
         keys = self.keys(value)
         for ours, name in (("PAID", "order_paid"), ("CANCELLED", "order_cancelled")):
             of = self._having(keys, name)
@@ -111,8 +111,9 @@ class _Seen(NamedTuple):
         return "", ""
 
     def are_over(self, value: str | None) -> bool:
-        """Return whether all orders with a status have had their deadline and are neither paid nor
-        cancelled, nor was it cancelled by a message of another topic.
+        """Return whether all known deadlines of orders with a status are over and none is paid or cancelled.
+
+        False if there is no topic of payments, or if an order has a message in a topic of `unsure`.
         """
         keys = self.keys(value)
         waiting = self._waiting(keys)
@@ -121,13 +122,13 @@ class _Seen(NamedTuple):
         return self._is_unended(keys) and waiting.of > 0 and waiting.count == 0
 
     def unsure(self, value: str | None) -> str:
-        """Return the topic that cancels deadlines of most orders with a status, but is none of ours."""
+        """Return the unsure topic with messages of most orders with a status; "" if there is none."""
         keys = self.keys(value)
         of = {one.name: Share(len(keys & one.keys), len(keys)) for one in self.topics.unsure}
         return next((name for name in of if of[name].is_most), "")
 
     def has_created(self, value: str | None) -> Share:
-        """Return how many of the orders with a status have a first message."""
+        """Return the share of the orders with a status that have a first message."""
         return self._having(self.keys(value), "order_created")
 
     def _having(self, keys: frozenset[str], name: str) -> Share:
@@ -139,14 +140,14 @@ class _Seen(NamedTuple):
         return self.topics.topic("order_paid") is not None and not ended
 
     def _waiting(self, keys: frozenset[str]) -> Share:
-        """Return how many deadlines of orders are still to come, of those that are known."""
+        """Return the share of the orders' known deadlines that are due after the log's newest store time."""
         topic = self.topics.topic("order_timeouts")
         due = [one.due_ms for one in topic.messages if one.key in keys] if topic else []
         return share(due_ms > self.last_ms for due_ms in due if due_ms is not None)
 
 
 def _unknown(found: list[StatusCount], seen: _Seen) -> list[Doubt]:
-    """Return the doubt about statuses of which nothing says what they are: the audit would refuse them."""
+    """Return the doubts about statuses of unknown meaning, which an audit refuses, and missing ones."""
     unknown = [one for one in found if not one.meaning]
     missing = [_not_seen(ours) for ours in ("PLACED", "PAID") if ours not in {one.meaning for one in found}]
     if not unknown:
@@ -163,7 +164,7 @@ def _unknown(found: list[StatusCount], seen: _Seen) -> list[Doubt]:
 
 
 def _not_seen(ours: str) -> Doubt:
-    """Return the doubt about a status of ours that no order has now."""
+    """Return the doubt about a status of the mapping that no status of the orders means."""
     return Doubt(
         f"No order has a status that is known to mean {ours} now. An audit refuses a status that it does not "
         f'know: write what yours will be called as {ours} = "..." in [orders.statuses].'

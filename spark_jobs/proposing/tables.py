@@ -1,11 +1,11 @@
-"""A database as a proposal needs it: each table's columns, a sample of its rows, where the log's keys occur.
+"""A database as input of a proposal: each table's columns, a sample of its rows, and the log's keys in them.
 
-All is read as the audit reads it (`inputs.column_reads`, `inputs.arrays`), so whatever database and type the
-audit takes is taken here.
+All values are read like those of the audit (`inputs.column_reads`, `inputs.arrays`), so every database and
+type that the audit supports is supported here.
 
-Cost: some small questions for each table. A column with an index or a foreign key is asked for keys as a
-whole, and each of a view; of any other the first `ROWS_SEARCHED_MAX` rows. Values are counted only in
-tables that hold keys.
+Cost: some small queries for each table. A column with an index or a foreign key is searched for keys as a
+whole, and so is each column of a view or of a table without these. Of any other column, the first
+`ROWS_SEARCHED_MAX` rows are searched. Values are counted only in tables that contain keys.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ ROWS_SAMPLED: Final = 300
 ROWS_SEARCHED_MAX: Final = 20_000
 VALUES_SAMPLED_MAX: Final = 30
 VALUES_COUNTED_MAX: Final = 50
-"""A column with more values than that is no status."""
+"""A column with more distinct values is not a status."""
 
 FIRST_PLAUSIBLE_MS: Final = 978_307_200_000
 LAST_PLAUSIBLE_MS: Final = 4_102_444_800_000
-"""The years 2001 to 2100: a whole number in between may be milliseconds since 1970."""
+"""The years 2001 to 2099 (end exclusive): an integer in between may be milliseconds since 1970."""
 
 _QUOTED: Final = re.compile(r"'((?:[^']|'')*)'")
 _OURS: Final = "tidewheel_"
@@ -66,7 +66,7 @@ _KINDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """What a database holds, and the tables that could not be read, with why."""
+    """The tables of a database and the unreadable ones with reasons; `shown` is its URL without password."""
 
     shown: str
     tables: tuple[Table, ...]
@@ -75,7 +75,7 @@ class Looked:
 
 @dataclass(slots=True)
 class _Described:
-    """A table as the database describes it, and how its columns are read."""
+    """A table by its description in the database's catalog, and the keys found in its columns."""
 
     name: str
     source: SqlTable
@@ -83,14 +83,14 @@ class _Described:
     types: dict[str, TypeEngine[Any]]
     has_index: frozenset[str]
     allowed: dict[str, list[str]]
-    """The values that the database lets a column have, where it says so."""
+    """The values that the database allows in a column, if its type or a CHECK lists them."""
     found: dict[str, frozenset[str]] = field(default_factory=dict)
 
 
 def look(url: str, option: str, keys: Sequence[str]) -> Looked:
-    """Return the tables and views of a database, with where they hold these keys of messages.
+    """Return the tables and views of a database, with the given keys of messages that their columns contain.
 
-    Tidewheel's own tables are left out. Raise `DatabaseUnreadable`, which names `option`.
+    Tidewheel's own tables (`tidewheel_*`) are left out. Raise `DatabaseUnreadable`, which names `option`.
     """
     database = Database(url, option)
     tables: list[Table] = []
@@ -111,7 +111,7 @@ def look(url: str, option: str, keys: Sequence[str]) -> Looked:
 
 
 def _names(inspector: Inspector, dialect: str) -> Iterator[tuple[str, str | None]]:
-    """Yield names and schemas: the default schema's tables, its views, then of PostgreSQL the others'."""
+    """Yield names and schemas of tables and views: of the default schema, then of PostgreSQL's others."""
     schemas: list[str | None] = [None]
     if dialect == POSTGRESQL:
         others = (name for name in inspector.get_schema_names() if not name.startswith(_SYSTEM_SCHEMAS))
@@ -168,10 +168,10 @@ def _described(inspector: Inspector, name: str, schema: str | None) -> _Describe
 def _allowed(
     inspector: Inspector, name: str, schema: str | None, types: dict[str, TypeEngine[Any]]
 ) -> dict[str, list[str]]:
-    """Return the values that columns may have: of an enumeration, or as texts in a CHECK of one column."""
+    """Return the allowed values by column: those of an enumeration, or the texts in a CHECK of one column."""
     allowed = {column: list(kind.enums) for column, kind in types.items() if isinstance(kind, Enum)}
     checks: list[Any] = []
-    with suppress(NotImplementedError):  # a database of which SQLAlchemy does not know its checks
+    with suppress(NotImplementedError):  # raised by dialects that cannot read CHECK constraints
         checks = inspector.get_check_constraints(name, schema)
     for check in checks:
         condition = check["sqltext"]
@@ -184,7 +184,7 @@ def _allowed(
 
 
 def _unique_columns(inspector: Inspector, name: str, schema: str | None) -> set[str]:
-    """Return the columns that the database lets no value occur twice in, each by itself."""
+    """Return the columns with a single-column primary key, unique constraint or unique index."""
     key = inspector.get_pk_constraint(name, schema)["constrained_columns"]
     unique: list[list[Any]] = [one["column_names"] for one in inspector.get_unique_constraints(name, schema)]
     unique += [one["column_names"] for one in inspector.get_indexes(name, schema) if one["unique"]]
@@ -198,10 +198,13 @@ def _declared(kind: TypeEngine[Any]) -> Kind:
 def _keys_in(
     connection: Connection, described: _Described, column: Column, keys: Sequence[str]
 ) -> frozenset[str]:
-    """Return which of the keys a column holds; of one beside indexes, in its first rows."""
+    """Return the keys that a column contains.
+
+    If only other columns have an index, the first `ROWS_SEARCHED_MAX` rows are searched.
+    """
     dialect, kind = connection.dialect.name, described.types[column.name]
     source: Any = described.source
-    if described.has_index and column.name not in described.has_index:  # of a view nothing is known
+    if described.has_index and column.name not in described.has_index:  # views list no indexes
         source = select(described.source.columns[column.name]).limit(ROWS_SEARCHED_MAX).subquery()
     theirs = source.columns[column.name]
     found: set[str] = set()
@@ -215,7 +218,7 @@ def _keys_in(
 def _sample(
     connection: Connection, described: _Described, keys: Sequence[str]
 ) -> tuple[tuple[Row, ...], dict[str, Kind]]:
-    """Return rows, those with keys if there are such, and what each column holds by its values."""
+    """Return up to `ROWS_SAMPLED` rows, only rows with keys if there are any, and the kind of each column."""
     dialect = connection.dialect.name
     forms: list[ColumnElement[Any]] = []
     for column in described.columns:
@@ -232,9 +235,7 @@ def _sample(
 
 
 def _with_keys(dialect: str, described: _Described, keys: Sequence[str]) -> ColumnElement[bool]:
-    """Return the condition of rows with keys in the column that holds the most of them; of any row if none
-    does.
-    """
+    """Return the condition for rows with keys in the column that contains most of them; true if none does."""
     is_unique = {column.name: column.is_unique for column in described.columns}
     best = max(described.found, key=lambda one: (len(described.found[one]), is_unique[one]), default=None)
     if best is None or not described.found[best]:
@@ -256,7 +257,7 @@ def _row(columns: Sequence[Column], kinds: dict[str, Kind], read: tuple[Any, ...
 
 
 def _kind(declared: Kind, values: Sequence[Any]) -> Kind:
-    """Return what a column holds: its declared type, unless the values say more."""
+    """Return the kind of a column: the declared one, unless it is refined by the values."""
     there = [value for value in values if value is not None]
     if not there or declared not in (Kind.TEXT, Kind.OTHER, Kind.DECIMAL):
         return declared
@@ -301,7 +302,7 @@ def _may_be_status(column: Column, rows: Sequence[Row]) -> bool:
 
 
 def _counts(connection: Connection, described: _Described, column: Column) -> dict[str | None, int] | None:
-    """Return how many rows of the whole table have each value; None if there are too many."""
+    """Return the row counts of the whole table by value; None for more than `VALUES_COUNTED_MAX` values."""
     theirs, kind = described.source.columns[column.name], described.types[column.name]
     shown = selected(connection.dialect.name, _TEXT, theirs, kind)
     query = select(shown, func.count()).select_from(described.source).group_by(shown)

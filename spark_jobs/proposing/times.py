@@ -1,8 +1,9 @@
-"""What each time of the orders is: by the times of their messages, by their statuses, by names.
+"""Choice of the orders' time columns, by the times of their messages, by their statuses and by names.
 
-placed_ms       the time of the first message
-due_ms          when the deadline's timer is due
-paid_ms, timed_out_ms, cancelled_ms     set where the status says so, and not where it says another
+placed_ms                               near the store time of the first message
+due_ms                                  near the due time of the deadline's timer
+paid_ms, timed_out_ms, cancelled_ms     set in orders with that status, and not in most others
+paid_ms, cancelled_ms                   near the store time of the message of that end
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from spark_jobs.proposing.words import COLUMNS, likeness
 
 _FIRST_SECOND: Final = 978_307_200
 _LAST_SECOND: Final = 4_102_444_800
-"""The years 2001 to 2100."""
+"""The years 2001 to 2099 (end exclusive), in seconds since 1970."""
 _TIMES: Final = {
     "placed_ms": ("order_created", "PLACED"),
     "due_ms": ("order_timeouts", ""),
@@ -27,10 +28,10 @@ _TIMES: Final = {
     "timed_out_ms": ("", "TIMED_OUT"),
     "cancelled_ms": ("order_cancelled", "CANCELLED"),
 }
-"""Our times of orders: the topic whose message is of that time, the status that such orders have."""
+"""Time of an order by mapping name -> the topic of its message, the status of the orders that have it."""
 
 _MOMENTS: Final = f"{COLUMNS['at_ms']} on ms ts le el il em op"
-"""Words of names that a text must have to be taken for a time where no row has one."""
+"""Words of which the name of a text column without values must contain one to be taken for a time."""
 
 _MEANT: Final = {
     "due_ms": "until when an order had to be paid",
@@ -41,8 +42,9 @@ _MEANT: Final = {
 
 
 def choose_times(orders: KnownOrders, taken: Iterable[str]) -> Part:
-    """Return the times of the orders: of each column the one time that most speaks for, and of each time the
-    one column.
+    """Return the choices for the times of the orders: at most one column per time and one time per column.
+
+    The pair with the most weight of evidence is chosen first.
     """
     table = orders.found.table
     columns = [one.name for one in table.columns if one.name not in taken and _holds_times(table, one)]
@@ -67,13 +69,13 @@ def choose_times(orders: KnownOrders, taken: Iterable[str]) -> Part:
 
 
 def _is_missed(orders: KnownOrders, ours: str) -> bool:
-    """Return whether a time that no column holds would say something: its status occurs."""
+    """Return whether a missing time deserves a doubt: its status occurs, or it has no status (due_ms)."""
     status = _TIMES[ours][1]
     return not status or status in orders.meanings.values()
 
 
 def _holds_times(table: Table, column: Column) -> bool:
-    """Return whether a column has times only, or none yet and the name of one."""
+    """Return whether a column contains only times, or no values yet and has the name of a time."""
     if column.kind is Kind.TIME:
         return True
     there = [row for row in table.rows if row.texts.get(column.name) is not None]
@@ -118,7 +120,10 @@ def _as_time(orders: KnownOrders, ours: str, name: str) -> Evidence:
 
 
 def _is_set(orders: KnownOrders, name: str, status: str, is_it: bool) -> Share:
-    """Return in how many orders of the sample a column is set: of those with a status of ours, or without."""
+    """Return the share of sampled orders with a column set, of those with a status (without: `is_it` false).
+
+    `status` is a status of the mapping, "" for an unknown one.
+    """
     rows = orders.found.table.rows
     meant = [orders.meanings.get(row.texts.get(orders.status)) == status for row in rows]
     return share(
@@ -129,7 +134,7 @@ def _is_set(orders: KnownOrders, name: str, status: str, is_it: bool) -> Share:
 
 
 def _seconds(orders: KnownOrders, times: Sequence[str]) -> list[Doubt]:
-    """Return the doubts about numbers that look like seconds since 1970, of which the audit has none."""
+    """Return the doubts about numbers that look like seconds since 1970; the audit reads milliseconds."""
     doubts = []
     for column in orders.found.table.columns:
         values = [value for value in orders.found.table.values(column.name) if value.isdigit()]
@@ -146,8 +151,9 @@ def _seconds(orders: KnownOrders, times: Sequence[str]) -> list[Doubt]:
 
 
 def _zones(orders: KnownOrders, times: Sequence[str]) -> list[Doubt]:
-    """Return the doubt about times that say their zone, or are numbers, and are hours away from their
-    messages.
+    """Return the doubts about times that are a zone's offset away from their messages.
+
+    Times without a zone were moved before (`local_times`), so the others usually have a zone or are numbers.
     """
     spans: dict[int, list[str]] = {}
     for name in times:

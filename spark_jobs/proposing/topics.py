@@ -1,8 +1,9 @@
-"""Which topic is what: by which messages come first, which are delayed, which cancel the delayed ones.
+"""Roles of the topics, by which messages come first, which are delayed, and which cancel the delayed ones.
 
-Payments and cancellations are told apart by words: those of topics, and of the statuses of their orders. A
-topic without such a word that cancels deadlines is payments if it is the only one to do so, and cancellations
-if payments are known, none of its orders is paid, and no word of their statuses says another end.
+Payments and cancellations are distinguished by words: of the topics' names, and of the statuses of their
+orders. If exactly one remaining topic cancels deadlines, it is that of payments if none was found. Otherwise
+it is that of cancellations if none was found, none of its orders has a payment, and most of them have the
+same status, of unknown meaning.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ _END_WORDS: Final = {"PAID": COLUMNS["paid_ms"], "CANCELLED": COLUMNS["cancelled
 
 
 class ChosenTopic(NamedTuple):
-    """A topic and why it is thought to be what it is."""
+    """A topic and the reason for its role."""
 
     topic: Topic
     why: str
 
 
 class OrderTopics(NamedTuple):
-    """The topics of orders by our names; those that were not found are missing."""
+    """The topics of orders by mapping name. Topics that were not found are missing."""
 
     chosen: Mapping[str, ChosenTopic]
     unsure: tuple[Topic, ...] = ()
-    """Topics that cancel deadlines, and may be payments, cancellations or something else."""
+    """Topics whose messages cancel deadlines and may be payments, cancellations or something else."""
 
     def topic(self, name: str) -> Topic | None:
-        """Return a topic by our name."""
+        """Return a topic by mapping name; None if it was not found."""
         found = self.chosen.get(name)
         return found.topic if found else None
 
 
 def choose_topics(topics: Sequence[Topic], rows: Mapping[str, Row], status: str) -> OrderTopics:
-    """Return what each topic of orders is; `status` is the column with the orders' status, "" for none."""
+    """Return the topics of orders by role; `status` is the column of the orders' status, "" for none."""
     chosen: dict[str, ChosenTopic] = {}
     delayed = [one for one in topics if one.is_delayed]
     at_once = [one for one in topics if not one.is_delayed]
@@ -77,7 +78,7 @@ def choose_topics(topics: Sequence[Topic], rows: Mapping[str, Row], status: str)
 
 
 def _is_another_end(topic: Topic, paid: Topic, rows: Mapping[str, Row], status: str) -> bool:
-    """Return whether the orders of a topic are unpaid, and have one status of no known meaning."""
+    """Return whether the orders of a topic are unpaid, and most have one status of unknown meaning."""
     counts = Counter(row.texts.get(status) for _, row in pairs(topic, rows))
     (value, count), *_ = counts.most_common(1) or [(None, 0)]
     is_unknown = not meaning(value or "", STATUSES)
@@ -85,12 +86,12 @@ def _is_another_end(topic: Topic, paid: Topic, rows: Mapping[str, Row], status: 
 
 
 def is_plain(topic: Topic) -> bool:
-    """Return whether messages of a topic are sent without transactions, most of them."""
+    """Return whether most messages of a topic are sent without a transaction."""
     return topic.plain > topic.halves
 
 
 def _created(topics: Sequence[Topic]) -> ChosenTopic:
-    """Return the topic whose messages come first of each order's."""
+    """Return the topic that most often has the first message of an order."""
     firsts: Counter[str] = Counter()
     earliest: dict[str, tuple[int, str]] = {}
     for topic in topics:
@@ -119,8 +120,9 @@ def _timeouts(delayed: Sequence[Topic], topics: Sequence[Topic]) -> ChosenTopic:
 def _end(
     ours: str, topic: Topic, rows: Mapping[str, Row], status: str, timeouts: str
 ) -> tuple[int, str] | None:
-    """Return how much says that a topic's messages are payments, or cancellations, and what; None for
-    nothing.
+    """Return the weight and the reason of the evidence that a topic is that of payments (or cancellations).
+
+    Return None without evidence, or if the topic's name has the word of the other end.
     """
     wanted, reasons, weight = _ENDS[ours], [], 0
     word = meaning(topic.name, _END_WORDS)
@@ -145,8 +147,9 @@ def _named(topics: Sequence[Topic], name: str) -> Topic:
 
 
 def choose_group(topic: Topic) -> tuple[str, str, tuple[str, ...]]:
-    """Return the group that acts on a topic, why, and the others that acknowledge its messages, too; the
-    group is "" if none does.
+    """Return the group with the most acknowledgements in a topic, the reason, and the other groups.
+
+    The group and the reason are "" if no group acknowledges messages of the topic.
     """
     if not topic.groups:
         return "", "", ()

@@ -1,8 +1,8 @@
-"""What names and statuses are called in several languages, and how alike a name and a meaning are.
+"""Words for tables, columns and statuses in several languages, and the likeness of a name and a meaning.
 
-Words are hints: where rows and messages say what a column or a status is, they decide. A name is cut into its
-words (`paid_at`, `paidAt`, `PAID AT`), without accents and case. A word of five letters or more is also found
-within a compound (`Bestellnummer`), a shorter one only as it is: `unpaid` is no payment.
+A name is split into its words (`paid_at`, `paidAt`, `PAID AT`), without accents and case. A word of five
+characters or more, or in another script, is also found within a compound (`Kundennummer`), except after a
+negation. A shorter one must be a whole word: `unpaid` is no payment.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _HUMP: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def plain(name: str) -> str:
-    """Return a name in small letters without accents, its words joined by `_`."""
+    """Return a name in lower case without accents, its words joined by `_`."""
     humps = _HUMP.sub("_", name)
     letters = unicodedata.normalize("NFKD", humps)
     bare = "".join(letter for letter in letters if not unicodedata.combining(letter)).casefold()
@@ -96,14 +96,14 @@ def plain(name: str) -> str:
 
 
 def likeness(name: str, words: str) -> int:
-    """Return how many letters the longest of some words has that a name holds; 0 if it holds none."""
+    """Return the length in characters of the longest of some words that a name contains; 0 for none."""
     named = plain(name)
     parts = {named, *named.split("_")}
     return max((len(word) for word in map(plain, words.split()) if _holds(named, parts, word)), default=0)
 
 
 def meaning(name: str, vocabulary: Mapping[str, str]) -> str:
-    """Return what a name means: the entry with the longest word; "" for none, or two of that length."""
+    """Return the meaning of a name: the entry with the longest word in it; "" for none, or for a tie."""
     lengths = {one: likeness(name, words) for one, words in vocabulary.items()}
     best = max(lengths.values(), default=0)
     found = [one for one, length in lengths.items() if length == best]
