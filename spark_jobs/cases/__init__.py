@@ -1,6 +1,8 @@
-"""The cases: what can be wrong with an order, one small DataFrame -> DataFrame function each.
+"""The cases: possible faults of an order, each as a function that returns one Spark column.
 
-names       their names and precedence, known without Spark
-table       all of them in order; an order is in the first that holds
-messages, outcomes, carts, deadlines, consuming, pushes    the functions by theme
+names       the names of the cases and their precedence, without Spark
+table       all cases in order; an order is in the first case that holds
+messages, outcomes, carts, deadlines, consuming, waiting    the functions by theme
+pushes      the case of pushes, a function DataFrame -> DataFrame
+columns     expressions that the cases share
 """

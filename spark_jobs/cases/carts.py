@@ -1,4 +1,4 @@
-"""The cart of an order's customer: cleared not at all, or more than once, or without an entry."""
+"""Cases of the cart of an order's customer: not cleared, cleared twice, or without a ledger entry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether an order's messages have reached who acts on them."""
+"""Cases of the consumption of an order's messages by the groups that act on them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ def never_delivered() -> Column:
 
 
 def is_unconsumed() -> Column:
-    """Return whether order-created waits for its consumer."""
+    """Return whether order-created is committed, neither acknowledged nor given up, and not in the ledger."""
     is_open = is_committed() & ~F.col("is_consumed") & F.col("cleared_ms").isNull()
     return is_open & F.col("dead_letter_offset").isNull()
 
 
 def is_unheard() -> Column:
-    """Return whether the deadline was delivered, is no dead letter, and the order still waits."""
+    """Return whether the deadline was delivered and not given up (or redriven), and the order still waits."""
     is_dead = F.col("deadline_dead_offset").isNotNull() & ~flag("is_deadline_redelivered")
     return (F.col("status") == "PLACED") & has_deadline_come() & ~is_dead
 

@@ -1,4 +1,4 @@
-"""The order and its message: one is there, the other is not."""
+"""Cases of an order without its message, or a message without its order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The names of all cases, in the order in which they are tried. Knows no Spark."""
+"""The names of all cases, in order of precedence. Does not import Spark."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ FINDINGS: Final = (
     LEDGER_ENTRY_MISSING, CART_NOT_CLEARED, PAID_BUT_TIMED_OUT, TIMEOUT_NOT_FIRED, ARMED_LATE, FIRED_LATE,
     TIMED_OUT_LATE, CANCELLED_YET_DELIVERED, DELIVERED_BEFORE_DUE, NEVER_DELIVERED, DEAD_LETTERED, FIFO_GAP,
 )  # fmt: skip
-"""Something is wrong with the order."""
+"""Cases in which the order is faulty."""
 
 CASES: Final = (*FINDINGS, IN_FLIGHT, NOT_COVERED, BALANCED)
-"""Every order is in exactly one: the first of these that holds."""
+"""Every order is in exactly one case: the first of these that holds."""
 
 PUSHES_DO_NOT_SUM: Final = "pushes-do-not-sum"
 CART_DIFFERENCE: Final = "cart-difference"
@@ -44,4 +44,4 @@ OTHER_FINDINGS: Final = {
     CART_DIFFERENCE: "cart",
     SEALED_WINDOW_CHANGED: "window",
 }
-"""Findings that are about no order, and what they are about."""
+"""Findings that are not about orders -> the kind of object that they are about."""
