@@ -52,7 +52,10 @@ def is_too_new(offset: str | Column) -> Column:
 
 
 def is_covered(ms: Column) -> Column:
-    """Return whether the log still covers the messages of an event at `ms` (since 1970), with the grace."""
+    """Return whether the log covers an event at `ms` (since 1970).
+
+    It does from the grace after `covered_from_ms` on, or always if that is 0.
+    """
     covered_from_ms = F.col("covered_from_ms")
     return (covered_from_ms == 0) | (ms >= covered_from_ms + F.col("grace_ms"))
 
@@ -63,7 +66,10 @@ def has_waited(since_ms: str, limit_ms: str) -> Column:
 
 
 def is_late(due_ms: Column, *allowances: str) -> Column:
-    """Return whether more than all allowances (columns in ms) has passed since `due_ms`; false for null."""
+    """Return whether `as_of_ms` exceeds `due_ms` by more than the sum of the allowances; false for null.
+
+    The allowances are names of columns in ms.
+    """
     allowed = reduce(lambda one, other: one + other, (F.col(name) for name in allowances))
     return F.coalesce(F.col("as_of_ms") - due_ms > allowed, F.lit(False))
 

@@ -1,19 +1,20 @@
-"""An order's deadline: the timer that times it out unless it is paid or cancelled before.
+"""Cases of an order's deadline: the timer that times the order out unless it is paid or cancelled before.
 
-A deadline that came too late went through steps, each of which may have been the late one:
+A late deadline went through steps, each of which may have caused the delay:
 
     half sent -> half committed = armed -> delivered -> received, acknowledged = the row timed out
     `--------- armed-late -----------'  fired-late     timed-out-late
                the order service        the broker     the order service, as a consumer
 
 Rules:
-- The broker is late from when the timer was due, or armed if that was later.
-- A deadline that was late by more than the limit in all, and in neither of the first two steps by itself,
-  is put down to the longer of them.
-- Where the log does not have the timer any more it was armed before the log begins at the latest.
-- The log does not record that a message was received: the last step is measured by the row.
-- A deadline that an operator's hold of its topic keeps is not late. After the hold the broker is late from
-  the release on, or from when a release at a pace would have delivered all; a delivery after it is not late.
+- The delay of the broker is measured from the due time of the timer, or from its arming if that was later.
+- If the delay exceeds the limit in total, but in neither of the first two steps alone, it is attributed to
+  the longer of the two.
+- A timer that the log no longer contains was armed before the beginning of the log.
+- The log does not record the receipt of a message. Hence the last step is measured by the row.
+- A deadline under an operator's hold of its topic is not late. After the hold, the delay of the broker is
+  measured from the release, or from the time by which a release at a limited rate would have delivered all
+  timers. A delivery after a hold is not late.
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ def timeout_not_fired() -> Column:
 
 
 def is_within_its_time() -> Column:
-    """Return whether an order may still wait: for its deadline, or for a payment or cancellation of which the
-    message is newer than the reading of the database.
+    """Return whether an order may still wait for its deadline, or for a payment or cancellation.
+
+    It may wait for the latter while their message is newer than the reading of the database.
     """
     told = F.least("paid_offset", "cancelled_offset")
     is_over = _is_timer_late() | _is_wait_over()
@@ -76,9 +78,9 @@ def is_within_its_time() -> Column:
 
 
 def own_due_ms() -> Column:
-    """Return until when an order may wait for its payment; null if neither its row nor a deadline says it.
+    """Return the time until which an order may wait for its payment; null if row and log have no due time.
 
-    The row decides, unless the deadline was replaced by a later one that still waits.
+    The due time of the row decides, unless the deadline was replaced by a later one that is still open.
     """
     is_moved = (F.coalesce("timers", F.lit(0)) > 1) & F.col("open_timer_offset").isNotNull()
     return F.when(is_moved, F.greatest("due_ms", "timer_due_ms")).otherwise(
@@ -87,7 +89,7 @@ def own_due_ms() -> Column:
 
 
 def _waits_until_ms() -> Column:
-    """Return the same, but for a deadline that was armed, or released, after it: when that was."""
+    """Return the latest of `own_due_ms`, arming and release of the open deadline; null if the first is."""
     return F.when(own_due_ms().isNotNull(), F.greatest(own_due_ms(), "open_timer_ms", _release_done_ms()))
 
 
@@ -101,7 +103,7 @@ def is_deadline_held() -> Column:
 
 
 def deadline_held() -> Column:
-    """Return the sentence of an open deadline that is held."""
+    """Return the sentence about an open deadline that is held."""
     held = "Its deadline, the timer at log offset %d, is held by an operator: the timers of %s since %s UTC."
     since = held_since(F.col("open_timer_held_ms"))
     return says(held, F.col("open_timer_offset"), F.col("timeouts_topic"), since)
@@ -113,7 +115,7 @@ def is_deadline_released() -> Column:
 
 
 def deadline_released() -> Column:
-    """Return the sentence of an open deadline that is to come by a release."""
+    """Return the sentence about an open deadline that is to be delivered by a release."""
     text = "Its deadline, the timer at log offset %d, was held by an operator; %s was released at %s UTC."
     released_at = moment(F.col("released_ms"))
     return says(text, F.col("open_timer_offset"), F.col("timeouts_topic"), released_at)
@@ -128,9 +130,7 @@ def _is_timer_late() -> Column:
 
 
 def _fires_ms() -> Column:
-    """Return when the broker was to deliver the open timer: when due, or armed or released if that was
-    later.
-    """
+    """Return the time at which the broker had to deliver the open timer: when due, armed or released last."""
     return F.greatest("open_timer_due_ms", "open_timer_ms", _release_done_ms())
 
 
@@ -161,7 +161,10 @@ def _timer_late() -> Column:
 
 
 def _is_own_time_over() -> Column:
-    """Return whether the order's time is over and nothing that the log has is going to end its waiting."""
+    """Return whether the order's time is over without a logged payment, cancellation or delivered deadline.
+
+    It is false while an open half may still set the deadline.
+    """
     is_decided = F.coalesce("paid_offset", "cancelled_offset").isNotNull() | has_deadline_come()
     is_to_be_set = F.coalesce(F.col("open_half_topic").isin(CREATED, TIMEOUTS), F.lit(False))
     return _is_waiting() & _is_wait_over() & ~is_decided & ~is_to_be_set
@@ -255,20 +258,24 @@ def timed_out_late() -> Column:
 
 
 def _is_too_late(step_ms: Column, is_longer: Column) -> Column:
-    """Return whether a step took longer than the limit; or both together, of which it is the longer one."""
+    """Return whether a step took longer than the limit, or both together did and it is the longer one."""
     limit_ms = F.col("late_limit_ms")
     is_late_in_all = _armed_late_ms() + _fired_late_ms() > limit_ms
     return (step_ms > limit_ms) | (is_late_in_all & is_longer)
 
 
 def _armed_late_ms() -> Column:
-    """Return how long after its time the latest deadline was armed; 0 if it was not, or nobody knows."""
+    """Return in ms how long after its due time the deadline was armed; 0 if it was not late, or unknown.
+
+    Of several deadlines, it is the one with the longest delay (`exact.EXACT`, late_*).
+    """
     return F.greatest(F.col("late_armed_ms") - F.col("late_due_ms"), F.lit(0))
 
 
 def _fired_late_ms() -> Column:
-    """Return how long after its time, or its arming if that was later, the latest deadline was delivered; 0
-    if it was not, or after a hold.
+    """Return in ms how long after its due time, or its arming if that was later, the deadline was delivered.
+
+    It is 0 if it was not delivered, or delivered by hand or after a hold.
     """
     from_ms = F.greatest("late_due_ms", F.coalesce("late_armed_ms", "covered_from_ms"))
     return F.coalesce(F.col("late_delivered_ms") - from_ms, F.lit(0))

@@ -1,4 +1,4 @@
-"""Halves and what became of them, beside what the database says."""
+"""Cases of the outcomes of half messages, compared with the database."""
 
 from __future__ import annotations
 
@@ -85,9 +85,9 @@ def _is_timed_out() -> Column:
 
 
 def _unfired() -> Column:
-    """Return why a row that has timed out has no deadline, if the log has all of the order's messages.
+    """Return why a timed-out row has no deadline before it, if the log covers the order; else null.
 
-    The row's time and the delivery's are of two clocks, apart by the grace at most.
+    The row's time and that of the delivery come from two clocks, which differ by the grace at most.
     """
     came_ms, topic = F.col("deadline_came_ms"), F.col("timeouts_topic")
     early_ms = came_ms - F.col("timed_out_ms")
@@ -108,9 +108,11 @@ def _unfired() -> Column:
 
 
 def _cut_short() -> Column:
-    """Return why a row that has timed out had time left: its deadline came, was set again, and did not come
-    again before. The row's time and the log's are apart by the grace at most; a row without one has time left
-    while it says so itself.
+    """Return why a timed-out row had time left, else null: its deadline came, was set again, and did not come
+    again before.
+
+    The row's time and that of the log differ by the grace at most. A row without a time of its timeout had
+    time left if the deadline is open and the due time of the row is more than the grace away.
     """
     set_ms, ended_ms = F.col("timer_ms"), F.col("timed_out_ms")
     is_reset = (F.coalesce("timers", F.lit(0)) > 1) & (set_ms > F.col("deadline_came_ms"))
@@ -129,8 +131,9 @@ def _cut_short() -> Column:
 
 
 def _is_half_written() -> Column:
-    """Return whether the row has the time of an end that its status is not. An order that was paid, or had
-    timed out, may be cancelled later; paid and timed out is a case of its own.
+    """Return whether the row has the time of an end that does not match its status.
+
+    An order that was paid, or had timed out, may be cancelled later. Paid and timed out is a separate case.
     """
     ended_ms = F.coalesce("paid_ms", "timed_out_ms", "cancelled_ms")
     is_still_placed = (F.col("status") == "PLACED") & ended_ms.isNotNull()
@@ -139,9 +142,9 @@ def _is_half_written() -> Column:
 
 
 def _unsaid(what: str) -> Column:
-    """Return why a row that says paid or cancelled has no message, if the log would have the message.
+    """Return why a paid or cancelled row has no message, if the log would contain the message; else null.
 
-    A topic that the user does not have promises none. A row without a time is as old as the order.
+    Without such a topic in the mapping, no message is expected. A row without a time is as old as the order.
     """
     at_ms = F.coalesce(f"{what}_ms", "placed_ms", "committed_ms")
     ended = F.col(f"{what}_end_offset")
@@ -162,9 +165,7 @@ def _unsaid(what: str) -> Column:
 
 
 def _unwritten(what: str) -> Column:
-    """Return why a row that does not say paid or cancelled contradicts a committed message, if there is
-    one.
-    """
+    """Return why a row that is not paid or cancelled contradicts a committed message, if any; else null."""
     offset = F.col(f"{what}_offset")
     is_unwritten = has_row() & offset.isNotNull() & ~is_too_new(offset)
     said = f"Its message in %s is committed at log offset %d; the database does not say {what}."

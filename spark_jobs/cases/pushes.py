@@ -1,4 +1,4 @@
-"""Pushes: what the ledger of pushes says beside what the log says, and whether their counts add up."""
+"""The case of pushes: the ledger of pushes compared with the log, and the sums of its counts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from spark_jobs.cases.names import PUSHES_DO_NOT_SUM
 from spark_jobs.inputs.mapping import NOT_OURS
 
 KNOWN: Final = ("SCHEDULED", "DELIVERED", "CANCELLED", "FAILED")
-"""Every push is one of: left, sent, cancelled, failed."""
+"""The statuses of a push: left, sent, cancelled, failed."""
 
 ONE_OFF: Final = "one-off pushes"
 
@@ -61,7 +61,7 @@ def pushes_do_not_sum(pushes: DataFrame) -> DataFrame:
 
 
 def sums(pushes: DataFrame) -> DataFrame:
-    """Return the pushes of each schedule, and all single ones, that do not add up: schedule, why."""
+    """Return a row per schedule whose pushes do not add up, with all one-off pushes as one: schedule, why."""
     schedule = F.coalesce("schedule_id", F.lit(ONE_OFF))
     counts = {status: F.count_if(F.col("status") == status).alias(status) for status in KNOWN}
     whole = pushes.groupBy(schedule.alias("schedule")).agg(F.count("*").alias("total"), *counts.values())

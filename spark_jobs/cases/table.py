@@ -1,20 +1,23 @@
-"""All cases of orders in the order in which they are tried, and what each finding means.
+"""All cases of orders in order of precedence, and the meaning of each finding.
 
-The idea: a case is a function without arguments that returns one column over a row of the books: the sentence
-why the case holds, or null. It looks at no other row, so all cases of an order are judged in one pass.
+The idea: a case is a function without arguments that returns one column over a row of the books: the reason
+for which the case holds as a sentence, or null. It reads no other row, so all cases of an order are judged in
+one pass.
 
 Rules:
-- Every order is in the first case of `ALL_CASES` that holds; others that hold stay in `also`. So the counts
-  by case add up to the count of orders.
-- What may still come right by itself (`in-flight`) and what nobody can see any more (`not-covered`) stand
-  behind all findings, and an order in no case balances.
-- A comparison with null is null, which counts as "does not hold": each case has to ask for what it needs.
-- The docstring of a case is data: what it means, `Wrong:` who, `Repair:` how (`MEANINGS`).
+- Every order is in the first case of `ALL_CASES` that holds. Other cases that hold are listed in `also`. So
+  the counts by case add up to the count of orders.
+- The cases of orders that may still become sound (`in-flight`), or that the log no longer covers
+  (`not-covered`), follow all findings. An order in no case is balanced.
+- A comparison with null is null, which counts as "does not hold". Each case must check what it needs.
+- The docstring of a case is data: its meaning, the faulty party (`Wrong:`), and the repair (`Repair:`), as
+  parsed into `MEANINGS`.
 
-Cost: all cases become one generated method of Java, too large for its compiler by default (`session`).
+Cost: all cases become one generated Java method, which exceeds the size limit of the JIT compiler by default
+(`session`).
 
-Limitation: precedence hides. An order whose first case is repaired may show its next only in the next audit,
-unless somebody reads `also`.
+Limitation: precedence hides cases. After the repair of its first case, an order may show the next one only in
+the next audit. Until then, `also` is the only sign of it.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from spark_jobs.cases import carts, consuming, deadlines, messages, names, outcomes, pushes, waiting
 
 Case = Callable[[], Column]
-"""Says of a row of the books why the case holds, or null."""
+"""Returns a column over the books: the reason for which the case holds, or null."""
 
 ALL_CASES: Final[dict[str, Case]] = {
     names.ORDER_WITHOUT_MESSAGE: messages.order_without_message,
@@ -59,7 +62,7 @@ ALL_CASES: Final[dict[str, Case]] = {
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a finding says, who is wrong, and how it is repaired: the case's docstring."""
+    """The meaning of a finding, the faulty party, and the repair, from the docstring of the case."""
 
     what: str
     wrong: str
@@ -67,25 +70,23 @@ class Meaning:
 
 
 def verdicts(books: DataFrame) -> DataFrame:
-    """Return the books with each order's `case`, `why` (null if it is balanced), and the other cases in
-    `also`.
-    """
+    """Return the books with each order's `case`, `why` (null if balanced), and other cases in `also`."""
     return told(judged(books))
 
 
 def judged(books: DataFrame) -> DataFrame:
-    """Return the books with a column for each case: why it holds, or null.
+    """Return the books with a column for each case: the reason for which it holds, or null.
 
-    All at once, since Spark looks through all columns again for each that is added by itself.
+    All columns are added at once, since Spark analyses all columns again for each single addition.
     """
     return books.withColumns(_case_columns(books.sparkSession.sparkContext))
 
 
 @lru_cache(maxsize=1)
 def _case_columns(java: SparkContext) -> dict[str, Column]:
-    """Return the column of each case; it depends on no data, and lives as long as the Java of its context.
+    """Return the column of each case. A column depends on no data, and is valid for its SparkContext.
 
-    They are made once for each Java, since making them takes 6,000 calls of it.
+    The columns are cached for the current context, because creating them takes 6,000 calls to Java.
     """
     return {name: case() for name, case in ALL_CASES.items()}
 
@@ -125,4 +126,4 @@ MEANINGS: Final = {
     ),
     names.BALANCED: Meaning("Database, messages and cart agree.", "", ""),
 }
-"""By the name of the case."""
+"""Meanings of cases by name."""

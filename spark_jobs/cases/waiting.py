@@ -1,4 +1,4 @@
-"""Orders that are no finding and not proven right either: something is to come, or can no longer be seen."""
+"""Cases of orders that are neither findings nor proven sound: an event is outstanding or out of the log."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def in_flight() -> Column:
 
 
 def _is_unknown() -> Column:
-    """Return whether neither its row nor the log says when the order began."""
+    """Return whether the row has no time of placing and the log has no committed order-created message."""
     return F.col("placed_ms").isNull() & ~is_committed()
 
 
@@ -95,13 +95,14 @@ def not_covered() -> Column:
 
 
 def is_entry_alone() -> Column:
-    """Return whether only the ledger has the order; a half that came to nothing told nobody of it."""
+    """Return whether only the ledger contains the order; halves rolled back or expired do not count."""
     is_told = first_message_offset().isNotNull() | F.col("open_half_offset").isNotNull()
     return ~has_row() & ~is_told & F.col("cleared_ms").isNotNull()
 
 
 def _is_unread() -> Column:
-    """Return whether an entry may be newer than the log's end and the database, by the clock of its writer:
-    carts are read after them.
+    """Return whether a ledger entry may be newer than the log's end and the database, by its writer's clock.
+
+    Carts are read after both.
     """
     return F.col("cleared_ms") >= F.col("read_ms") - F.col("grace_ms")

@@ -48,7 +48,7 @@ VALUES_COUNTED_MAX: Final = 50
 
 FIRST_PLAUSIBLE_MS: Final = 978_307_200_000
 LAST_PLAUSIBLE_MS: Final = 4_102_444_800_000
-"""The years 2001 to 2099 (end exclusive): an integer in between may be milliseconds since 1970."""
+"""The years 2001 to 2099, end exclusive: an integer in between may be milliseconds since 1970."""
 
 _QUOTED: Final = re.compile(r"'((?:[^']|'')*)'")
 _OURS: Final = "tidewheel_"

@@ -20,7 +20,7 @@ from spark_jobs.proposing.words import COLUMNS, likeness
 
 _FIRST_SECOND: Final = 978_307_200
 _LAST_SECOND: Final = 4_102_444_800
-"""The years 2001 to 2099 (end exclusive), in seconds since 1970."""
+"""The years 2001 to 2099 in seconds since 1970, end exclusive."""
 _TIMES: Final = {
     "placed_ms": ("order_created", "PLACED"),
     "due_ms": ("order_timeouts", ""),
