@@ -1,1 +1,1 @@
-"""The one pass over the log, and what can be looked up in what it has left."""
+"""The single pass over the log, and lookups in the data sets that it writes."""

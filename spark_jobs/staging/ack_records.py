@@ -1,7 +1,7 @@
-"""The ranges in many records of acknowledgements at once (for their bytes see `commitlog.facts.acks`).
+"""Parses the ranges of many acknowledgement records at once (format: `commitlog.facts.acks`).
 
-All bodies are gone through abreast: the first entry of each, then the second, as long as any has one. Only
-the acting groups' entries count; these are told by their bytes.
+All bodies are parsed in parallel: the first entry of each body, then the second, until no body has another
+one. Only entries of the acting groups count. They are recognized by comparing bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_jobs.staging.events import QUEUE_BITS
 _RANGE_BYTES: Final = 12
 _NAMELESS_BYTES: Final = 6
 _COUNT_BYTES: Final = 8
-"""Where in a range its count lies, behind its first offset."""
+"""Position of the count within a range. The first offset precedes it."""
 
 _NAMES: Final = ("topic", "first_place", "end_place", "physical_offset", "store_ms")
 
@@ -27,9 +27,11 @@ _NAMES: Final = ("topic", "first_place", "end_place", "physical_offset", "store_
 def acks_table(
     records: Sequence[pa.RecordBatch], acting: Mapping[str, str], numbers: Mapping[str, int]
 ) -> pa.Table:
-    """Return a row for each range that the acting group of a topic acknowledged, in log order.
+    """Return a row for each range acknowledged by the acting group of its topic, in log order.
 
-    `records` have body, physical_offset and store_ms; `acting` has groups and `numbers` numbers by topic.
+    The columns are topic (its number), first_place, end_place (exclusive), physical_offset, and store_ms.
+    `records` have the columns body, physical_offset, and store_ms. `acting` maps topics to groups, and
+    `numbers` maps topics to their numbers. Raise `ValueError` for a body that ends within an entry.
     """
     if not records:
         return pa.table({})
@@ -47,11 +49,12 @@ def acks_table(
 
 
 def _acknowledged(bodies: Ranges, heads: Mapping[int, bytes]) -> Integers:
-    """Return rows of: the body's place, the topic's number, the queue, where ranges start in `data`, how
-    many.
+    """Return the entries of the acting groups as an array of shape (5, entries), sorted by body.
 
-    What was passed over, an entry behind one without names and ranges, has none. Raise `ValueError` for a
-    body that ends within an entry.
+    Its rows are: index of the body, number of the topic, queue ID, start of the ranges in `data`, count of
+    the ranges. `heads` maps the numbers of topics to the encoded group and topic. Skipped entries, which
+    follow an entry without names and ranges, are left out. Raise `ValueError` for a body that ends within an
+    entry.
     """
     found = [np.zeros((5, 0), np.int64)]
     left = np.flatnonzero(bodies.lengths > 0)

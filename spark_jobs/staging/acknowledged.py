@@ -1,8 +1,8 @@
-"""Which places of queues the groups have acknowledged: ranges of all records as one sorted list per queue.
+"""Acknowledged places in queues: the ranges of all records as one sorted list per topic.
 
-A record of acknowledgements has as many ranges as were gathered in a turn; together they are few, because
-groups go through their queues from the front. So they are merged here, and asked by bisection; nobody ever
-has a row per acknowledged message.
+A place contains the queue ID (`QUEUE_BITS`), so the ranges of all queues of a topic are in one list. A record
+has the ranges of one iteration of the broker's event loop. The merged ranges are few, because groups read
+their queues in order. They are searched by bisection, and no acknowledged message needs a row.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from spark_jobs.staging.events import QUEUE_BITS
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Acknowledged places of one topic by one group, as ranges that neither touch nor overlap."""
+    """Places of one topic that one group acknowledged, as ascending ranges that neither touch nor overlap."""
 
     firsts: Integers
     ends: Integers
 
     @classmethod
     def merged(cls, firsts: Integers, ends: Integers) -> Places:
-        """Return places from any ranges [first, end), which may touch and overlap."""
+        """Return the union of ranges [first, end), which may be in any order, touch, and overlap."""
         if not len(firsts):
             return cls(np.zeros(0, np.int64), np.zeros(0, np.int64))
         by_first = np.argsort(firsts, kind="stable")
@@ -42,7 +42,7 @@ class Places:
         return flags
 
     def go_on_behind(self, places: Integers) -> Flags:
-        """Return behind which places another range of their queue begins."""
+        """Return which places have a later range in the same queue."""
         next_queue = (places >> QUEUE_BITS) + 1 << QUEUE_BITS
         ranges_before = np.searchsorted(self.firsts, places, "right")
         flags: Flags = ranges_before < np.searchsorted(self.firsts, next_queue)

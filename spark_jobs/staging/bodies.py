@@ -1,8 +1,9 @@
-"""Whether messages' bodies are what their topics promise: a JSON object with some fields, under the right id.
+"""Checks that message bodies have the format of their topic: a JSON object with fields and the right ID.
 
-A body that begins with its id as its first field, ends as an object does and names every promised field is
-believed. Fields are looked for where an example has them, counted from the body's start or from its end, so
-that few bodies are searched. Any other is parsed. Damage of stored bytes is the CRC's business.
+A body is accepted without parsing if it begins with its ID as the first field, ends with a brace, and
+contains the name of every required field. A field name is first compared at its position in an example body,
+relative to the start or the end, so few bodies are searched. All other bodies are parsed. Damage to stored
+bytes is detected by the CRC, not here.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _NUMBER_MAX: Final = 1 << 53
 
 
 def promised(bodies: Bodies) -> dict[int, tuple[str, ...]]:
-    """Return the fields of each topic's bodies by the topic's number; the first is the message's id."""
+    """Return the required fields of bodies by the topic's number. The first field is the message's ID."""
     fields = {
         CREATED: (bodies.order_id, bodies.customer_id, bodies.lines),
         TIMEOUTS: (bodies.order_id, bodies.due_ms),
@@ -36,7 +37,7 @@ def promised(bodies: Bodies) -> dict[int, tuple[str, ...]]:
 
 
 def readable(body: pa.BinaryArray, ids: pa.StringArray, topic: Integers, bodies: Bodies) -> Flags:
-    """Return which messages keep the promise of their topic; without an id, or of no topic, none does."""
+    """Return which bodies have the format of their topic. Without an ID or a shop topic, none has."""
     flags = np.zeros(len(body), np.bool_)
     stored, named = Ranges.of(body), Ranges.of(ids)
     for number, names in promised(bodies).items():
@@ -49,7 +50,11 @@ def readable(body: pa.BinaryArray, ids: pa.StringArray, topic: Integers, bodies:
 
 
 def _at_a_glance(body: Ranges, ids: Ranges, names: tuple[str, ...]) -> Flags:
-    """Return which bodies need no parsing; of none that is not what was promised."""
+    """Return which bodies can be accepted without parsing.
+
+    Limitation: only bytes are compared. A required field that is null, or invalid JSON between the field
+    names, is not detected.
+    """
     found = np.zeros(len(body), np.bool_)
     for stem in _ID_STARTS:
         if not found.all():
@@ -61,7 +66,7 @@ def _at_a_glance(body: Ranges, ids: Ranges, names: tuple[str, ...]) -> Flags:
 
 
 def _begin(body: Ranges, ids: Ranges, stem: bytes) -> Flags:
-    """Return which bodies begin with these bytes, their id and a quotation mark."""
+    """Return which bodies begin with these bytes, followed by their ID and a quotation mark."""
     flags = body.have_at(0, stem)
     if flags.any():
         flags &= body.equal_at(len(stem), ids)
@@ -70,7 +75,7 @@ def _begin(body: Ranges, ids: Ranges, stem: bytes) -> Flags:
 
 
 def _has(body: Ranges, wanted: bytes) -> Flags:
-    """Return which bodies have these bytes anywhere."""
+    """Return which bodies contain these bytes."""
     found, left = np.zeros(len(body), np.bool_), np.arange(len(body))
     for _ in range(_EXAMPLES_MAX):
         if not len(left):
@@ -90,21 +95,21 @@ def _has(body: Ranges, wanted: bytes) -> Flags:
 
 
 def is_promised(body: bytes | None, message_id: str | None, names: tuple[str, ...]) -> bool:
-    """Return whether one body, parsed, is what was promised."""
+    """Return whether a parsed body has all fields, not null, and the message's ID in the first one."""
     content = parsed(body)
     is_whole = all(content.get(name) is not None for name in names)
     return is_whole and message_id is not None and _is_id(content[names[0]], message_id)
 
 
 def _is_id(value: Any, message_id: str) -> bool:
-    """Return whether a field has a message's id; as a number, too."""
+    """Return whether a field contains a message's ID, as text or as a whole number."""
     return text_of(value) == message_id
 
 
 def text_of(value: Any) -> str | None:
-    """Return the text of a field with an id, as tables have it: a text, or a whole number; else None.
+    """Return an ID field as text: text or a whole number, as in a table. Return None for other values.
 
-    A text with half a surrogate pair is none: no table has it.
+    Also return None for text with an unpaired surrogate, which no table can contain.
     """
     if isinstance(value, str):
         return value if _is_whole(value) else None
@@ -120,7 +125,10 @@ def _is_whole(text: str) -> bool:
 
 
 def whole_number(value: Any) -> int | None:
-    """Return a whole number below 2^53 as messages write one: 2, 2.0, "2" or "2.00"; else None."""
+    """Return a whole number, given as 2, 2.0, "2", or "2.00".
+
+    Return None for other values, and for magnitudes of 2^53 or more.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
@@ -132,7 +140,7 @@ def whole_number(value: Any) -> int | None:
 
 
 def parsed(body: bytes | None) -> dict[str, Any]:
-    """Return the content of a body; empty if it is no JSON object."""
+    """Return the fields of a body. Return an empty dict if the body is not a JSON object."""
     try:
         content = json.loads(body or b"")
     except (ValueError, RecursionError):
