@@ -1,30 +1,32 @@
-"""What the log's records say of orders, as events: columns of numbers.
+"""Events of orders in the log's records, as columns of numbers.
 
-A record says one thing or two: a commit that carries the cancel of a deadline is two events, and so is a
-timer that takes another's place. An event names what it is about in `ref`: the half that it ends, or the
-timer. Its order is the first key of the record whose number it has; an event of a record without (a
-check-back, a cancel by an operator) is known by its `ref` alone.
+A record yields up to three events. A commit that cancels a deadline is two events, and so is a timer that
+replaces another one. `ref` is the log offset of the half or timer that the event ends or refers to. The order
+of an event is the first key of its record, which the event refers to by number. If the record has no key (a
+check-back, a cancel by an operator), only `ref` identifies the order.
 
-    code       the records                                                     ref
+    code       records                                                         ref
     half       of the half topic
     commit     of a user topic and type commit                                 its half
-    rollback   outcomes                                                        its half
-    expired    outcomes, when nobody ever answered                             its half
-    timer      of the timer topic                                              its half, if it had one
-    delivered  of a user topic, naming their timer                             its timer
-    fired      likewise, before its time because somebody wanted it            its timer
-    released   likewise, after its time because its topic was held             its timer
-    cancel     any record that carries a cancel                                the timer
-    called off verbs, but for timers that nobody could read any more: cancels
-               by a call, an operator's or a client's                          the timer
-    moved      timers that say so                                              the timer before
-    held       likewise, to the same time because their topic is held          the timer before
-    replaced   other timers that take one's place                              the timer before
+    rollback   outcomes with TW_OUTCOME = ROLLBACK                             its half
+    expired    outcomes with TW_OUTCOME = EXPIRED: check-backs brought no
+               decision                                                        its half
+    timer      of the timer topic                                              its half, if any
+    delivered  of a user topic, with TW_TIMER_OFFSET                           its timer
+    fired      deliveries on request (TW_VERB = FIRE), before the due time
+               or while held                                                   its timer
+    released   deliveries of held timers after the release (TW_HELD)           its timer
+    cancel     any record with TW_CANCELS, except deliveries and verbs         the timer
+    called off verbs, except for unreadable timers: cancels by a call of an
+               operator or a client                                            the timer
+    moved      timers that move another one (TW_VERB = MOVE)                   the previous timer
+    held       timers moved to the same due time, because the topic is held    the previous timer
+    replaced   other timers with TW_REPLACES                                   the previous timer
     dead       of a group's dead letter topic
-    normal     other messages: redriven ones, and those sent without a transaction
+    normal     other messages: redriven, or sent without a transaction
     asked      check-backs                                                     its half
 
-No Spark and no loop over records here. Cost: about 0.3 µs a record.
+The module uses neither Spark nor a loop over records. Cost: about 0.3 µs per record.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ from spark_jobs.log.ragged import Flags, Integers, Ranges, numbers, ragged
 
 
 class Code(IntEnum):
-    """What happened; see the module."""
+    """Code of an event. The module docstring describes the codes."""
 
     HALF = 0
     COMMIT = 1
@@ -72,22 +74,22 @@ COLUMNS: Final = (
     "half_offset", "body", "message_group", "first_key", "real_topic", "due_ms", "timer_offset", "outcome",
     "verb", "replaces", "cancels", "held", "schedule", "dead_letter_topic", "damage",
 )  # fmt: skip
-"""What is read of a record."""
+"""Columns that are read of each record."""
 
 CREATED, TIMEOUTS, PAID, CANCELLED, PUSHES = range(5)
-"""The shop's topics as numbers: their places in `Topics.all`."""
+"""Numbers of the shop's topics: their indexes in `Topics.all`."""
 
 NAMES: Final = (*KINDS, "rollback", "expired", "fired", "released", "unreadable")
-"""The names of the kinds of records in counts: `KINDS`, and five kinds that the content distinguishes."""
+"""Names of record kinds in counts: `KINDS`, and five kinds that depend on the record's properties."""
 
 MESSAGES: Final = ("normal", "commit", "delivered", "fired", "released")
-"""What consumers can get, by name."""
+"""Names of the messages that consumers of a topic receive. Dead letters are excluded."""
 
 MESSAGE_CODES: Final = (Code.COMMIT, Code.NORMAL, Code.DELIVERED, Code.FIRED, Code.RELEASED)
-"""The same as events."""
+"""`MESSAGES` as event codes."""
 
 QUEUE_BITS: Final = 40
-"""A place in a queue as one number: queue id above, queue offset in so many bits."""
+"""Bits of the queue offset in a place. A place is one number, with the queue ID in the higher bits."""
 
 _DIGITS_MAX: Final = 18
 _CODES: Final = {
@@ -113,13 +115,16 @@ def _flags(*codes: Code) -> Flags:
 _CODE_OF: Final = np.array([_CODES.get(name, -1) for name in NAMES], np.int8)
 _OF_HALVES: Final = _flags(Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER, Code.ASKED)
 _OF_TIMERS: Final = _flags(Code.DELIVERED, Code.FIRED, Code.RELEASED, Code.CALLED_OFF)
-"""By code, and last of records without one: whether `ref` is a half, or a timer."""
+"""Flags by code: whether `ref` is a half, or a timer. The last flag is for records without a code (-1)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Events in log order. `order` is the number of the record that names it, -1 if nothing does; `topic`
-    counts in `Topics.all`, -1 being none; `queue` see `QUEUE_BITS`; `due_ms` is -1 where there is none."""
+    """Events as columns of equal length. Events of the same code are in the order of their records.
+
+    `order` is the number of the record whose first key is the order's ID, or -1 if there is none. `topic` is
+    an index in `Topics.all`, or -1. `queue` is a place (`QUEUE_BITS`). `due_ms` is -1 if there is none.
+    """
 
     order: Integers
     code: Integers
@@ -139,7 +144,7 @@ class Events:
 
     @classmethod
     def joined(cls, parts: Iterable[Events]) -> Events:
-        """Return all parts as one, in their order."""
+        """Return the events of all parts, in the order of the parts."""
         listed = list(parts)
         return cls(*(np.concatenate([getattr(one, name) for one in listed]) for name in FIELDS))
 
@@ -148,26 +153,26 @@ FIELDS: Final = tuple(field.name for field in fields(Events))
 
 
 class Said:
-    """The records of one batch, none of them damaged: what each means, and about which order."""
+    """The records of one batch without damage, with the kind and the topic of each one."""
 
     def __init__(self, batch: pa.RecordBatch, topics: Topics, words: Words) -> None:
-        """Take a batch with `COLUMNS`; `words` numbers the topics of all batches alike."""
+        """Classify the records of a batch with `COLUMNS`. All batches share the topic numbers of `words`."""
         self.batch = batch
         self.topics = topics
         self._words = words
         self._numbers: dict[str, Integers] = {}
         self.name = self._names()
-        """Of each record, its place in `NAMES`."""
+        """Index in `NAMES`, by record."""
         self.about = self._about()
-        """Of each record, the topic that it is about, counted in `topic_names`."""
+        """Index in `topic_names` of the topic that the record refers to, by record."""
 
     @property
     def topic_names(self) -> list[str]:
-        """Return the topics of this batch by their numbers."""
+        """Return the topics of all batches so far, by number."""
         return self._words.names
 
     def numbers(self, column: str) -> Integers:
-        """Return a column of numbers; -1 where there is none."""
+        """Return a column of numbers, with -1 for null."""
         if column not in self._numbers:
             values = self.batch.column(column)
             self._numbers[column] = (values.fill_null(-1) if values.null_count else values).to_numpy()
@@ -175,52 +180,52 @@ class Said:
 
     @cached_property
     def shop_topic(self) -> Integers:
-        """Return the topic that each record is about, counted in the shop's; -1 for others."""
+        """Return the shop topic (index in `Topics.all`) that each record refers to, or -1."""
         numbers = {name: number for number, name in enumerate(self.topics.all) if name}
         of_shop = [numbers.get(name, -1) for name in self.topic_names]
         return np.array([*of_shop, -1], np.int8)[self.about]
 
     @cached_property
     def code(self) -> Integers:
-        """Return each record's `Code`; -1 for a record that is no event."""
+        """Return the `Code` of each record, or -1 for a record that is no event."""
         return _CODE_OF[self.name]
 
     @cached_property
     def is_event(self) -> Flags:
-        """Return which records are events about the shop's topics."""
+        """Return which records are events of the shop's topics, or check-backs of any topic."""
         flags: Flags = (self.shop_topic >= 0) & (self.code >= 0)
         flags |= self.code == Code.ASKED
         return flags
 
     @cached_property
     def places(self) -> Integers:
-        """Return where each record lies in its queue; see `QUEUE_BITS`."""
+        """Return the place of each record in its queue (`QUEUE_BITS`)."""
         queue_ids = self.numbers("queue_id").astype(np.int64)
         found: Integers = (queue_ids << QUEUE_BITS) | self.numbers("queue_offset")
         return found
 
     @cached_property
     def is_replacing(self) -> Flags:
-        """Return which records are timers that take another's place."""
+        """Return which records are timers that replace another one."""
         return present(self.batch.column("replaces")) & self.is_named("timer")
 
     @cached_property
     def is_moving(self) -> Flags:
-        """Return which of the replacing timers are the same message at another time."""
+        """Return which records are timers that move another one, with the same message."""
         return self.is_replacing & _is(self.batch.column("verb"), "MOVE")
 
     @cached_property
     def is_holding(self) -> Flags:
-        """Return which of the moving timers were due in a topic whose timers an operator held."""
+        """Return which records are moves of due timers of a held topic."""
         return self.is_moving & present(self.batch.column("held"))
 
     @cached_property
     def is_carrying(self) -> Flags:
-        """Return which records carry the cancel of a timer, being no delivery themselves."""
+        """Return which records contain the cancel of a timer, except deliveries and verbs."""
         return present(self.batch.column("cancels")) & ~present(self.batch.column("timer_offset"))
 
     def is_named(self, *names: str) -> Flags:
-        """Return which records have one of these names."""
+        """Return which records have one of these names of `NAMES`."""
         wanted = np.array([name in names for name in NAMES])
         flags: Flags = wanted[self.name]
         return flags
@@ -257,14 +262,14 @@ class Said:
 
 
 class Words:
-    """Texts as numbers, each text having one."""
+    """Numbers distinct texts in order of appearance."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self._numbers: dict[str, int] = {}
 
     def of(self, texts: pa.Array) -> Integers:
-        """Return the number of each text, -1 for null."""
+        """Return the number of each text, or -1 for null."""
         if texts.null_count == len(texts):
             return np.full(len(texts), -1, np.int32)
         indexed = texts if pa.types.is_dictionary(texts.type) else texts.dictionary_encode()
@@ -281,8 +286,10 @@ class Words:
 
 
 def events_of(said: Said, first_number: int) -> list[Events]:
-    """Return the events about the shop's topics in one batch; its records are numbered from `first_number`
-    on.
+    """Return the events of the shop's topics in one batch, in one to three parts.
+
+    The records of the batch are numbered from `first_number` on. The parts are the events of the records
+    themselves, then the ends of replaced timers, then the cancels that records contain.
     """
     whole = _whole(said, first_number)
     parts = [whole if said.is_event.all() else whole.chosen(said.is_event)]
@@ -294,7 +301,7 @@ def events_of(said: Said, first_number: int) -> list[Events]:
 
 
 def _whole(said: Said, first_number: int) -> Events:
-    """Return an event for every record of the batch."""
+    """Return one event per record of the batch, with code -1 for records that are no event."""
     code = said.code
     number = np.arange(first_number, first_number + len(code), dtype=np.int32)
     half_offset = said.numbers("half_offset")
@@ -307,7 +314,7 @@ def _whole(said: Said, first_number: int) -> Events:
 
 
 def _replacing(said: Said, whole: Events) -> Events:
-    """Return the ends of the timers whose place others take."""
+    """Return the ends of replaced timers of the shop's topics."""
     is_replacing = said.is_replacing & (whole.topic >= 0)
     found = whole.chosen(is_replacing)
     found.code[:] = np.where(said.is_moving[is_replacing], Code.MOVED, Code.REPLACED)
@@ -317,9 +324,10 @@ def _replacing(said: Said, whole: Events) -> Events:
 
 
 def _carrying(said: Said, whole: Events) -> Events:
-    """Return the cancels that records carry: `<offset of a timer> <its due time>`.
+    """Return the cancels in TW_CANCELS, of records of any topic: `<offset of a timer> <its due time>`.
 
-    A payment or cancellation cancels the deadline of its own order; of others the offset says whose it is.
+    A cancel in a payment or cancellation is attributed to the order of its record. Any other one is
+    attributed by the timer's offset alone.
     """
     found = whole.chosen(said.is_carrying)
     found.order[(found.topic != PAID) & (found.topic != CANCELLED)] = -1
@@ -330,7 +338,7 @@ def _carrying(said: Said, whole: Events) -> Events:
 
 
 def _leading_numbers(texts: pa.StringArray, kept: Flags) -> Integers:
-    """Return the digits that some texts begin with, as numbers; -1 for none, or more than 18."""
+    """Return the leading digits of the `kept` texts as numbers, at most 18 of each, or -1 for none."""
     stored = Ranges.of(texts).chosen(kept)
     width = stored.one(0).find(b" ")
     if 0 < width <= _DIGITS_MAX and stored.have_at(width, b" ").all():

@@ -1,13 +1,13 @@
-"""Holds of topics: whether operators keep the timers of a topic from delivery, as the log says.
+"""Holds of topics in the log: an operator can stop the delivery of a topic's timers.
 
-A timer that was due in a held topic is marked: it is set again by a record with TW_HELD, and so is its
-delivery after the release (`events`: held, released). Whether it is still held the topic's own records say:
+A timer that becomes due in a held topic is set again by a record with TW_HELD. Its delivery after the release
+also has TW_HELD (`events`: held, released). The records of the topic show whether it is still held:
 
-    TopicHeld       the timers that become due wait
-    TopicReleased   they are delivered, `per_second` of them each second, or at once if it is 0
-    TopicDeleted    none is left
+    TopicHeld       timers that become due wait
+    TopicReleased   held timers are delivered at `per_second`, or all at once if it is 0
+    TopicDeleted    no timer is left
 
-The last one counts. If retention deleted it, a marked timer that waits is held.
+The last record counts. If retention has deleted it, a pending timer with TW_HELD counts as held.
 """
 
 from __future__ import annotations
@@ -32,7 +32,11 @@ HOLDS: Final = pa.schema([
 
 
 class TopicHold(NamedTuple):
-    """Since when a topic is held; else when it was released last, and by when all were to be delivered."""
+    """Times of a topic's last hold, in ms since 1970.
+
+    `hold_ms` is set if the topic is held. Otherwise, `released_ms` is the last release or deletion, and
+    `release_done_ms` the time by which all held timers should be delivered. All are None without records.
+    """
 
     hold_ms: int | None = None
     released_ms: int | None = None
@@ -50,7 +54,7 @@ class HoldRow(NamedTuple):
 
 
 def hold_rows(said: Said) -> Iterator[HoldRow]:
-    """Yield what the records of a batch say of holds; the batch has the bodies of the topics' records."""
+    """Yield the holds, releases, and deletions in a batch, which must include the bodies of topic records."""
     offsets, store_ms = said.numbers("physical_offset"), said.numbers("store_ms")
     for place in np.flatnonzero(said.is_named("topic")).tolist():
         at = int(offsets[place]), int(store_ms[place])
@@ -65,9 +69,10 @@ def hold_rows(said: Said) -> Iterator[HoldRow]:
 
 
 def hold_of(holds: pa.Table, topic: str, events: ds.Dataset, number: int) -> TopicHold:
-    """Return the hold of one of the shop's topics; `events` has the marks of the timers of topic `number`.
+    """Return the hold of one of the shop's topics.
 
-    A release with a pace is done when so many a second would have delivered all that were ever held.
+    `holds` has the rows of all topics. `events` has the held events of the topic, which has this `number`. A
+    release at `per_second` ends when that rate would have delivered all timers that were ever held.
     """
     rows = holds.filter(pc.field("topic") == topic).sort_by("physical_offset").to_pylist()
     if not topic or not rows:

@@ -1,21 +1,21 @@
-"""From when on a delivery is late: when its timer was due, or set if that was later.
+"""Start of the lateness of a delivery: the due time of its timer, or the set time if that is later.
 
-A delivery names its timer, whose record may lie in another part of the log. A timer that is set after it was
-due comes at once, so nearly always in the same part; of the others two small data sets are left:
+A delivery names its timer, whose record may be in another part of the log. A timer that is set after its due
+time is delivered at once, so nearly always in the same part. The other cases are written to two small data
+sets:
 
-    set_late/    timer_offset, set_ms                      timers that were set after they were due, and have
-                                                           not come in their part
-    carried/     timer_offset, topic, store_ms, late_ms    deliveries after their time, their timers being of
-                                                           an earlier part
+    set_late/    timer_offset, set_ms                      timers set after their due time, and not delivered
+                                                           in their part
+    carried/     timer_offset, topic, store_ms, late_ms    deliveries after the due time, with a timer of an
+                                                           earlier part
 
-`corrections` finds those of the second that are of the first. Most logs have nothing in the first, and the
-second is not read.
+`corrections` joins both by `timer_offset`. In most logs `set_late` is empty, and `carried` is not read.
 
 Rules:
-- A timer that was moved counts from its due time: one that is rebuilt out of a damaged file is moved, too,
-  and was set before.
+- The lateness of a moved timer starts at its due time, because a timer that is rebuilt from a damaged file is
+  also moved, and was set earlier.
 
-Cost: a comparison of two columns of a batch, unless it has such timers.
+Cost: a comparison of two columns per batch, unless the batch has such timers.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CARRIED: Final = pa.schema([
 
 
 class LateSettings:
-    """The timers of one part of the log that were set after they were due; batches come in log order."""
+    """Timers of one part of the log that were set after their due time. Add batches in log order."""
 
     def __init__(self) -> None:
         self._first_offset: int | None = None
@@ -45,7 +45,7 @@ class LateSettings:
         self._carried: list[tuple[Integers, ...]] = []
 
     def add(self, said: Said) -> None:
-        """Take in the timers that a batch sets."""
+        """Add the timers that a batch sets."""
         offsets, store_ms = said.numbers("physical_offset"), said.numbers("store_ms")
         if self._first_offset is None and len(offsets):
             self._first_offset = int(offsets[0])
@@ -58,7 +58,11 @@ class LateSettings:
             self._has_come = np.append(self._has_come, np.zeros(len(places), np.bool_))
 
     def since_ms(self, said: Said, places: Integers) -> Integers:
-        """Return from when on the deliveries at some places of a batch, which was added, are late."""
+        """Return the start of the lateness (ms since 1970) of the deliveries at these places of a batch.
+
+        The batch must have been added. Record which timers were delivered, and the late deliveries of timers
+        of earlier parts.
+        """
         if not len(places):
             return np.zeros(0, np.int64)
         assert self._first_offset is not None, "deliveries of a batch that was not added"
@@ -72,7 +76,7 @@ class LateSettings:
         return since_ms
 
     def tables(self, topics: list[str]) -> dict[str, pa.Table]:
-        """Return both data sets; `topics` are the names by which batches number them."""
+        """Return both data sets by name. `topics` has the topic names by their number in the batches."""
         left = ~self._has_come
         numbers = [np.concatenate(column) for column in zip(*self._carried, strict=True)]
         carried = CARRIED.empty_table()
@@ -93,9 +97,9 @@ class LateSettings:
 
 
 def corrections(set_late: pa.Table, carried: Iterable[pa.RecordBatch], bucket_ms: int) -> Iterator[pa.Table]:
-    """Yield what is to be added to the counts of lateness, `deliveries` being negative for what is to go.
+    """Yield rows to add to the `lateness` counts: with `deliveries` -1 for a wrong lateness, 1 for the right.
 
-    `bucket_ms` is how wide the buckets are that lateness was counted by.
+    `bucket_ms` is the width of the buckets of the counts.
     """
     timers = set_late.sort_by("timer_offset")
     offsets, set_ms = (timers[name].to_numpy() for name in SET_LATE.names)
@@ -111,7 +115,7 @@ def corrections(set_late: pa.Table, carried: Iterable[pa.RecordBatch], bucket_ms
 
 
 def _found(offsets: Integers, wanted: Integers) -> tuple[Integers, Flags]:
-    """Return the place of each wanted offset among `offsets`, which ascend, and whether it is there."""
+    """Return the index of each wanted offset in the ascending `offsets`, and whether it is there."""
     at = np.searchsorted(offsets, wanted)
     if not len(offsets):
         return at, np.zeros(len(wanted), np.bool_)

@@ -1,4 +1,4 @@
-"""The contents of some messages, read from the log by their offsets: for the few orders that need them."""
+"""Contents of a few orders' messages, read from the log by log offset."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ _WANTED: Final = Wanted(("physical_offset", "body"), bodies=ALL)
 
 
 def contents(offsets: DataFrame, log: StoreLog, bodies: Bodies) -> DataFrame:
-    """Return a row of `CONTENTS` for each row (order_id, committed_offset), null where the body does not
-    say.
+    """Return a row of `CONTENTS` for each row (order_id, committed_offset).
+
+    Fields that a body lacks are null, and its lines are empty.
     """
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -47,7 +48,7 @@ def contents(offsets: DataFrame, log: StoreLog, bodies: Bodies) -> DataFrame:
 
 
 def _bodies(log: StoreLog, offsets: Integers) -> dict[int, bytes]:
-    """Return the bodies of the records at these log offsets, as far as the log has them."""
+    """Return the bodies of the records at these log offsets, by log offset. Omit missing ones."""
     found: dict[int, bytes] = {}
     for segment in log.segments:
         here = np.unique(offsets[(offsets >= segment.first_offset) & (offsets < segment.end_offset)])
@@ -65,7 +66,10 @@ def _bodies_in(segment: Segment, positions: Integers) -> dict[int, bytes]:
 
 
 def content(body: bytes | None, bodies: Bodies) -> dict[str, Any]:
-    """Return what a body tells: the columns of `CONTENTS` behind the first, null where it does not say."""
+    """Return the columns of `CONTENTS` after the first, from a body.
+
+    Missing fields are None. `lines` has the lines with a sku, and is empty without any.
+    """
     told = parsed(body)
     lines = told.get(bodies.lines)
     listed = [line for line in lines if isinstance(line, dict)] if isinstance(lines, list) else []
