@@ -1,17 +1,18 @@
-"""The few rows that somebody asks for, read where they lie in a staged log (see `staged`).
+"""Lookups of a few rows in the files of a staged log (see `staged`).
 
-The files of one name come of one part of the log, and an event's `order_row` is a row of the facts of the
-same part. So what is to be looked up divides by names: `of_parts` deals them to tasks, and a task needs no
-other's answer. Of a file it reads the column that decides, of the others only the row groups in which that
-found something; row groups whose range, by Parquet's own statistics, holds nothing wanted are not read.
+Files of the same name in all data sets belong to one part of the log. The `order_row` of an order's event is
+a row of the facts of the same part. A lookup is therefore split by file name: `of_parts` distributes the
+names to tasks, and no task needs the result of another one. A task reads the filter column of a file first,
+and the other columns only for row groups with a match. Row groups whose range in the Parquet statistics
+contains no wanted value are not read.
 
-The wanted ids lie in Parquet, where every task finds them, and are taken in turns. So a task's memory is
-that of the facts' ids of its parts and one turn, whether few orders are wanted or all.
+The wanted IDs are in Parquet files that all tasks read, a batch at a time. The memory of a task is therefore
+that of the IDs in the facts of its parts and of one batch, for any number of wanted orders.
 
-Limitation: events without an id may be of any part, so each task reads the `unnamed` files of all parts, once
-for its anchors. They are few, unless operators cancel most of the timers.
+Limitation: events without an ID can refer to any part, so each task reads the `unnamed` files of all parts
+once for its anchors. These events are few, unless operators cancel most of the timers.
 
-Cost: 60 million events of 10 million orders take 3 to 6 s of processor time for 300 to 20,000 orders.
+Cost: 60 million events of 10 million orders take 3 to 6 s of CPU time for 300 to 20,000 orders.
 """
 
 from __future__ import annotations
@@ -36,31 +37,31 @@ from spark_jobs.staging.staged import EVENTS, Staged
 ORDER_EVENTS: Final = pa.schema([
     ("order_id", pa.string()), *(field for field in EVENTS if field.name != "order_row")
 ])  # fmt: skip
-"""The events of an order, with its id."""
+"""Events with the ID of their order."""
 ORDER_IDS: Final = pa.schema([("order_id", pa.string())])
 
 OfParts = Callable[[Sequence[str]], Iterator[pa.Table]]
-"""What is found in the parts whose files have these names."""
+"""Returns the rows found in the parts whose files have these names."""
 
 IDS_PER_TURN: Final = 500_000
 _PARTS_PER_TASK_MAX: Final = 16
-"""So many parts of 256 MB have some 1.5 million orders; each task reads all the wanted ids."""
+"""16 parts of 256 MB have about 1.5 million orders. Each task reads all the wanted IDs."""
 _TASKS_PER_CORE_MIN: Final = 2
 
 
 class Rows(NamedTuple):
-    """Rows of orders, ascending, and the orders' ids."""
+    """Numbers of order rows, ascending, and the IDs of the orders."""
 
     numbers: Integers
     ids: pa.Array
 
     def ids_of(self, numbers: Integers) -> pa.Array:
-        """Return the ids of rows that are all among these."""
+        """Return the IDs of these rows, all of which must be in `self.numbers`."""
         return self.ids.take(pa.array(np.searchsorted(self.numbers, numbers)))
 
 
 def of_parts(spark: SparkSession, staged: Staged, name: str, find: OfParts, schema: pa.Schema) -> DataFrame:
-    """Return what `find` finds in all parts that have a file in the data set `name`, as rows of `schema`."""
+    """Return the rows of `schema` that `find` returns for all parts with a file in the data set `name`."""
     names, cores = names_of(staged, name), spark.sparkContext.defaultParallelism
     turns = max(_TASKS_PER_CORE_MIN, -(-len(names) // (_PARTS_PER_TASK_MAX * cores)))
 
@@ -73,14 +74,14 @@ def of_parts(spark: SparkSession, staged: Staged, name: str, find: OfParts, sche
 
 
 def names_of(staged: Staged, name: str) -> list[str]:
-    """Return the names of the files of a data set; those that are not finished begin with a dot."""
+    """Return the sorted names of the finished files of a data set. Unfinished ones begin with a dot."""
     return sorted(path.name for path in staged.path(name).glob("[!.]*.parquet"))
 
 
 def events_in(staged: Staged, names: Sequence[str], ids: Path) -> Iterator[pa.Table]:
-    """Yield the events that some parts have of the orders in `ids` (Parquet: order_id), as `ORDER_EVENTS`.
+    """Yield the events in some parts of the orders in `ids` (Parquet: order_id), as `ORDER_EVENTS`.
 
-    Behind them come the events of any part that have no id and name one of these orders' halves or timers.
+    Then yield the events without an ID, from all parts, that refer to a half or timer found in these parts.
     """
     rows, anchors = _rows_of(staged, names, ids), []
     for name in names:
@@ -94,9 +95,7 @@ def events_in(staged: Staged, names: Sequence[str], ids: Path) -> Iterator[pa.Ta
 
 
 def _referring(staged: Staged, anchors: pa.Table) -> Iterator[pa.Table]:
-    """Yield the events without an id that name a half or a timer of `anchors`, as events of its order and
-    topic.
-    """
+    """Yield the events without an ID that refer to a half or timer of `anchors`, with its order and topic."""
     anchors = anchors.sort_by("physical_offset")
     offsets = anchors["physical_offset"].to_numpy()
     columns = [field.name for field in EVENTS if field.name not in ("order_row", "topic")]
@@ -107,7 +106,7 @@ def _referring(staged: Staged, anchors: pa.Table) -> Iterator[pa.Table]:
 
 
 def unnamed_cancels(staged: Staged) -> Integers:
-    """Return where the timers lie that were cancelled by records that do not name their orders, ascending."""
+    """Return the ascending offsets of deadline timers cancelled by records that do not name their order."""
     is_cancel = ds.field("code").isin([*map(int, CANCELS_OF_TIMERS)]) & (ds.field("topic") == TIMEOUTS)
     rows = ds.dataset(staged.path("unnamed"), EVENTS, format="parquet").to_table(["ref"], filter=is_cancel)
     refs: Integers = np.unique(rows["ref"].to_numpy())
@@ -115,7 +114,7 @@ def unnamed_cancels(staged: Staged) -> Integers:
 
 
 def orders_of_timers(staged: Staged, names: Sequence[str], offsets: Integers) -> Iterator[pa.Table]:
-    """Yield the orders whose deadlines are at these log offsets (ascending) in some parts, as `ORDER_IDS`."""
+    """Yield the orders in some parts whose deadlines are at these ascending log offsets, as `ORDER_IDS`."""
     is_deadline = (pc.field("code") == int(Code.TIMER)) & (pc.field("topic") == TIMEOUTS)
     columns = ["order_row", "code", "topic"]
     for name in names:
@@ -125,7 +124,7 @@ def orders_of_timers(staged: Staged, names: Sequence[str], offsets: Integers) ->
 
 
 def rows_where(path: Path, column: str, wanted: Integers, columns: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield the rows of a file of which `column` is one of `wanted` (ascending), if there is such a file."""
+    """Yield the rows of a file whose `column` is in `wanted` (ascending). Yield nothing without the file."""
     if not len(wanted) or not path.exists():
         return
     with pq.ParquetFile(path) as file:
@@ -141,7 +140,7 @@ def rows_where(path: Path, column: str, wanted: Integers, columns: Sequence[str]
 
 
 def _near(wanted: Integers, statistics: Any) -> Integers:
-    """Return the part of `wanted` (ascending) that lies within the range of a row group's statistics."""
+    """Return the part of `wanted` (ascending) within the range of a row group's statistics."""
     if statistics is None or not statistics.has_min_max:
         return wanted
     first = np.searchsorted(wanted, statistics.min)
@@ -149,7 +148,7 @@ def _near(wanted: Integers, statistics: Any) -> Integers:
 
 
 def _rows_of(staged: Staged, names: Sequence[str], ids: Path) -> Rows:
-    """Return the rows that the orders of `ids` have in some parts."""
+    """Return the rows in some parts of the orders in `ids`."""
     files = [staged.path("facts") / name for name in names]
     facts = pa.concat_tables([columns_of(file, ["order_id", "order_row"]) for file in files])
     rows = facts.filter(are_in(facts["order_id"], ids, "order_id")).sort_by("order_row")
@@ -163,7 +162,7 @@ def columns_of(file: Path, columns: Sequence[str]) -> pa.Table:
 
 
 def are_in(values: pa.ChunkedArray, folder: Path, column: str) -> pa.Array:
-    """Return which of the values are in a column of Parquet, which is read a turn at a time."""
+    """Return which values are in a column of the Parquet files in `folder`, which is read in batches."""
     flags = np.zeros(len(values), np.bool_)
     for turn in _turns(folder, column):
         flags |= pc.is_in(values, value_set=turn).to_numpy()
@@ -183,4 +182,4 @@ def _turns(folder: Path, column: str) -> Iterator[pa.ChunkedArray]:
 
 
 _ANCHORS: Final = pa.array([int(Code.HALF), int(Code.TIMER)], pa.int8())
-"""Events whose places others name."""
+"""Codes of the events whose log offsets other events refer to."""

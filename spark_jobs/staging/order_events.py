@@ -1,7 +1,7 @@
-"""The events of some orders, for what cannot be said by numbers alone: exact facts and timelines.
+"""Events of some orders, for results that need more than mergeable numbers: exact facts and timelines.
 
-They are looked up where they lie (`lookups`). Events without an id belong to the order whose half or timer
-they name.
+The events are read from the staged files (`lookups`). An event without an ID belongs to the order whose half
+or timer it refers to.
 """
 
 from __future__ import annotations
@@ -31,19 +31,20 @@ from spark_jobs.staging.staged import Staged
 
 Event = dict[str, Any]
 OfOrder = Callable[[list[Event]], dict[str, Any]]
-"""What is to be said of an order, made of its events in log order."""
+"""Returns the columns of an order from its events in log order."""
 
 OfOrders = Callable[[pa.Table], pa.Table]
-"""The same of whole orders at a time: their events by order, and then in log order."""
+"""Returns the rows of several whole orders from their events, sorted by order and then in log order."""
 
 _ROWS_PER_BATCH: Final = 5_000
 _EVENTS_PER_TURN: Final = 100_000
 
 
 def events_of_orders(spark: SparkSession, staged: Staged, ids: DataFrame, id_count: int) -> DataFrame:
-    """Return all events of the orders in `ids` (order_id), with the id, as `ORDER_EVENTS`.
+    """Return all events of the orders in `ids` (order_id) as `ORDER_EVENTS`.
 
-    The ids, about so many, are written down now, and the events looked up whenever they are asked for.
+    The IDs, about `id_count`, are written to Parquet at once. The events are looked up again for each action
+    on the DataFrame.
     """
     wanted = Path(tempfile.mkdtemp(prefix="wanted-", dir=staged.folder)) / "ids"
     ids.select("order_id").coalesce(1 + id_count // IDS_PER_TURN).write.parquet(str(wanted))
@@ -51,7 +52,7 @@ def events_of_orders(spark: SparkSession, staged: Staged, ids: DataFrame, id_cou
 
 
 def orders_of_unnamed_cancels(spark: SparkSession, staged: Staged) -> DataFrame:
-    """Return the ids of the orders whose deadline was cancelled by a record that does not name them."""
+    """Return the IDs of the orders whose deadline was cancelled by a record that does not name the order."""
     if not len(unnamed_cancels(staged)):
         return spark.createDataFrame([], from_arrow_schema(ORDER_IDS))
 
@@ -62,7 +63,7 @@ def orders_of_unnamed_cancels(spark: SparkSession, staged: Staged) -> DataFrame:
 
 
 def by_order(events: DataFrame, make: OfOrder, schema: pa.Schema) -> DataFrame:
-    """Return a row of `schema` for each order: its order_id, and the columns of what `make` returns."""
+    """Return a row of `schema` per order: its order_id, and the columns that `make` returns."""
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         listed = (row for batch in batches for row in batch.to_pylist())
@@ -77,7 +78,7 @@ def by_order(events: DataFrame, make: OfOrder, schema: pa.Schema) -> DataFrame:
 
 
 def of_whole_orders(events: DataFrame, make: OfOrders, schema: pa.Schema) -> DataFrame:
-    """Return the rows of `schema` that `make` returns for all orders."""
+    """Return the rows of `schema` that `make` returns for all orders, several orders per call."""
 
     def rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for whole in whole_orders(batches, _EVENTS_PER_TURN):
@@ -87,13 +88,16 @@ def of_whole_orders(events: DataFrame, make: OfOrders, schema: pa.Schema) -> Dat
 
 
 def whole_orders(batches: Iterable[pa.RecordBatch], event_count: int) -> Iterator[pa.Table]:
-    """Yield events by order, about so many at a time, cut where an order ends."""
+    """Yield tables of whole orders, with at least `event_count` events in all but the last one.
+
+    The batches must be sorted by order.
+    """
     held: list[pa.RecordBatch] = []
     for batch in batches:
         if not len(batch):
             continue
         ids = batch.column("order_id")
-        begun = pc.index(ids, ids[-1]).as_py()  # the last order may go on in the next batch
+        begun = pc.index(ids, ids[-1]).as_py()  # the last order may continue in the next batch
         if begun and sum(map(len, held)) + begun >= event_count:
             yield pa.Table.from_batches([*held, batch.slice(0, begun)])
             held, batch = [], batch.slice(begun)

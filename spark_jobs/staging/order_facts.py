@@ -1,18 +1,18 @@
-"""What the log says of each order, as one row of numbers: made per slice of the log, merged over all slices.
+"""Facts of each order in the log, as one row of numbers per part of the log, merged over all parts.
 
-A fact is the first or last place (or time) of one kind of event, a count, or a link: the exclusive or of a
-mixed number of every half and of every end of a half. Where each half has exactly one end the counts are
-equal and the link is 0, whatever their order, so that nobody has to join halves with their ends; an order
-whose numbers do not come out (`is_regular`) is looked at event by event (`exact`). That a link is 0 by
-chance has a likelihood of 2^-64.
+A fact is the first or last offset (or time) of some kinds of events, a count, or a link. A link is the XOR of
+the hashes of every half and of every end of a half (or of every timer and every end of a timer). If each half
+has exactly one end, the counts are equal and the link is 0 in any order of events, so halves need no join
+with their ends. The events of an order with inconsistent numbers (`is_regular`) are processed one by one
+(`books.exact`). The probability that a link is 0 by chance is 2^-64.
 
-Merging is `min`, `max`, `sum` or `bit_xor` by column (`joining.merged`), so slices may be read in any order,
-and a fact row of a slice is worth as much as all its events: one row per order and slice, not one per record.
+Facts are merged by column with `min`, `max`, `sum`, or `bit_xor` (`books.joining`). Parts can therefore be
+read in any order, and one row per order and part replaces all its events.
 
-Cost: a scatter over the slice's events for each fact (37 of orders, 13 of pushes), no loop over orders.
+Cost: a scatter over the part's events for each fact (37 of orders, 13 of pushes), without a loop over orders.
 
-Limitation: a fact is one number. Which of two commits came with which half cannot be said from it; hence
-`is_regular`, and event by event for the orders that are not.
+Limitation: a fact is one number. It does not show which of two commits belongs to which half. Orders that are
+not `is_regular` are therefore processed by event.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from spark_jobs.log.ragged import Flags, Integers
 from spark_jobs.staging.events import CANCELLED, CREATED, PAID, PUSHES, TIMEOUTS, Code, Events
 
 MERGES: Final = {"min": np.minimum, "max": np.maximum, "sum": np.add, "bit_xor": np.bitwise_xor}
-"""How the rows of several slices become one."""
+"""Functions that merge the rows of several parts into one, by column."""
 
 ENDS_OF_HALVES: Final = (Code.COMMIT, Code.ROLLBACK, Code.EXPIRED, Code.TIMER)
-"""Events that end the half in `ref`, if there is one there."""
+"""Events that end the half in `ref`, if `ref` is not -1."""
 
 CANCELS_OF_TIMERS: Final = (Code.CANCEL, Code.CALLED_OFF)
 DELIVERIES: Final = (Code.DELIVERED, Code.FIRED, Code.RELEASED)
@@ -42,7 +42,7 @@ ENDS_OF_TIMERS: Final = (*DELIVERIES, *CANCELS_OF_TIMERS, *MOVES, Code.REPLACED)
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One column: of which events about which topic, what of them, and how it is merged."""
+    """A column of facts: topics and codes of its events, the value taken of each, and the merge function."""
 
     name: str
     topics: tuple[int, ...]
@@ -54,10 +54,10 @@ class Fact:
 _ORDERS: Final = (CREATED, TIMEOUTS, PAID, CANCELLED)
 
 _CAME: Final = (*DELIVERIES, Code.COMMIT, Code.NORMAL)
-"""What of the deadlines' topic its consumers get: also what was sent without a delay, or again."""
+"""Messages that consumers of the deadlines' topic receive, also if sent without a delay, or again."""
 
 _SENT: Final = (Code.NORMAL, *DELIVERIES)
-"""What consumers get that was sent without a transaction, as by an outbox; or again; or with a delay."""
+"""Messages that consumers receive, sent without a transaction (as from an outbox), again, or with a delay."""
 
 ORDER_FACTS: Final = (
     Fact("half_offset", (CREATED,), (Code.HALF,), "physical_offset", "min"),
@@ -117,35 +117,35 @@ PUSH_FACTS: Final = (
 COUNTS: Final = (
     "halves", "half_ends", "half_link", "commits", "redriven", "timers", "timer_ends", "timer_link",
 )  # fmt: skip
-"""The numbers that must come out."""
+"""Counts and links that must be consistent (`is_regular`)."""
 
 _NEEDS: Final = {"count of ref": "ref", "late_ms": "due_ms"}
-"""Values that an event has only where it has that number."""
+"""Column that must not be -1 for an event to have a value, by value."""
 
 _CODES: Final = 1 + max(Code)
 _TOPICS: Final = 1 + PUSHES
 EMPTY: Final = {"min": np.iinfo(np.int64).max, "max": np.iinfo(np.int64).min, "sum": 0, "bit_xor": 0}
-"""What a merge begins with; after `min` and `max` it means that there was nothing."""
+"""Initial value of each merge. After `min` and `max` it means that there was no event."""
 
 
 def schema(facts: tuple[Fact, ...]) -> pa.Schema:
-    """Return the columns of fact rows of one slice: `order_row` is the slice and the row's place in it."""
+    """Return the columns of fact rows. `order_row` combines the part's number and the row (`ROW_BITS`)."""
     columns = [(fact.name, pa.int64()) for fact in facts]
     return pa.schema([("order_id", pa.string()), ("order_row", pa.int64()), *columns])
 
 
 def facts_of(events: Events, rows: Integers, row_count: int, facts: tuple[Fact, ...]) -> list[pa.Array]:
-    """Return a column for each fact, with a row for each order; `rows` has each event's.
+    """Return one column per fact, each with `row_count` rows. `rows` has the row of each event's order.
 
-    First and last places come of assignments in log order and against it: of several to one row the last
-    one stays.
+    First and last offsets are assigned in reverse log order and in log order, because the last of several
+    assignments to a row remains.
     """
     kinds = _Kinds(events)
     return [_column(fact, events, rows, row_count, kinds.places(fact)) for fact in facts]
 
 
 class _Kinds:
-    """Events put together by topic and code, in log order each."""
+    """Events grouped by topic and code. The events of each group keep their order."""
 
     def __init__(self, events: Events) -> None:
         kinds = events.topic.astype(np.int16) * _CODES + events.code
@@ -153,7 +153,7 @@ class _Kinds:
         self._edges = np.searchsorted(kinds[self._order], np.arange(_CODES * _TOPICS + 1))
 
     def places(self, fact: Fact) -> Integers:
-        """Return where the events lie that a fact is about; in log order if their order can matter."""
+        """Return the indexes of the events of a fact, ascending if their order can matter."""
         kinds = [topic * _CODES + code for topic in fact.topics for code in fact.codes]
         runs = [self._order[self._edges[kind] : self._edges[kind + 1]] for kind in kinds]
         runs = [run for run in runs if len(run)]
@@ -167,7 +167,7 @@ def _column(fact: Fact, events: Events, rows: Integers, row_count: int, places: 
     if fact.value in _NEEDS:
         places = places[getattr(events, _NEEDS[fact.value])[places] >= 0]
     if fact.merge == "min":
-        # Of several assignments to one row numpy keeps the last: so the first event has to come last.
+        # NumPy keeps the last of several assignments to one row, so the first event is assigned last.
         places = places[::-1]
     column = np.full(row_count, EMPTY[fact.merge], np.int64)
     if fact.merge == "sum":
@@ -183,8 +183,9 @@ def _column(fact: Fact, events: Events, rows: Integers, row_count: int, places: 
 
 
 def _settle(fact: Fact, column: Integers, rows: Integers, values: Integers) -> None:
-    """Put right what does not ascend with the log: times, lateness, places in queues, cancels that other
-    records carry.
+    """Correct the values that do not ascend with the events.
+
+    These are times, lateness, places in queues, and the offsets of cancels that other records contain.
     """
     merge = np.minimum if fact.merge == "min" else np.maximum
     is_other = (values < column[rows]) if fact.merge == "min" else (values > column[rows])
@@ -201,7 +202,7 @@ def _value(fact: Fact, events: Events, places: Integers) -> Integers:
 
 
 def _link(fact: Fact, events: Events, places: Integers) -> Integers:
-    """Return the mixed number of the half, or timer, that each event sets or ends; 0 for none."""
+    """Return the hash (`mixed`) of the half or timer that each event sets or ends, or 0 for none."""
     first = Code.HALF if fact.value == "half link" else Code.TIMER
     is_first = events.code[places] == first
     about = np.where(is_first, events.physical_offset[places], events.ref[places])
@@ -209,7 +210,7 @@ def _link(fact: Fact, events: Events, places: Integers) -> Integers:
 
 
 def mixed(numbers: Integers) -> Integers:
-    """Return each number as another that looks like chance (splitmix64)."""
+    """Return the splitmix64 hash of each number."""
     with np.errstate(over="ignore"):
         words = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
         words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -219,11 +220,13 @@ def mixed(numbers: Integers) -> Integers:
 
 
 def is_regular(rows: pa.Table) -> Flags:
-    """Return whether the numbers of each order's row come out: each half has one end and one commit, one
-    timer at most and one end of it, nothing redriven. All of it can then be said by the row alone.
+    """Return which orders have consistent numbers, so that the row alone is sufficient.
+
+    Each half has exactly one end. There is at most one commit, at most one timer with at most one end, which
+    is its own, and nothing was redriven.
     """
     count = {name: pc.fill_null(rows[name], 0).to_numpy() for name in COUNTS}
-    # Equal counts alone would pass a half without an end beside an end without a half; the link tells them.
+    # Equal counts alone would accept a half without an end and an end without a half. The link detects them.
     flags: Flags = (count["halves"] == count["half_ends"]) & (count["half_link"] == 0)
     flags &= (count["commits"] <= 1) & (count["redriven"] == 0) & (count["timers"] <= 1)
     is_ended_once = (count["timer_ends"] == 1) & (count["timer_link"] == 0)
@@ -232,7 +235,7 @@ def is_regular(rows: pa.Table) -> Flags:
 
 
 def may_cancel_others(rows: pa.Table) -> Flags:
-    """Return whether an end of a timer in an order's events may be that of another order's timer."""
+    """Return which orders may have an end of another order's timer among their events."""
     ends, link = (pc.fill_null(rows[name], 0).to_numpy() for name in ("timer_ends", "timer_link"))
     flags: Flags = (ends > 0) & (link != 0)
     return flags
