@@ -1,26 +1,26 @@
-"""The one pass over the log: a task for each part of it, which leaves Parquet files beside the other parts'.
+"""The single pass over the log: one task per part writes one Parquet file per data set.
 
-    facts/      order_id, order_row, `ORDER_FACTS`            one row per order and part, dealt into buckets
-    pushes/     order_id (the push), order_row, `PUSH_FACTS`  likewise (`buckets`)
+    facts/      order_id, order_row, `ORDER_FACTS`            one row per order and part, in buckets
+    pushes/     order_id (the push), order_row, `PUSH_FACTS`  one row per push and part, in buckets
     events/     `EVENTS`                                      one row per event: exact facts, timelines
-    unnamed/    likewise, of events whose records do not name an order
+    unnamed/    `EVENTS`                                      events whose records name no order, or another
     acks/       topic, first_place, end_place, physical_offset, store_ms     ranges of the acting groups
-    grouped/    topic, queue, message_group, order_id         messages that have an order among them
+    grouped/    topic, queue, message_group, order_id         messages with a message group (FIFO)
     counts/     kind, topic, minute_ms, records, record_bytes, first_ms, last_ms, unreadable,
-                unreadable_offset, without_key                the log by kind, topic and minute
-    lateness/   topic, minute_ms, recurs, late_ms, deliveries how late timers and runs of schedules were
-    set_late/   timer_offset, set_ms                          timers that were set after they were due, and
-    carried/    timer_offset, topic, store_ms, late_ms        deliveries of timers of other parts: by these
-                                                              lateness is corrected (`late_settings`)
-    ends/       how, timers                                   how timers ended
+                unreadable_offset, without_key                records by kind, topic, and minute
+    lateness/   topic, minute_ms, recurs, late_ms, deliveries lateness of timers and of runs of schedules
+    set_late/   timer_offset, set_ms                          timers that were set after their due time, and
+    carried/    timer_offset, topic, store_ms, late_ms        late deliveries of timers of earlier parts: both
+                                                              correct the lateness (`late_settings`)
+    ends/       how, timers                                   timers by kind of end
     unreadable/ physical_offset, topic, body                  the first unreadable messages of each part
     damaged/    physical_offset, record_bytes, why            bytes that are no record
-    epochs/     physical_offset, number, began_ms, node       where another node of a cluster began to lead
-    holds/      physical_offset, store_ms, topic, is_held, per_second        where operators held and released
-                                                              the timers of a topic (`holds`)
+    epochs/     physical_offset, number, began_ms, node       epoch records of a cluster
+    holds/      physical_offset, store_ms, topic, is_held, per_second        holds and releases of the timers
+                                                              of a topic (`holds`)
 
-Everything is worked out where the records are decoded, in whole columns: no record crosses into the JVM.
-A task that is done again writes the same files again. Where nothing is to be said a part leaves no file.
+All results are computed in whole columns where the records are decoded. No record enters the JVM. A repeated
+task writes the same files again. A part without rows for a data set has no file there.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ from spark_jobs.tasks import in_tasks, whole
 
 SLICE_BYTES: Final = 256 * 1024 * 1024
 ROW_BITS: Final = 32
-"""An order's row is its part's number above, its place in the part in so many bits."""
+"""Bits of the row within a part. The number of the part is in the higher bits of an order's row."""
 
 EVENTS: Final = pa.schema([
     ("order_row", pa.int64()),
@@ -108,10 +108,10 @@ SCHEMAS: Final = {
     ]),
     "holds": HOLDS,
 }  # fmt: skip
-"""The data sets of a staged log."""
+"""Schemas of the data sets of a staged log, by name."""
 
 DEALT: Final = ("facts", "pushes")
-"""The data sets with a row group for each bucket of ids."""
+"""Data sets with one row group per bucket of IDs (`buckets`)."""
 
 MESSAGE_ID: Final = "message_id"
 _IDS: Final = Wanted((MESSAGE_ID,))
@@ -119,8 +119,10 @@ _IDS: Final = Wanted((MESSAGE_ID,))
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """A log that was read in `part_count` parts up to the log offset `until`: data sets below `folder`, of
-    which those of orders and pushes are dealt into `bucket_count` buckets."""
+    """A log that was read in `part_count` parts up to the log offset `until`.
+
+    The data sets are in `folder`. Those in `DEALT` have `bucket_count` buckets.
+    """
 
     folder: Path
     part_count: int = 0
@@ -136,16 +138,16 @@ class Staged:
         return any(self.path(name).glob("*.parquet"))
 
     def add_unnamed(self, name: str, events: pa.Table) -> None:
-        """Add events that are not of the order that their records name, as a file of that name."""
+        """Add events that do not belong to the order of their records, as a file `name`."""
         self.path("unnamed").mkdir(exist_ok=True)
         pq.write_table(events, self.path("unnamed") / f"{name}.parquet")
 
     def table(self, name: str) -> pa.Table:
-        """Return one of the small data sets, in memory."""
+        """Return a whole data set. It must be small enough for memory."""
         return ds.dataset(self.path(name), SCHEMAS[name], format="parquet").to_table()
 
     def lateness(self) -> pa.Table:
-        """Return how late deliveries were, each counting from when its timer was due, or set after that."""
+        """Return the `lateness` rows, corrected by `set_late` and `carried` (see `late_settings`)."""
         counted = self.table("lateness")
         if not (self.has("set_late") and self.has("carried")):
             return counted
@@ -161,33 +163,33 @@ class Staged:
         return whole.rename_columns([*by, "deliveries"]).filter(pc.field("deliveries") > 0)
 
     def hold(self, topic: int, name: str) -> TopicHold:
-        """Return how the last hold of the timers of a topic stands."""
+        """Return the last hold of a topic's timers. `topic` is the number of the topic `name`."""
         folders = [self.path("events"), self.path("unnamed")]
         events = ds.dataset([ds.dataset(path, EVENTS, format="parquet") for path in folders])
         return hold_of(self.table("holds"), name, events, topic)
 
     def acknowledged(self, topic: int) -> Places:
-        """Return what the acting group of a topic has acknowledged."""
+        """Return the places that the acting group of a topic (by number) has acknowledged."""
         rows = ds.dataset(self.path("acks"), SCHEMAS["acks"], format="parquet")
         mine = rows.to_table(columns=["first_place", "end_place"], filter=ds.field("topic") == topic)
         return Places.merged(mine["first_place"].to_numpy(), mine["end_place"].to_numpy())
 
 
 def stage(spark: SparkSession, store: Path, log: StoreLog, mapping: Mapping, folder: Path) -> Staged:
-    """Read the whole log once, a task for each part of it."""
+    """Read the whole log once, with one task per part, and return the data sets in `folder`."""
     count = bucket_count(log.end_offset - log.first_offset)
     return stage_rest(spark, store, log, mapping, Staged(folder, bucket_count=count))
 
 
 def stage_rest(spark: SparkSession, store: Path, log: StoreLog, mapping: Mapping, staged: Staged) -> Staged:
-    """Read what a staged log does not have yet: what was written since, what was kept, and holes."""
+    """Add the rest of the log: records after `staged.until`, records kept by retention, and holes."""
     return stage_parts(spark, parts_of(store, log, staged.until), log, mapping, staged)
 
 
 def stage_parts(
     spark: SparkSession, parts: Sequence[Part], log: StoreLog, mapping: Mapping, staged: Staged
 ) -> Staged:
-    """Add some parts of the log to what is staged, a task for each; they get the next numbers."""
+    """Add parts of the log to a staged log, with one task per part. The parts get the next numbers."""
     for name in SCHEMAS:
         staged.path(name).mkdir(parents=True, exist_ok=True)
     check = Check.RECORD if log.ours else Check.BODY
@@ -203,12 +205,12 @@ def stage_parts(
 
 
 def _until(part: Part) -> int:
-    """Return the log offset up to which records that start before it are in this part."""
+    """Return the log offset before which the records of a slice start, or 0 for other parts."""
     return part.segment.first_offset + part.until if isinstance(part, Slice) else 0
 
 
 def first_stored_ms(log: StoreLog) -> int:
-    """Return when the first record that is left of the log was stored; 0 if there is none."""
+    """Return the store time (ms since 1970) of the first record in the log, or 0 without records."""
     for part in slices(log, SLICE_BYTES):
         for chunk in walk(mapped(part.segment.path), part, Check.NONE):
             if len(chunk.records):
@@ -217,16 +219,14 @@ def first_stored_ms(log: StoreLog) -> int:
 
 
 def parts_of(store: Path, log: StoreLog, after: int = 0) -> list[Part]:
-    """Return what is to be read: slices that begin at an offset or behind it, kept records, and holes in the
-    log.
-    """
+    """Return the parts to read: slices from the offset `after` on, kept records, and holes in the log."""
     parts: list[Part] = list(slices(log, SLICE_BYTES, after))
     missing = tuple(holes(log))
     return [*parts, *kept_parts(store, log), *([missing] if missing else [])]
 
 
 def stage_part(number: int, part: Part, check: Check, mapping: Mapping, staged: Staged) -> int:
-    """Read one part and writes its files; return how many records it had."""
+    """Read one part, write its files, and return its number of records."""
     tally = Tally(mapping)
     for batch in _batches(part, check, mapping):
         tally.add(batch)
@@ -245,8 +245,9 @@ def _batches(part: Part, check: Check, mapping: Mapping) -> Iterator[pa.RecordBa
 
 
 def _of_slice(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Yield the records of a slice; with their message ids where a schedule sent any: they say when it was
-    due.
+    """Yield the records of a slice in batches.
+
+    A batch with messages of a schedule has the message IDs, which contain the due times.
     """
     data, shapes, id_shapes = mapped(part.segment.path), Shapes(), Shapes()
     for chunk in walk(data, part, wanted.check):
@@ -260,7 +261,7 @@ def _of_slice(part: Slice, wanted: Wanted) -> Iterator[pa.RecordBatch]:
 
 def _write(path: Path, name: str, table: pa.Table, bucket_count: int) -> None:
     kinds = [field.name for field in table.schema if field.type != pa.int64() and field.name != "order_id"]
-    # Differences of events are so short that compressing them again would cost more than it saves.
+    # Events are delta encoded. Compressing these short differences would cost more than it saves.
     compression = "none" if table.schema == EVENTS else "lz4"
     how = {"compression": compression, **encodings(table.schema, kinds)}
     if name in DEALT:

@@ -1,18 +1,18 @@
-"""The events, facts and counts of one part of the log, gathered batch by batch.
+"""Collects the events, facts, and counts of one part of the log, batch by batch.
 
-Numbers are kept as columns until the part ends; then its orders are numbered, and everything becomes tables
-(see `staged`).
+Numbers are kept as columns until the end of the part. Its orders are then numbered, and all columns become
+tables (see `staged`).
 
 Rules:
-- The order (or push) of a record is the first of its keys; a schedule's message is `<schedule id>@<time>`.
-- Ids are kept as texts of the batch and numbered once, when the part ends: a dictionary of the whole part.
-- Every record is counted, by name, topic and minute, or second (see `time_buckets`); only events about the
-  shop's topics are kept one by one.
+- The order (or push) of a record is its first key. For a message of a schedule it is `<schedule id>@<time>`.
+- IDs are kept as text per batch, and numbered once at the end of the part, by a dictionary of the whole part.
+- All records are counted by name, topic, and minute or second (see `time_buckets`). Single events are kept
+  only of the shop's topics, of check-backs, and of cancels in any record.
 
-Memory: about 150 bytes an event, so 200 MB for a part of 256 MB of log.
+Cost: about 150 bytes of memory per event, so 200 MB for a part of 256 MB of log.
 
-Limitation: a message with a key that is no order id makes an order of its own, which the database does not
-know. Of a part only the first `UNREADABLE_MAX` unreadable messages are shown; all are counted.
+Limitation: a message whose key is no order ID creates an order that the database does not have. Only the
+first `UNREADABLE_MAX` unreadable messages of a part are kept as samples. All are counted.
 """
 
 from __future__ import annotations
@@ -39,14 +39,15 @@ from spark_jobs.staging.order_facts import ORDER_FACTS, PUSH_FACTS, Fact, facts_
 from spark_jobs.staging.time_buckets import bucket_starts
 
 UNREADABLE_MAX: Final = 20
-"""So many unreadable messages of a part are shown, each with so many characters of its body."""
+"""Maximum number of unreadable messages of a part that are kept as samples."""
 UNREADABLE_CHARACTERS: Final = 120
+"""Characters of the body in such a sample."""
 
 _SCHEDULE_PREFIX: Final = "pushes:"
 
 
 class Tally:
-    """One part of the log, as it is read."""
+    """Collected data of one part of the log."""
 
     def __init__(self, mapping: Mapping) -> None:
         self._mapping = mapping
@@ -67,7 +68,7 @@ class Tally:
         self.records = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take in a batch of records, or of damage."""
+        """Add a batch of records, or of damage."""
         if batch.column("damage").null_count < len(batch):
             damaged = batch.select(["physical_offset", "record_bytes", "damage"])
             self._damaged += damaged.rename_columns(["physical_offset", "record_bytes", "why"]).to_pylist()
@@ -86,7 +87,7 @@ class Tally:
         self._add_grouped(said, ids)
 
     def tables(self, first_row: int) -> dict[str, pa.Table]:
-        """Return everything, by data set; `first_row` is the number of the part's first order."""
+        """Return the tables by data set. `first_row` is the row number of the part's first order."""
         return {
             **self._of_events(first_row),
             "acks": acks_table(self._acks, self._mapping.consumers, self._topics),
@@ -122,7 +123,7 @@ class Tally:
         return tables
 
     def _count(self, said: Said, ids: pa.StringArray) -> None:
-        """Count records by name, topic and minute; keeps the first of the unreadable messages."""
+        """Count records by name, topic, and minute or second. Keep the first unreadable messages."""
         is_unreadable, lacks_key = self._unreadable_messages(said, ids)
         store_ms, offsets = said.numbers("store_ms"), said.numbers("physical_offset")
         starts, start = np.unique(bucket_starts(store_ms), return_inverse=True)
@@ -143,8 +144,10 @@ class Tally:
         }))  # fmt: skip
 
     def _unreadable_messages(self, said: Said, ids: pa.StringArray) -> tuple[Flags, Flags]:
-        """Return which of the shop's messages are not what their topics promise, and which of them lack a
-        key.
+        """Return which messages of the shop's topics are unreadable, and which ones lack a key.
+
+        A message is unreadable if its body does not have the format of its topic (`bodies`). Keep the first
+        ones as samples.
         """
         is_message = said.is_named(*MESSAGES) & (said.shop_topic >= 0)
         topic = np.where(is_message, said.shop_topic, -1)
@@ -165,7 +168,7 @@ class Tally:
         return pa.table([*columns, whole["minute_ms"], *numbers], _COUNTS)
 
     def _add_lateness(self, said: Said) -> None:
-        """Count how late timers and runs of schedules were stored for their consumers."""
+        """Collect the lateness (ms) at which timers and runs of schedules were stored for their consumers."""
         self._late_settings.add(said)
         delivered = np.flatnonzero(said.is_named("delivered") & (said.numbers("due_ms") >= 0))
         due_ms, runs = _runs(said)
@@ -232,7 +235,7 @@ class Tally:
 
 
 _ROWS_MAX: Final = 1 << 16
-"""Of so few possible rows a table is made; of more, those that there are get sorted."""
+"""Maximum number of possible rows for a lookup table. Above it, distinct rows are found by sorting."""
 _MIN: Final = np.iinfo(np.int64).min
 _MAX: Final = np.iinfo(np.int64).max
 _COUNTED: Final = (
@@ -243,15 +246,13 @@ _COUNTS: Final = ["kind", "topic", "minute_ms", *(name for name, _ in _COUNTED)]
 
 
 def _by_span(rows: pa.Table) -> pa.Table:
-    """Return the rows of a part with their times as coarse as its whole span asks for."""
+    """Return the rows of a part with times in the resolution for its whole span."""
     place = rows.schema.get_field_index("minute_ms")
     return rows.set_column(place, "minute_ms", pa.array(bucket_starts(rows["minute_ms"].to_numpy())))
 
 
 def _numbered(*columns: Integers) -> tuple[list[Integers], Integers]:
-    """Return the different rows of some columns of small numbers from 0 on, and the place of each row among
-    them.
-    """
+    """Return the distinct rows of columns of small numbers >= 0, and the index of each row among them."""
     sizes = tuple(int(column.max(initial=0)) + 1 for column in columns)
     rows = np.ravel_multi_index(columns, sizes)
     if (row_count := prod(sizes)) > _ROWS_MAX:
@@ -264,12 +265,12 @@ def _numbered(*columns: Integers) -> tuple[list[Integers], Integers]:
 
 
 def _only(ids: pa.StringArray, kept: Flags) -> pa.StringArray:
-    """Return some of the ids at their places; the others' do not come up again."""
+    """Return the IDs, with null for those that are not kept and therefore need no number."""
     return pc.if_else(pa.array(kept), ids, None) if (present(ids) & ~kept).any() else ids
 
 
 def _ids(batch: pa.RecordBatch) -> pa.StringArray:
-    """Return the order or push of each record: its first key; of a schedule's message the occurrence's id."""
+    """Return the order or push of each record: its first key, or the ID of a schedule's occurrence."""
     keys = batch.column("first_key")
     schedules = batch.column("schedule")
     if schedules.null_count == len(schedules):
@@ -279,7 +280,11 @@ def _ids(batch: pa.RecordBatch) -> pa.StringArray:
 
 
 def _occurrence(key: str | None, schedule: str | None, message_id: str | None) -> str | None:
-    """Return `<schedule id>@<time>`: a schedule's messages have the id `<schedule>@<time>`."""
+    """Return the key, or `<schedule id>@<time>` for a message of a schedule.
+
+    The message ID is `<schedule>@<time>`. The schedule ID is the key, if any, or else the schedule
+    property without its prefix, unquoted.
+    """
     if not schedule:
         return key
     _, _, time = (message_id or "").rpartition("@")
@@ -287,8 +292,9 @@ def _occurrence(key: str | None, schedule: str | None, message_id: str | None) -
 
 
 def _named_in_bodies(batch: pa.RecordBatch, ids: pa.StringArray) -> pa.StringArray:
-    """Return the ids that bodies promise to hold; a schedule sends one body each time, which can only name
-    it.
+    """Return the ID that each body must contain.
+
+    All messages of a schedule have the same body, so it contains the schedule ID without the time.
     """
     schedules = batch.column("schedule")
     if schedules.null_count == len(schedules):
@@ -298,7 +304,7 @@ def _named_in_bodies(batch: pa.RecordBatch, ids: pa.StringArray) -> pa.StringArr
 
 
 def _runs(said: Said) -> tuple[Integers, Integers]:
-    """Return when each record was due as a run of a schedule, and the places of those that are runs."""
+    """Return the due time (ms since 1970) of each run of a schedule, or -1, and the indexes of the runs."""
     due_ms = np.full(len(said.batch), -1)
     schedules = said.batch.column("schedule")
     if schedules.null_count < len(schedules):
@@ -324,7 +330,7 @@ def _events_table(events: Events, order_row: pa.Array) -> pa.Table:
 def _facts_table(
     events: Events, rows: Integers, kept: Flags, ids: pa.StringArray, first_row: int, facts: tuple[Fact, ...]
 ) -> pa.Table:
-    """Return the rows of the orders, or pushes, that any of the events which are `kept` is about."""
+    """Return the fact rows of the orders, or pushes, with at least one event in `kept`."""
     is_there = np.bincount(rows[kept], minlength=len(ids)) > 0
     numbers = np.flatnonzero(is_there)
     place_of = np.cumsum(is_there) - 1

@@ -1,9 +1,11 @@
-"""How finely counts over time are kept: by the minute, or by the second where all of them lie close together.
+"""Resolution of counts over time: minutes, or seconds if all times are within a short span.
 
-A log of a minute would be one bar of a chart; one of a year by the second would be 30 million rows. Batches
-and parts are floored by their own span, so what is kept by the second of a long log only refines its minutes.
+By minute, a log of one minute would be a single bar of a chart. By second, a log of a year would have 30
+million rows. The resolution of a batch and of a part depends on its own span, so seconds in parts of a long
+log only refine its minutes.
 
-Cost: of a part at most FINE_SPAN_MS / SECOND_MS rows for each kind and topic.
+Cost: per part, kind, and topic, at most FINE_SPAN_MS / SECOND_MS + 1 rows by second, or one row per minute
+with records.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ from spark_jobs.log.ragged import Integers
 SECOND_MS: Final = 1_000
 MINUTE_MS: Final = 60_000
 FINE_SPAN_MS: Final = 1_350_000
-"""Times that lie at most so far apart are counted by the second: 22.5 minutes, 90 bars of 15 s."""
+"""Maximum span of times that are counted by second: 22.5 minutes, or 90 bars of 15 s."""
 
 
 def bucket_starts(times_ms: Integers) -> Integers:
-    """Return the start (ms) of the bucket of each time (ms since 1970): its second, or its minute."""
+    """Return the start of the second, or minute, of each time, in ms since 1970."""
     is_fine = len(times_ms) > 0 and int(np.ptp(times_ms)) <= FINE_SPAN_MS
     starts: Integers = times_ms - times_ms % (SECOND_MS if is_fine else MINUTE_MS)
     return starts
