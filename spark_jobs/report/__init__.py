@@ -1,1 +1,1 @@
-"""What an audit found, for people: figures, pictures, one HTML file."""
+"""Results of an audit for people: figures, charts, and one HTML file."""

@@ -1,7 +1,7 @@
-"""Names of a mapping that the log does not have: nothing can be found of them, or everything is missing.
+"""Topics and groups of a mapping that do not occur in the log.
 
-A wrong name of a topic or a group makes a finding of every order, or of none where no case asks for it. So
-these names are said before any finding.
+A wrong name of a topic or group makes every order a finding, or none if no case checks it. These names are
+therefore reported before any finding.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from spark_jobs.inputs.mapping import SHOP, Groups, Mapping, Topics
 from spark_jobs.staging.staged import Staged
 
 SHOWN_MAX: Final = 20
-"""So many of the topics that there are are named."""
+"""Maximum number of existing topics that a sentence lists."""
 
 
 def absent_names(staged: Staged, mapping: Mapping) -> list[str]:
-    """Return a sentence for each topic and group of the mapping of which a staged log has nothing."""
+    """Return a sentence for each topic and group of the mapping that does not occur in a staged log."""
     topics = set(staged.table("counts")["topic"].to_pylist())
     acknowledged = set(staged.table("acks")["topic"].to_pylist())
     acting = {topic for number, topic in enumerate(mapping.topics.all) if number in acknowledged}
@@ -27,8 +27,9 @@ def absent_names(staged: Staged, mapping: Mapping) -> list[str]:
 
 
 def absent_topics(topics: Iterable[str | None], mapping: Mapping) -> list[str]:
-    """Return a sentence for each mapped topic that is not among those of the log; the shop's own names need
-    not be there, apart from that of placed orders.
+    """Return a sentence for each mapped topic that is not in the log (`topics`).
+
+    Topics that have the shop's own name may be missing, except for that of placed orders.
     """
     there = {topic for topic in topics if topic}
     shown = sorted(topic for topic in there if kind_of_topic(topic) == "normal")
@@ -41,7 +42,10 @@ def absent_topics(topics: Iterable[str | None], mapping: Mapping) -> list[str]:
 
 
 def absent_groups(topics: Iterable[str | None], acting: Iterable[str], mapping: Mapping) -> list[str]:
-    """Return a sentence for each mapped group that has acknowledged nothing of a topic that the log has."""
+    """Return a sentence for each mapped group that has acknowledged nothing of a topic in the log.
+
+    `acting` has the topics with acknowledgements. Groups with the shop's own name are not reported.
+    """
     there, known = set(topics), set(acting)
     return [
         f"Group {group}, which [groups] {ours} names, has acknowledged nothing of topic "

@@ -1,7 +1,7 @@
-"""Bars for the report's charts, as numbers that the template draws in SVG.
+"""Bar charts of the report, as numbers that the template draws in SVG.
 
-A chart is `WIDTH` by `HEIGHT` units and scales with the page. Bars may be stacked; the value axis ends at a
-round number. At most eight labels fit under the bars, so that they stay readable on a telephone.
+A chart has `WIDTH` by `HEIGHT` SVG units and scales with the page. Bars may be stacked. The value axis ends
+at a round number. At most eight labels are below the bars, so they remain readable on a phone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _BAR_WIDTH_MAX: Final = 48.0
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One rectangle; `series` picks its colour, `title` is what a pointer resting on it shows."""
+    """A rectangle, in SVG units. `series` selects its colour, and `title` is its tooltip."""
 
     x: float
     y: float
@@ -37,7 +37,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """Text at a place of an axis."""
+    """Text at a position (SVG units) of an axis."""
 
     at: float
     text: str
@@ -45,7 +45,7 @@ class Label:
 
 @dataclass(slots=True)
 class Chart:
-    """What to draw: bars, labels under them, and lines across with their values."""
+    """A bar chart: bars, the labels below them, and horizontal lines with their values."""
 
     title: str
     bars: list[Bar] = field(default_factory=list)
@@ -61,19 +61,19 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The bars at one place of the axis, lowest first: (series, value)."""
+    """The stacked bars at one position of the axis, lowest first: (series, value)."""
 
     label: str
     values: Sequence[tuple[str, float]]
 
     @property
     def total(self) -> float:
-        """Return the height of the stack."""
+        """Return the sum of the values."""
         return sum(value for _, value in self.values)
 
 
 def draw(title: str, groups: Sequence[Group], has_legend: bool) -> Chart:
-    """Return the chart of some groups from left to right."""
+    """Return a chart of the groups from left to right."""
     series = list(dict.fromkeys(name for group in groups for name, _ in group.values))
     chart = Chart(title, series=series, has_legend=has_legend)
     top = _round_up(max((group.total for group in groups), default=0))
@@ -90,7 +90,7 @@ def draw(title: str, groups: Sequence[Group], has_legend: bool) -> Chart:
 
 
 def messages_per_minute(statistics: LogStatistics) -> Chart:
-    """Return how many messages became available to consumers per minute, by topic."""
+    """Return a chart of the messages that became available to consumers per minute, by topic."""
     width, topics = statistics.bar_ms, sorted(statistics.messages_by_topic)
     first = statistics.first_ms // width * width
     groups = [
@@ -104,7 +104,7 @@ def messages_per_minute(statistics: LogStatistics) -> Chart:
 
 
 def lateness(statistics: LogStatistics) -> Chart:
-    """Return how many deliveries were how late."""
+    """Return a histogram of the lateness of deliveries."""
     names = ["early", *(duration(edge) if edge else "0" for edge in LATENESS_EDGES_MS)]
     colours = ["early", *(["lateness"] * len(LATENESS_EDGES_MS))]
     bars = zip(names, colours, statistics.lateness_bars, strict=True)
@@ -135,7 +135,7 @@ def _stack(group: Group, x: float, step: float, scale: float) -> list[Bar]:
 
 
 def _round_up(value: float) -> float:
-    """Return the next of 2, 4, 10, 20, 40, 100, ... so that half of it is a round number too."""
+    """Return the smallest of 2, 4, 10, 20, 40, 100, ... >= `value`. Half of each is also a round number."""
     power = 1
     while power * 10 < value:
         power *= 10
@@ -150,12 +150,12 @@ def _short(value: float) -> str:
 
 
 def each(ms: int) -> str:
-    """Return every span of that width: each minute, each 5 min."""
+    """Return a width as text, such as "each minute" or "each 5 min"."""
     return {1_000: "each second", 60_000: "each minute"}.get(ms, f"each {duration(ms)}")
 
 
 def duration(ms: int) -> str:
-    """Return a span in its largest unit."""
+    """Return a span as text in its largest unit, from weeks to milliseconds."""
     for limit, unit in (
         (604_800_000, "w"),
         (86_400_000, "d"),
@@ -169,7 +169,10 @@ def duration(ms: int) -> str:
 
 
 def time_of_day(ms: int, width_ms: int) -> str:
-    """Return a moment as an axis of such wide bars names it, in UTC."""
+    """Return a time (ms since 1970) as an axis label in UTC.
+
+    The label shows the day, minute, or second, depending on the width of the bars.
+    """
     moment = datetime.fromtimestamp(ms / 1000, UTC)
     if width_ms >= 86_400_000:
         return moment.strftime("%d %b")

@@ -1,6 +1,7 @@
-"""Lateness over time as curves on an axis of powers of ten, from 1 ms up; as numbers for the template.
+"""Curves of lateness over time on a logarithmic axis from 1 ms, as numbers for the template.
 
-A span in which nothing was delivered breaks the curves. What was early or not late at all lies on the base.
+A span without deliveries interrupts the curves. Lateness of 1 ms or less, including early deliveries, is
+drawn on the base line.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _DECADES_MIN: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One figure over time: unbroken stretches as SVG points, lone ones as places of dots."""
+    """A percentile or maximum over time: uninterrupted stretches as SVG points, and single points as dots."""
 
     name: str
     stretches: list[str]
@@ -29,7 +30,7 @@ class Curve:
 
 @dataclass(slots=True)
 class CurveChart:
-    """What to draw."""
+    """A chart of curves, with labels below and horizontal lines."""
 
     title: str
     curves: list[Curve] = field(default_factory=list)
@@ -41,8 +42,10 @@ class CurveChart:
 
 
 def lateness_over_time(statistics: LogStatistics) -> CurveChart | None:
-    """Return the percentiles of lateness by minute, or by longer stretches in a long log; None without
-    any.
+    """Return a chart of the percentiles and maximum of lateness, or None without deliveries.
+
+    There is a point per minute. In a short log it is a point per 1, 5, or 15 s, in a long one a point per
+    longer span.
     """
     points, width_ms = statistics.lateness_over_time, statistics.point_ms
     if not points:

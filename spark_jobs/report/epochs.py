@@ -1,4 +1,4 @@
-"""Which epochs of a cluster a log covers, in words; nothing is said of a store that was always alone."""
+"""Describes the cluster epochs of a log in a sentence. A store that was never in a cluster has none."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ _BEFORE = {None: ", and the end of an earlier one", 0: ", and what a broker alon
 
 
 def epochs_in_words(epochs: list[dict[str, Any]], when: Callable[[int], str]) -> str:
-    """Return a sentence for epochs (`commitlog.epochs`) as a summary has them; empty if there are none.
+    """Return a sentence with the first and last known epoch, or "" if no epoch is known.
 
-    `when` shows a time.
+    `epochs` has the fields of `commitlog.epochs.EpochRange`, as in a summary. `when` formats a time (ms since
+    1970).
     """
     known = [one for one in epochs if one["number"]]
     if not known:
@@ -28,5 +29,5 @@ def epochs_in_words(epochs: list[dict[str, Any]], when: Callable[[int], str]) ->
 
 
 def _led(one: dict[str, Any]) -> str:
-    """Say who led an epoch, where that is known."""
+    """Return the phrase that names the leader of an epoch, or "" if it is unknown."""
     return f", led by {one['node']}" if one["node"] else ""

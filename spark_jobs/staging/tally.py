@@ -168,7 +168,7 @@ class Tally:
         return pa.table([*columns, whole["minute_ms"], *numbers], _COUNTS)
 
     def _add_lateness(self, said: Said) -> None:
-        """Collect the lateness (ms) at which timers and runs of schedules were stored for their consumers."""
+        """Collect the lateness (ms) of the deliveries of timers and of the runs of schedules."""
         self._late_settings.add(said)
         delivered = np.flatnonzero(said.is_named("delivered") & (said.numbers("due_ms") >= 0))
         due_ms, runs = _runs(said)
