@@ -1,15 +1,18 @@
-"""How orders flow from stage to stage, and how they stand by time: one pass over the judged orders.
+"""Counts the flow of orders between stages, and orders by time, in one pass over the judged orders.
 
-    placed -> announced -> consumed -> cleared            the order, its message, its consumer, the cart
-    placed -> armed -> cancelled                          its deadline, cancelled by a payment
-                    -> fired -> timed out                 or not
+    placed -> announced -> consumed -> cleared            order, message, consumer, cart
+    placed -> armed -> cancelled                          deadline: cancelled, as by a payment,
+                    -> fired -> timed out                 or delivered
 
-An arrow carries the orders that are in both of its stages. What is in the stage before it and in none of the
-stages behind is left over: in red if the order is a finding, else it waits, is not covered, or needed nothing
-more. What is behind the arrow and not before it is extra. So the numbers of every stage add up.
+An arrow counts the orders that are in both of its stages. An order that is in the source stage and in none of
+its target stages is left over: in red if the order is a finding. Otherwise it waits, is not covered, or needs
+no further stage. A finding that is in the target stage but not in the source stage is extra. For each
+branch, the count of the source stage is the sum of the arrows and the orders left over, unless an order is in
+two target stages. The count of a target stage is the sum of its arrow and the extra findings, plus other
+orders without the source stage.
 
-The same pass counts the orders by case and by status. They are read in batches on the driver, without Spark:
-10 million take seconds and little memory.
+The same pass counts the orders by case and by status. They are read in batches on the driver, without Spark.
+Cost: 10 million orders take seconds and little memory.
 """
 
 from __future__ import annotations
@@ -39,7 +42,7 @@ STAGES: Final = {
     "fired": "delivered_offset",
     "timed out": "timed_out_ms",
 }
-"""Each stage, and the column that has a value when an order has reached it."""
+"""Column by stage. An order has reached the stage if the column is true, or not null."""
 
 BRANCHES: Final = (
     ("placed", ("announced",)),
@@ -49,7 +52,7 @@ BRANCHES: Final = (
     ("armed", ("cancelled", "fired")),
     ("fired", ("timed out",)),
 )
-"""From which stage an order goes on to one of which."""
+"""Branches: the source stage, and the target stages of which an order reaches one."""
 
 FINDING: Final = "finding"
 CLASSES: Final = (BALANCED, IN_FLIGHT, NOT_COVERED, FINDING)
@@ -59,7 +62,7 @@ _COLUMNS: Final = dict.fromkeys((*_WORDS, "total_pence", *_EVENT_TIMES, *STAGES.
 
 
 class Arrow(NamedTuple):
-    """`passed`: orders in both stages; `extra`: findings in the second and not in the first."""
+    """Arrow between stages. `passed` counts orders in both, `extra` findings in the target only."""
 
     source: str
     target: str
@@ -68,7 +71,7 @@ class Arrow(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """The orders that are in a stage and in none of those behind it, by class."""
+    """The orders that are in the source stage and in none of the targets, by class (`CLASSES`)."""
 
     source: str
     targets: tuple[str, ...]
@@ -77,8 +80,10 @@ class Rest(NamedTuple):
 
 @dataclass(slots=True)
 class Flow:
-    """Orders by stage and by class, between stages, by window of event time; `cases` and `statuses` count all
-    orders; `worth` is what the findings are worth, by currency, `""` where none is known.
+    """Counts of orders by stage, arrow, branch, and window of event time.
+
+    `cases` and `statuses` count all orders. `worth` is the sum of `total_pence` of the findings by
+    currency, with "" for an unknown one. `in_window` counts by start (ms since 1970) and class.
     """
 
     cases: Counter[str] = field(default_factory=Counter)
@@ -91,18 +96,18 @@ class Flow:
     in_window: Counter[tuple[int, str]] = field(default_factory=Counter)
 
     def arrows(self) -> Iterator[Arrow]:
-        """Yield every arrow with its counts."""
+        """Yield all arrows with their counts."""
         for source, targets in BRANCHES:
             for target in targets:
                 yield Arrow(source, target, self.passed[source, target], self.extra[source, target])
 
     def rests(self) -> Iterator[Rest]:
-        """Yield what is left over at every branch."""
+        """Yield the orders that are left over at each branch."""
         for source, targets in BRANCHES:
             yield Rest(source, targets, {name: self.left[source, targets, name] for name in CLASSES})
 
     def windows(self, window_ms: int) -> list[Window]:
-        """Return the windows that have orders, in order of time."""
+        """Return the windows with orders, in order of time."""
         starts = sorted({start for start, _ in self.in_window})
         return [
             Window(start, start + window_ms, *(self.in_window[start, name] for name in CLASSES))
@@ -111,7 +116,7 @@ class Flow:
 
 
 def flow(orders: Path, window_ms: int) -> Flow:
-    """Return the flow of the judged orders below a folder; columns that a run does not have are empty."""
+    """Return the flow of the judged orders in a folder. Columns that a run does not have count as empty."""
     found = Flow()
     dataset = ds.dataset(orders, format=ds.ParquetFileFormat(dictionary_columns=set(_WORDS)))
     names = [name for name in _COLUMNS if name in dataset.schema.names]
@@ -125,7 +130,7 @@ def flow(orders: Path, window_ms: int) -> Flow:
 
 
 class _Orders:
-    """Some orders as columns of numpy."""
+    """A batch of orders as NumPy columns."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         self._batch = batch
@@ -133,7 +138,7 @@ class _Orders:
         self.reached = {stage: self._has(column) for stage, column in STAGES.items()}
 
     def worth(self, flags: Flags) -> dict[str, int]:
-        """Return what some of the orders are worth, by currency."""
+        """Return the sum of `total_pence` of the orders in `flags`, by currency."""
         totals = self._numbers("total_pence")[flags]
         if "currency" not in self._batch.schema.names:
             return {"": int(totals.sum())}
@@ -143,7 +148,7 @@ class _Orders:
         return dict(zip(found["currency"].to_pylist(), found["total_sum"].to_pylist(), strict=True))
 
     def event_ms(self) -> Integers:
-        """Return when each order came up; -1 where no store says."""
+        """Return the event time of each order (ms since 1970): its first known time, or -1."""
         found = np.full(self._batch.num_rows, -1, np.int64)
         for name in _EVENT_TIMES:
             found = np.where(found < 0, self._numbers(name, -1), found)
@@ -166,14 +171,14 @@ class _Orders:
 
 
 def _classes(cases: pa.Array) -> Integers:
-    """Return the place in `CLASSES` of each case."""
+    """Return the index in `CLASSES` of each case."""
     places = pc.index_in(cases, pa.array(CLASSES[:-1]))
     numbers: Integers = pc.fill_null(places, len(CLASSES) - 1).to_numpy(zero_copy_only=False)
     return numbers
 
 
 def _counts(values: pa.Array) -> dict[Any, int]:
-    """Return how often each value occurs, null among them."""
+    """Return the count of each value, including null."""
     counted = pc.value_counts(values)
     return dict(zip(counted.field("values").to_pylist(), counted.field("counts").to_pylist(), strict=True))
 
@@ -212,7 +217,10 @@ def _add_windows(found: Flow, orders: _Orders, window_ms: int) -> None:
 
 
 def merged(shown: Sequence[Window], count_max: int, window_ms: int) -> list[Window]:
-    """Return at most `count_max` windows in a row, empty ones included, joined where there are more."""
+    """Return consecutive windows, including empty ones, merged into at most `count_max` + 1 wider ones.
+
+    The wider windows start at multiples of their width, so one more than `count_max` can be necessary.
+    """
     if not shown:
         return []
     span_ms = shown[-1].end_ms - shown[0].first_ms

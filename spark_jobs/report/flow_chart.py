@@ -1,8 +1,8 @@
-"""The flow of orders as boxes and arrows with their places; the template only draws them.
+"""Layout of the flow of orders as boxes and arrows, which the template draws.
 
-The stages stand on a grid: how far an order is, and in which lane. On a wide page that runs from left to
-right, on a telephone from top to bottom; so there are two drawings of one flow. An arrow is as thick as its
-share of all orders, never thinner than can be seen.
+The stages are on a grid of steps and lanes. Steps run from left to right on a wide page, and from top to
+bottom on a phone, so there are two drawings of one flow. The thickness of an arrow is proportional to its
+share of the placed orders, above a visible minimum.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _LINE: Final = 16.0
 
 
 class Shape(NamedTuple):
-    """The sizes of one drawing, in its own units."""
+    """The sizes of one drawing, in SVG units."""
 
     name: str
     width: float
@@ -67,7 +67,7 @@ TALL: Final = Shape("tall", 358, 560, 108, 54, 166, 124, is_upright=True)
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A stage: its upper left corner, its name, and how many orders have reached it."""
+    """A stage: its upper left corner, its name, and the number of orders that reached it."""
 
     x: float
     y: float
@@ -77,7 +77,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """An arrow: an SVG path, and how thick it is."""
+    """An arrow: an SVG path and its stroke width."""
 
     path: str
     thickness: float
@@ -85,7 +85,7 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """Words at a place; `tone` is good, bad, wait or quiet."""
+    """A text at a position. `tone` is good, bad, wait, or quiet."""
 
     x: float
     y: float
@@ -95,7 +95,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class FlowChart:
-    """One drawing."""
+    """One drawing of a flow."""
 
     shape: Shape
     boxes: list[Box]
@@ -104,7 +104,7 @@ class FlowChart:
 
 
 def flow_chart(flow: Flow, shape: Shape, hidden: Collection[str] = ()) -> FlowChart:
-    """Return the drawing of a flow in one shape, without the `hidden` stages, of which nothing is known."""
+    """Return the drawing of a flow in one shape, without the `hidden` stages, which have no data."""
     titles = {stage: title for stage, title in TITLES.items() if stage not in hidden}
     boxes = [Box(*_corner(stage, shape), title, flow.stages[stage]) for stage, title in titles.items()]
     arrows, most = [one for one in flow.arrows() if one.target in titles], max(1, flow.stages["placed"])
@@ -123,7 +123,7 @@ def _corner(stage: str, shape: Shape) -> tuple[float, float]:
 
 
 def _ends(source: str, target: str, shape: Shape) -> tuple[float, float, float, float]:
-    """Return where an arrow leaves its source's box and meets its target's."""
+    """Return the start (x, y) of an arrow at its source's box and its end (x, y) at its target's box."""
     (x1, y1), (x2, y2) = _corner(source, shape), _corner(target, shape)
     if shape.is_upright:
         half = shape.box_width / 2
@@ -146,7 +146,7 @@ def _thickness(share: float) -> float:
 
 
 def _arrow_texts(one: Arrow, shape: Shape) -> list[Text]:
-    """Return how many came this way, and in red how many came from nowhere."""
+    """Return the count of orders in both stages, and in red the count of extra findings."""
     x, y = _beside(one.source, one.target, shape)
     above = y - 12 if not shape.is_upright else y - 8
     texts = [Text(x, above, f"{one.passed:,}", "good")]
@@ -156,7 +156,7 @@ def _arrow_texts(one: Arrow, shape: Shape) -> list[Text]:
 
 
 def _beside(source: str, target: str, shape: Shape) -> tuple[float, float]:
-    """Return where on an arrow its words stand: nearer to the target, where arrows are apart."""
+    """Return the position of the text on an arrow, nearer to the target, where arrows are apart."""
     x1, y1, x2, y2 = _ends(source, target, shape)
     eased = 3 * _ALONG**2 - 2 * _ALONG**3
     across, along = (eased, _ALONG) if shape.is_upright else (_ALONG, eased)
@@ -164,7 +164,7 @@ def _beside(source: str, target: str, shape: Shape) -> tuple[float, float]:
 
 
 def _rest_texts(one: Rest, shape: Shape) -> list[Text]:
-    """Return what is left over: under the arrow, or under the box if it has a choice of arrows."""
+    """Return the counts of orders left over, below the arrow, or below the box if it has several arrows."""
     x, y = _rest_place(one, shape)
     shown = [
         (tone, f"{count:,} {word}")

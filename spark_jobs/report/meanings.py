@@ -1,6 +1,6 @@
-"""What each case means to those who answer for the money: what is wrong, who is to look, how it is put right.
+"""Explanations of the cases for the people responsible for the money: error, responsible party, repair.
 
-The rules by which an order gets into a case are those of `spark_jobs.cases`.
+The conditions of the cases are in `spark_jobs.cases`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from spark_jobs.cases import names
 
 
 class Meaning(NamedTuple):
-    """`what` it is, `who` has made the mistake, and the `repair`; the last two are empty if none is due."""
+    """Error (`what`), responsible party (`who`), and `repair`. The last two are empty if not applicable."""
 
     what: str
     who: str = ""

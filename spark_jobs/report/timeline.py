@@ -1,7 +1,7 @@
-"""What happened to one finding, in order of time: the records of the log between what the databases say.
+"""Timeline of a finding: its log records and its times in the databases, in order of time.
 
-Every line says where it is known from, and how long after the line before it happened. Clocks of databases
-and broker may differ by a little, so a line from a database may stand before its cause.
+Each line has its source and the time since the previous line. The clocks of databases and broker may differ
+slightly, so a line from a database may precede its cause.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _UNITS_MS: Final = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_
 
 
 class Known(NamedTuple):
-    """One event of a timeline; `physical_offset` is None unless the log tells it."""
+    """An event of a timeline. `physical_offset` is None if the event is not from the log."""
 
     at_ms: int
     physical_offset: int | None
@@ -31,14 +31,14 @@ class Known(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a timeline; `gap` is empty at its beginning and where no time passed."""
+    """A line of a timeline. `gap` is empty for the first line and if no time has passed."""
 
     known: Known
     gap: str
 
 
 def timeline(evidence: dict[str, Any]) -> list[Line]:
-    """Return the lines of a finding, from its columns and the events that were read for it."""
+    """Return the lines of a finding, from its columns and its `timeline` events."""
     found = [Known(evidence[name], None, what, where, "") for name, (where, what) in FROM_STORES.items()
              if evidence.get(name) is not None]  # fmt: skip
     found += [
@@ -57,7 +57,10 @@ def timeline(evidence: dict[str, Any]) -> list[Line]:
 
 
 def gap(ms: int) -> str:
-    """Return a span by its two largest units, such as 13 m 7 s; empty for none."""
+    """Return a span as text in its two largest units, such as "13 m 7 s", or "" for 0 or less.
+
+    A second unit that is 0 or milliseconds is left out.
+    """
     for place, (unit, unit_ms) in enumerate(_UNITS_MS):
         if ms >= unit_ms:
             rest_unit, rest_ms = _UNITS_MS[min(place + 1, len(_UNITS_MS) - 1)]

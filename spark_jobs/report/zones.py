@@ -1,9 +1,9 @@
-"""Times of rows that are hours away from the messages of their orders: the zone of the mapping is wrong.
+"""Detects a wrong time zone in the mapping: times of rows that are hours away from their orders' messages.
 
-No case asks for it: books whose times are ahead of the log balance, and deadlines that never fired are not
-yet due. So it is said before any finding.
+No case checks it. Books with times ahead of the log balance, and deadlines that never fired are not yet due.
+A wrong zone is therefore reported before any finding.
 
-Cost: two columns of at most `ORDERS_READ_MAX` orders.
+Cost: three columns of at most `ORDERS_READ_MAX` orders.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from spark_jobs.inputs.mapping import Mapping
 
 ORDERS_READ_MAX: Final = 100_000
 QUARTER_MS: Final = 900_000
-"""Zones are whole quarters of an hour away from each other."""
+"""Differences between time zones are multiples of a quarter of an hour."""
 NEAR_MS: Final = 60_000
 _TIMES: Final = pa.schema([(name, pa.int64()) for name in ("placed_ms", "half_ms", "committed_ms")])
 _MOST: Final = 0.8
@@ -28,8 +28,10 @@ _ORDERS_MIN: Final = 2
 
 
 def wrong_zone(orders: Path, mapping: Mapping) -> list[str]:
-    """Return a sentence if most orders of a run were placed whole quarters of an hour from their first
-    message; `orders` is the folder of the run's orders.
+    """Return a sentence if most orders were placed whole quarters of an hour from their first message.
+
+    "Most" is at least two orders and 80 % of those with both times. The difference must be at least one
+    quarter, and within `NEAR_MS` of a multiple. `orders` is the folder of the run's orders.
     """
     read = ds.dataset(orders, schema=_TIMES, format="parquet").head(ORDERS_READ_MAX)
     sent = pc.coalesce(read["half_ms"], read["committed_ms"])
