@@ -1,19 +1,19 @@
-"""The report: one HTML file that explains itself, needs no network and no script, and prints.
+"""Report of an audit: one self-explanatory, printable HTML file without scripts or network access.
 
-It answers in the order in which people ask: do the books balance, since when not, where are orders lost, what
-is wrong with which, and on which evidence. Its words are for those who answer for the money (`meanings`); log
-offsets stand beside them for those who look.
+Its order is: whether the books balance, the windows with findings, the stages where orders are lost, the
+orders with errors, and the evidence. The text is for the people responsible for the money (`meanings`). Log
+offsets are included for the investigation.
 
 Rules:
-- Numbers and sentences are those of `summary`, `flow` and `statistics`: nothing is judged here.
-- Of each case at most `SHOWN_PER_CASE_MAX` findings are shown, and how many there are, so the page does not
+- Numbers and sentences come from `summary`, `flow`, and `statistics`. Nothing is judged here.
+- Per case, the number of findings and at most `SHOWN_PER_CASE_MAX` of them are shown, so the page does not
   grow with the shop. All findings are in the Parquet files.
-- Whatever comes from a store is escaped (`autoescape`); a value that the template asks for in vain is an
-  error.
+- All values from a store are escaped (`autoescape`). A value that is missing in the template is an error.
 
-Cost: the column `case` of the findings once for each case that has any, and the row groups of those shown.
+Cost: the column `case` of the findings once per case with findings, and the row groups of those shown. The
+examples cost the same of the orders.
 
-Limitation: of more findings than are shown, those shown are the first of the files, not the worst.
+Limitation: if not all findings are shown, the shown ones are the first in the files, not the worst.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ EXAMPLES_MAX: Final = 20
 SQUARES_MAX: Final = 288
 ROWS_MAX: Final = 500
 WINDOW_MS: Final = 300_000
-"""How wide windows are where the summary does not say."""
+"""Width of windows if the summary has none."""
 
 _PUSH_WORDS: Final = {"delivered": "sent", "scheduled": "left", "cancelled": "cancelled", "failed": "failed"}
 _LIMITS: Final = {
@@ -73,7 +73,7 @@ def write(
     store: Path,
     run: RunFolders,
 ) -> None:
-    """Write `summary.report_path` from a run's Parquet and figures; `found` is the flow of its orders."""
+    """Write `summary.report_path` from the Parquet files and figures of a run. `found` is its flow."""
     options: dict[str, Any] = summary.about.get("options", {})
     window_ms = options.get("window_ms", WINDOW_MS)
     has_carts = summary.about.get("has_carts", True)
@@ -110,8 +110,9 @@ def write(
 
 
 def _case_rows(summary: AuditSummary) -> list[tuple[str, int, str]]:
-    """Return every case of orders with its count and tone: findings that there are, the rest, other
-    findings.
+    """Return every case of orders with its count and tone.
+
+    Cases of findings with orders are first, then the cases that are no finding, then findings without orders.
     """
     counts = summary.cases
     found = [(case, counts[case], "bad") for case in FINDINGS if counts.get(case)]
@@ -122,20 +123,20 @@ def _case_rows(summary: AuditSummary) -> list[tuple[str, int, str]]:
 
 
 def _shown(summary: AuditSummary, run: RunFolders) -> dict[str, tuple[int, list[Finding]]]:
-    """Return the count and the first findings of each finding case that has any."""
+    """Return the count and the first findings of each finding case with findings."""
     counts = summary.cases | summary.others
     wanted = [case for case in (*FINDINGS, *OTHER_FINDINGS) if counts.get(case)]
     return {case: (counts[case], _read(run.findings, case, SHOWN_PER_CASE_MAX)) for case in wanted}
 
 
 def _examples(summary: AuditSummary, run: RunFolders) -> dict[str, tuple[int, list[Finding]]]:
-    """Return some of the orders that are no finding and not balanced."""
+    """Return the count and some orders of each case that is neither a finding nor balanced."""
     wanted = [case for case in CASES if case in (IN_FLIGHT, NOT_COVERED) and summary.cases.get(case)]
     return {case: (summary.cases[case], _read(run.orders, case, EXAMPLES_MAX)) for case in wanted}
 
 
 def _read(folder: Path, case: str, count_max: int) -> list[Finding]:
-    """Return some rows of one case, by subject."""
+    """Return the first rows of one case, sorted by subject ID, with all columns as evidence."""
     found = [
         Finding(
             row.get("subject") or "order", row.get("subject_id") or row["order_id"], case, row["why"], row
@@ -146,7 +147,7 @@ def _read(folder: Path, case: str, count_max: int) -> list[Finding]:
 
 
 def _pushes(totals: dict[str, int]) -> dict[str, int]:
-    """Return the pushes by what became of them; known words first, and whatever else a ledger says."""
+    """Return the counts of pushes by status, the known ones first, then all others in the ledger."""
     prefix = "pushes "
     counts = {name.removeprefix(prefix): count for name, count in totals.items() if name.startswith(prefix)}
     known = {word: counts.pop(status, 0) for status, word in _PUSH_WORDS.items()} if counts else {}
@@ -178,7 +179,7 @@ def _environment() -> Environment:
 
 
 def moment(ms: float) -> str:
-    """Return milliseconds since 1970 as UTC time."""
+    """Return milliseconds since 1970 as UTC time, with milliseconds."""
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
@@ -188,27 +189,27 @@ def minute(ms: float) -> str:
 
 
 def start(ms: float, width_ms: int) -> str:
-    """Return when a span of time of that width begins (UTC): to the minute, a shorter one to the second."""
+    """Return the start (UTC) of a span, to the minute, or to the second if `width_ms` is not in minutes."""
     return minute(ms) if width_ms % 60_000 == 0 else moment(ms)[:-4]
 
 
 def number(value: Any) -> str:
-    """Return a number with its thousands apart."""
+    """Return a number with thousands separators."""
     return f"{value:,}"
 
 
 def plural(count: int, word: str) -> str:
-    """Return how many there are: 1 order, 2 orders."""
+    """Return a count with its noun, such as "1 order" or "2 orders"."""
     return f"{count:,} {word}{'' if count == 1 else 's'}"
 
 
 def slug(text: str) -> str:
-    """Return a series' name as a CSS class."""
+    """Return the name of a series as a CSS class."""
     return "".join(letter if letter.isalnum() else "-" for letter in text.lower())
 
 
 def tone(window: Window) -> str:
-    """Return the colour of a window: the worst that is in it."""
+    """Return the tone of a window: that of the worst class in it."""
     if window.findings:
         return "bad"
     if window.not_covered:
@@ -219,7 +220,7 @@ def tone(window: Window) -> str:
 
 
 def words(window: Window) -> str:
-    """Return what is in a window, in words."""
+    """Return the times and the counts of a window as text."""
     counts: Iterable[tuple[int, str]] = (
         (window.findings, "in findings"),
         (window.not_covered, "not covered"),

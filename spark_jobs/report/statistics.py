@@ -1,10 +1,11 @@
-"""What the whole log looks like: records by kind and topic, lateness of deliveries, messages over time.
+"""Figures of the whole log: records by kind and topic, lateness of deliveries, messages over time.
 
-Lateness is the broker's store time of a delivery, of a timer or of a schedule's run, minus the time it was
-due, or set if that was later; below zero is early, which must not happen. Deliveries after a hold of their
-topic are not counted. A percentile is the smallest lateness that at least so many of the deliveries did not
-exceed: exact, because every distinct lateness of a minute was counted when the log was read. Made on the
-driver, without Spark, from counts that are small (see `staged`):
+Lateness is the broker's store time of a timer's delivery or a schedule's run, minus the due time, or the set
+time of the timer if that is later. Negative lateness is early, which must not happen. Deliveries after a hold
+of their topic, and those on request, are not counted. A percentile is the smallest lateness that at least
+this share of the deliveries did not exceed. It is exact, because every distinct lateness per minute or second
+was counted when the log was read. The figures are computed on the driver, without Spark, from small counts
+(see `staged`):
 
     counts     kind, topic, minute_ms, records, record_bytes, first_ms, last_ms, unreadable,
                unreadable_offset, without_key
@@ -31,7 +32,7 @@ from spark_jobs.staging.staged import Staged
 from spark_jobs.staging.time_buckets import FINE_SPAN_MS, MINUTE_MS, SECOND_MS
 
 LATENESS_EDGES_MS: Final = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
-"""Where a histogram's bars begin; the first bar is what is early."""
+"""Lower edges (ms) of the histogram's bars. Early deliveries have a bar before the first edge."""
 
 BARS_MAX: Final = 90
 POINTS_MAX: Final = 1_440
@@ -53,14 +54,14 @@ assert max(width for width in BAR_WIDTHS_MS if width < MINUTE_MS) * BARS_MAX <= 
 DAMAGED_MAX: Final = 100
 SAMPLES_MAX: Final = 20
 RECURRING: Final = ", by a schedule"
-"""What stands behind a topic's name where its recurring messages have a line of their own."""
+"""Suffix of a topic's name in the separate line for its recurring messages."""
 
 _PERCENTS: Final = (0.5, 0.99, 0.999)
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """How late the deliveries of one topic, or of one stretch of time from `start_ms` on, were, in ms."""
+    """Lateness (ms) of the deliveries of one topic, or of one span of time from `start_ms` on."""
 
     topic: str
     start_ms: int
@@ -74,9 +75,10 @@ class Lateness:
 
 @dataclass(slots=True)
 class LogStatistics:
-    """Figures of one log; `timer_ends` counts timers by how they ended; `bars` maps (topic, start of bar in
-    ms) to messages that consumers could get; `lateness_over_time` has a point for every `point_ms` in which
-    something was delivered.
+    """Figures of one log.
+
+    `timer_ends` counts timers by kind of end. `bars` maps (topic, start of the bar in ms since 1970) to the
+    number of messages for consumers. `lateness_over_time` has a point per `point_ms` with deliveries.
     """
 
     records: int = 0
@@ -102,7 +104,7 @@ class LogStatistics:
 
 
 def log_statistics(staged: Staged) -> LogStatistics:
-    """Return the figures of a log, from the counts that were made when it was read."""
+    """Return the figures of a staged log from its counts."""
     figures = LogStatistics()
     counts = staged.table("counts").to_pylist()
     for row in counts:
@@ -174,7 +176,7 @@ def _integers(table: pa.Table, name: str) -> Integers:
 
 
 def _groups(keys: Integers) -> Iterator[tuple[int, Integers]]:
-    """Yield each key, ascending, with the places that have it."""
+    """Yield each distinct key, in ascending order, with the indexes of its rows."""
     order = np.argsort(keys, kind="stable")
     found, firsts = np.unique(keys[order], return_index=True)
     yield from zip(found.tolist(), np.split(order, firsts[1:]), strict=True)

@@ -1,4 +1,4 @@
-"""The answer of an audit: totals, how many orders are in each case, and the findings with their evidence."""
+"""Result of an audit: totals, the number of orders by case, and the findings with their evidence."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from spark_jobs.cases.names import BALANCED, CASES, FINDINGS, IN_FLIGHT, NOT_COV
 from spark_jobs.layout import ORDER_COLUMNS, RunFolders
 
 FINDINGS_MAX: Final = 1_000
-"""How many findings a summary holds; the Parquet files have all."""
+"""Maximum number of findings in a summary. The Parquet files have all findings."""
 
 CART_DIFFERENCES_MAX: Final = 1_000
 
@@ -27,8 +27,10 @@ EVIDENCE: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What is wrong with one order (or, by `subject`, push, cart or window), why, and what the stores say:
-    `EVIDENCE` by name, offsets being log offsets.
+    """A finding about one order, push, cart, or window (`subject`), with its reason and evidence.
+
+    `evidence` has the data of the stores by column: the `EVIDENCE` columns with a value, or in the report the
+    whole row. Offsets are log offsets, and times are in ms since 1970.
     """
 
     subject: str
@@ -39,11 +41,11 @@ class Finding:
 
     @property
     def order_id(self) -> str:
-        """Return the id of the subject, which mostly is an order."""
+        """Return the ID of the subject, which is usually an order."""
         return self.subject_id
 
     def as_json(self) -> dict[str, Any]:
-        """Return the finding as plain values."""
+        """Return the finding as JSON values."""
         order = {"order_id": self.subject_id} if self.subject == "order" else {}
         named = {"subject": self.subject, "subject_id": self.subject_id, **order}
         return named | {"case": self.case, "why": self.why, "evidence": self.evidence}
@@ -51,7 +53,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How many of the orders of one window of event time, [first_ms, end_ms), were what."""
+    """Counts of orders by class in one window of event time, [first_ms, end_ms), in ms since 1970."""
 
     first_ms: int
     end_ms: int
@@ -63,12 +65,14 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class AuditSummary:
-    """`balanced`: no finding, no order older than the log, carts as their ledgers say, no damaged byte.
+    """Summary of an audit. `balanced`: no finding, no order older than the log, and no damaged byte.
 
-    `cases` counts orders, and adds up to `totals["orders"]`; `others` counts findings about no order. `about`
-    is what the run was told and could see: options, as_of_ms, covered_from_ms, epochs (`commitlog.epochs`),
-    lacking (sentences: names of the mapping that the log does not have, a wrong zone), unjudged (sentences:
-    what could not be compared, and how much of it), store, started_ms, written_ms.
+    Carts that differ from their ledgers are findings, and no cart field may be unreadable. `cases` counts
+    orders, and its sum is `totals["orders"]`. `others` counts findings that are not about an order. `about`
+    has the options and the conditions of the run: options, as_of_ms, covered_from_ms, log_began_ms, epochs
+    (`commitlog.epochs`), has_carts, has_currency, names, left_out, lacking (sentences: names of the mapping
+    that are not in the log, a wrong zone), unjudged (sentences: data that could not be compared, and its
+    amount), store, started_ms, written_ms.
     """
 
     run_id: str
@@ -84,11 +88,11 @@ class AuditSummary:
 
     @property
     def findings_count(self) -> int:
-        """Return how many findings there are, of which `findings` has the first."""
+        """Return the number of all findings. `findings` has only the first ones."""
         return sum(self.cases.get(case, 0) for case in FINDINGS) + sum(self.others.values())
 
     def as_json(self) -> dict[str, Any]:
-        """Return the summary as plain values."""
+        """Return the summary as JSON values."""
         return {
             "run_id": self.run_id,
             **self.about,
@@ -104,7 +108,7 @@ class AuditSummary:
 
 
 def read_findings(run: RunFolders) -> list[Finding]:
-    """Return the first findings, by case and subject."""
+    """Return at most `FINDINGS_MAX` findings, by case, and then by subject ID."""
     found: list[Finding] = []
     for case in (*FINDINGS, *OTHER_FINDINGS):
         found += read_case(run.findings, case, FINDINGS_MAX - len(found))
@@ -114,14 +118,14 @@ def read_findings(run: RunFolders) -> list[Finding]:
 
 
 def read_case(dataset: Path, case: str, count_max: int) -> list[Finding]:
-    """Return some rows of one case, of the run's orders or of its findings, by id."""
+    """Return the first rows of one case, from the run's orders or findings, sorted by ID."""
     return sorted(map(_finding, case_rows(dataset, case, count_max)), key=lambda one: one.subject_id)
 
 
 def case_rows(dataset: Path, case: str, count_max: int) -> list[dict[str, Any]]:
-    """Return at most `count_max` rows of one case as they are written, in the order of the files.
+    """Return at most `count_max` rows of one case, unchanged and in the order of the files.
 
-    Cost: where no row of a row group is of the case only the column `case` is read.
+    Cost: of a row group without rows of the case, only the column `case` is read.
     """
     found: list[dict[str, Any]] = []
     for path in sorted(dataset.glob("[!.]*.parquet")):
@@ -143,5 +147,5 @@ def _finding(row: dict[str, Any]) -> Finding:
 
 
 def in_case_order(counts: dict[str, int]) -> dict[str, int]:
-    """Return every case with its count, the findings first; of `not-covered` only where there is any."""
+    """Return every case with its count, the findings first. Omit `not-covered` if it has no orders."""
     return {case: counts.get(case, 0) for case in CASES if case != NOT_COVERED or case in counts}
