@@ -52,7 +52,7 @@ BRANCHES: Final = (
     ("armed", ("cancelled", "fired")),
     ("fired", ("timed out",)),
 )
-"""Branches: the source stage, and the target stages of which an order reaches one."""
+"""Branches: the source stage, and its target stages. An order normally reaches at most one of them."""
 
 FINDING: Final = "finding"
 CLASSES: Final = (BALANCED, IN_FLIGHT, NOT_COVERED, FINDING)

@@ -1,8 +1,8 @@
 """Layout of the flow of orders as boxes and arrows, which the template draws.
 
 The stages are on a grid of steps and lanes. Steps run from left to right on a wide page, and from top to
-bottom on a phone, so there are two drawings of one flow. The thickness of an arrow is proportional to its
-share of the placed orders, above a visible minimum.
+bottom on a phone, so there are two drawings of one flow. The thickness of an arrow grows linearly with its
+share of the placed orders, from a visible minimum.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ def _arrow_texts(one: Arrow, shape: Shape) -> list[Text]:
 
 
 def _beside(source: str, target: str, shape: Shape) -> tuple[float, float]:
-    """Return the position of the text on an arrow, nearer to the target, where arrows are apart."""
+    """Return the position of the text on an arrow, near the target, where arrows do not overlap."""
     x1, y1, x2, y2 = _ends(source, target, shape)
     eased = 3 * _ALONG**2 - 2 * _ALONG**3
     across, along = (eased, _ALONG) if shape.is_upright else (_ALONG, eased)

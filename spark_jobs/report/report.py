@@ -5,13 +5,13 @@ orders with errors, and the evidence. The text is for the people responsible for
 offsets are included for the investigation.
 
 Rules:
-- Numbers and sentences come from `summary`, `flow`, and `statistics`. Nothing is judged here.
+- Numbers and sentences are from `summary`, `flow`, and `statistics`. Nothing is judged here.
 - Per case, the number of findings and at most `SHOWN_PER_CASE_MAX` of them are shown, so the page does not
   grow with the shop. All findings are in the Parquet files.
 - All values from a store are escaped (`autoescape`). A value that is missing in the template is an error.
 
-Cost: the column `case` of the findings once per case with findings, and the row groups of those shown. The
-examples cost the same of the orders.
+Cost: the column `case` of the findings once per case with findings, and the row groups of those shown. For
+the examples, the same columns and row groups of the orders are read.
 
 Limitation: if not all findings are shown, the shown ones are the first in the files, not the worst.
 """

@@ -65,14 +65,16 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class AuditSummary:
-    """Summary of an audit. `balanced`: no finding, no order older than the log, and no damaged byte.
+    """Summary of an audit.
 
-    Carts that differ from their ledgers are findings, and no cart field may be unreadable. `cases` counts
-    orders, and its sum is `totals["orders"]`. `others` counts findings that are not about an order. `about`
-    has the options and the conditions of the run: options, as_of_ms, covered_from_ms, log_began_ms, epochs
-    (`commitlog.epochs`), has_carts, has_currency, names, left_out, lacking (sentences: names of the mapping
-    that are not in the log, a wrong zone), unjudged (sentences: data that could not be compared, and its
-    amount), store, started_ms, written_ms.
+    `balanced`: there is no finding (carts that differ from their ledgers are findings), no order older than
+    the log, no damaged byte, and no unreadable cart field. `cases` counts orders, and its sum is
+    `totals["orders"]`. `others` counts findings that are not about an order.
+
+    `about` has the options and the conditions of the run: options, as_of_ms, covered_from_ms, log_began_ms,
+    epochs (`commitlog.epochs`), has_carts, has_currency, names, left_out, lacking (sentences: names of the
+    mapping that are not in the log, a wrong zone), unjudged (sentences: data that could not be compared, and
+    its amount), store, started_ms, written_ms.
     """
 
     run_id: str

@@ -1,9 +1,9 @@
 """Events of orders in the log's records, as columns of numbers.
 
 A record yields up to three events. A commit that cancels a deadline is two events, and so is a timer that
-replaces another one. `ref` is the log offset of the half or timer that the event ends or refers to. The order
-of an event is the first key of its record, which the event refers to by number. If the record has no key (a
-check-back, a cancel by an operator), only `ref` identifies the order.
+replaces another one. `ref` is the log offset of the half or timer that the event ends or refers to, or -1.
+The order of an event is the first key of its record, which the event refers to by number. If the record has
+no key (a check-back, a cancel by an operator), only `ref` identifies the order.
 
     code       records                                                         ref
     half       of the half topic
@@ -122,8 +122,9 @@ _OF_TIMERS: Final = _flags(Code.DELIVERED, Code.FIRED, Code.RELEASED, Code.CALLE
 class Events:
     """Events as columns of equal length. Events of the same code are in the order of their records.
 
-    `order` is the number of the record whose first key is the order's ID, or -1 if there is none. `topic` is
-    an index in `Topics.all`, or -1. `queue` is a place (`QUEUE_BITS`). `due_ms` is -1 if there is none.
+    `order` is the number of the event's record, whose first key, if any, is the order's ID. It is -1 for a
+    cancel that is attributed by `ref` alone. `topic` is an index in `Topics.all`, or -1. `queue` is a place
+    (`QUEUE_BITS`). `due_ms` is -1 if there is none.
     """
 
     order: Integers
@@ -288,8 +289,8 @@ class Words:
 def events_of(said: Said, first_number: int) -> list[Events]:
     """Return the events of the shop's topics in one batch, in one to three parts.
 
-    The records of the batch are numbered from `first_number` on. The parts are the events of the records
-    themselves, then the ends of replaced timers, then the cancels that records contain.
+    The records of the batch are numbered from `first_number` on. The parts are one event per record,
+    then the ends of replaced timers, then the cancels in records of any topic.
     """
     whole = _whole(said, first_number)
     parts = [whole if said.is_event.all() else whole.chosen(said.is_event)]

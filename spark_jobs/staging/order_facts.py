@@ -222,8 +222,8 @@ def mixed(numbers: Integers) -> Integers:
 def is_regular(rows: pa.Table) -> Flags:
     """Return which orders have consistent numbers, so that the row alone is sufficient.
 
-    Each half has exactly one end. There is at most one commit, at most one timer with at most one end, which
-    is its own, and nothing was redriven.
+    Each half has exactly one end. There is at most one commit, and at most one timer with at most one end,
+    which refers to this timer. Nothing was redriven.
     """
     count = {name: pc.fill_null(rows[name], 0).to_numpy() for name in COUNTS}
     # Equal counts alone would accept a half without an end and an end without a half. The link detects them.

@@ -15,7 +15,7 @@
     ends/       how, timers                                   timers by kind of end
     unreadable/ physical_offset, topic, body                  the first unreadable messages of each part
     damaged/    physical_offset, record_bytes, why            bytes that are no record
-    epochs/     physical_offset, number, began_ms, node       epoch records: begin and leader of an epoch
+    epochs/     physical_offset, number, began_ms, node       epoch records: start and leader of an epoch
     holds/      physical_offset, store_ms, topic, is_held, per_second        holds and releases of the timers
                                                               of a topic (`holds`)
 

@@ -1,7 +1,7 @@
 """Resolution of counts over time: minutes, or seconds if all times are within a short span.
 
 By minute, a log of one minute would be a single bar of a chart. By second, a log of a year would have 30
-million rows. The resolution of a batch and of a part depends on its own span, so seconds in parts of a long
+million rows. The resolution of a batch and of a part depends on its span, so seconds in parts of a long
 log only refine its minutes.
 
 Cost: per part, kind, and topic, at most FINE_SPAN_MS / SECOND_MS + 1 rows by second, or one row per minute
