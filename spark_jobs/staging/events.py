@@ -287,10 +287,10 @@ class Words:
 
 
 def events_of(said: Said, first_number: int) -> list[Events]:
-    """Return the events of the shop's topics in one batch, in one to three parts.
+    """Return the events in one batch, in one to three parts.
 
-    The records of the batch are numbered from `first_number` on. The parts are one event per record,
-    then the ends of replaced timers, then the cancels in records of any topic.
+    The records of the batch are numbered from `first_number` on. The parts are the records that are events
+    (`Said.is_event`), the ends of replaced timers, and the cancels in records of any topic.
     """
     whole = _whole(said, first_number)
     parts = [whole if said.is_event.all() else whole.chosen(said.is_event)]
