@@ -6,7 +6,8 @@ topic, tag, or key therefore reads only records that may match. A filter by prop
 timers that match the other conditions. Timer keys are stored in the index of names (`offsets_of_key`) rather
 than in rows. A timer set after the last checkpoint has no hashes in its row. Its record in the log is
 searched for the filter's texts, and is decoded only if it contains all of them. Held timers
-(`services.broker.timers.holding`) are merged in by due time.
+(`services.broker.timers.holding`), and timers whose sort time differs from their due time
+(`NearTimers.deviating`), are left out of the slots and merged in by due time.
 
 A long search is performed in steps (`TimerSearch`), and other calls are served between the steps. The rows
 are kept in memory between steps, because a slot with many timers would otherwise be reread in every step.
@@ -129,7 +130,8 @@ class TimerViews:
         """Return the sorted offsets of timers within the filter's window that are not in any timer file."""
         far = self._timers.partitions.in_memory(wanted.from_ms, wanted.until_ms)
         held = self._timers.held.rows(wanted.from_ms, wanted.until_ms).timer_offsets
-        return np.unique(np.concatenate([far, held.astype(np.uint64)]))
+        deviating = [offset for _, offset in self._timers.near.deviating_in(wanted.from_ms, wanted.until_ms)]
+        return np.unique(np.concatenate([far, held.astype(np.uint64), np.array(deviating, np.uint64)]))
 
     def search_log(self, timer_offsets: Offsets, texts: Sequence[bytes]) -> Offsets:
         """Return the offsets whose log records contain all of the given strings. The input must be sorted.
@@ -155,8 +157,8 @@ class TimerViews:
             return self._timers.pending_by_topic[wanted.topic]
         if wanted == _window_of(wanted):
             window = wanted.from_ms, wanted.until_ms
-            others = 0 if wanted.is_held else self._timers.partitions.count(*window)
-            return others + (0 if wanted.is_held is False else len(self._timers.held.rows(*window).due_ms))
+            held = 0 if wanted.is_held is False else len(self._timers.held.rows(*window).due_ms)
+            return held if wanted.is_held else held + self._count_unheld(*window)
         return sum(count for _, count in self.histogram(wanted, 1 << 62))
 
     def histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
@@ -165,7 +167,7 @@ class TimerViews:
         The first window begins at the filter's `from_ms`. Empty windows are omitted.
         """
         counts: Counter[int] = Counter()
-        columns, select = [self.held_due_ms(wanted)], self._selection(wanted)
+        columns, select = [self.held_due_ms(wanted), self.deviating_due_ms(wanted)], self._selection(wanted)
         for rows, path in self._scan(wanted):
             due_ms = rows["due_ms"].astype(np.int64)
             if wanted != _window_of(wanted):
@@ -198,9 +200,20 @@ class TimerViews:
         After each run of rows, yield the sort key up to which all candidates have been returned.
         """
         rows = self._far_and_near(listing, wanted, after, looked_up)
-        if not len(self._timers.held):
-            return rows
-        return merge(rows, self._held(wanted, after, looked_up), key=itemgetter(0, 1))
+        others = self._held(wanted, after, looked_up), self.deviating(wanted, after, looked_up)
+        return merge(rows, *others, key=itemgetter(0, 1)) if self._has_others else rows
+
+    @property
+    def _has_others(self) -> bool:
+        """Whether timers must be merged in that are held or not in order of due time."""
+        return len(self._timers.held) > 0 or len(self._timers.near.deviating) > 0
+
+    def _count_unheld(self, from_ms: int, until_ms: int) -> int:
+        """Count the unheld timers due in a window. The partitions count by sort time."""
+        near = self._timers.near
+        moved = len(near.deviating_in(from_ms, until_ms)) if near.deviating else 0
+        moved -= sum(from_ms <= sort_ms < until_ms for sort_ms in near.deviating.values())
+        return self._timers.partitions.count(from_ms, until_ms) + moved
 
     def _held(
         self,
@@ -223,6 +236,32 @@ class TimerViews:
             if after is None or candidate[:2] > after:
                 yield candidate
 
+    def deviating(
+        self,
+        wanted: TimerFilter,
+        after: SortKey | None = None,
+        looked_up: LookupResults | None = None,
+    ) -> Iterator[Candidate]:
+        """Yield the timers due in the filter's window whose sort time differs from their due time, except
+        those excluded by the log search.
+        """
+        if wanted.is_held or not self._timers.near.deviating:
+            return
+        places = self._timers.near.deviating_in(wanted.from_ms, wanted.until_ms)
+        offsets = np.array([offset for _, offset in places], np.int64)
+        in_vain = np.zeros(len(places), np.bool_) if looked_up is None else looked_up.are_in_vain(offsets)
+        for place, is_in_vain in zip(places, in_vain.tolist(), strict=True):
+            if not is_in_vain and (after is None or place > after):
+                yield Candidate(*place, None, 0, 0)
+
+    def deviating_due_ms(self, wanted: TimerFilter) -> Integers:
+        """Return the due times of the `deviating` timers that match a filter."""
+        found = self.deviating(wanted)
+        is_window = wanted == _window_of(wanted)
+        return np.fromiter(
+            (one.due_ms for one in found if is_window or self.is_wanted(one, wanted)), np.int64
+        )
+
     def held_due_ms(self, wanted: TimerFilter) -> Integers:
         """Return the due times of the held timers that match a filter."""
         reads = wanted.reads_records
@@ -238,7 +277,8 @@ class TimerViews:
         """Yield runs of rows for unheld timers that may match, starting after the position `after`."""
         if wanted.is_held:
             return iter(())
-        select = None if wanted == _window_of(wanted) else self._selection(wanted)
+        is_window = wanted == _window_of(wanted) and not self._timers.near.deviating
+        select = None if is_window else self._selection(wanted)
         return listing.runs(wanted.from_ms, wanted.until_ms, after, select, listing.rows_max)
 
     def _far_and_near(
@@ -255,8 +295,16 @@ class TimerViews:
 
     def _scan(self, wanted: TimerFilter) -> Iterator[tuple[Rows, str | None]]:
         """Yield the rows of unheld timers due within the filter's window."""
-        if not wanted.is_held:
-            yield from self._timers.partitions.scan(wanted.from_ms, wanted.until_ms)
+        if wanted.is_held:
+            return
+        deviating = self._deviating_offsets()
+        for rows, path in self._timers.partitions.scan(wanted.from_ms, wanted.until_ms):
+            yield rows if deviating is None else rows[~np.isin(rows["timer_offset"], deviating)], path
+
+    def _deviating_offsets(self) -> Offsets | None:
+        """Return the offsets of the timers in `deviating`, or None if there are none."""
+        found = self._timers.near.deviating
+        return np.fromiter(found, np.uint64, len(found)) if found else None
 
     def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter, matching: Mask) -> Mask:
         """Return a bool array that is true for matching rows.
@@ -281,6 +329,7 @@ class TimerViews:
         if looked_up is None:
             keyed = self.offsets_of_key(wanted.key, self.topics_of(wanted)) if wanted.key else []
             looked_up = LookupResults(np.array(keyed, np.uint64), *_NOT_SEARCHED)
+        deviating = self._deviating_offsets()
 
         def select(rows: Rows) -> Mask:
             offsets, matching = rows["timer_offset"], np.isin(rows["queue"], codes)
@@ -292,7 +341,8 @@ class TimerViews:
             if wanted.tag:
                 matching &= rows["tags_code"] == tags_code(wanted.tag)
             is_unsure: Mask = (rows["record_at"] == np.uint64(IN_LOG)) & ~looked_up.are_in_vain(offsets)
-            return matching | is_unsure
+            matching |= is_unsure
+            return matching if deviating is None else matching & ~np.isin(offsets, deviating)
 
         return select
 
@@ -388,7 +438,11 @@ class TimerCount:
         """
         if not self._has_counted_held:
             self._has_counted_held = True
-            return self._views.held_due_ms(self._wanted), self._end
+            held_ms = self._views.held_due_ms(self._wanted)
+            if self._wanted == _window_of(self._wanted):
+                return np.concatenate([held_ms, self._views.deviating_due_ms(self._wanted)]), self._end
+            self._unread.extend(self._views.deviating(self._wanted))
+            return held_ms, self._end
         if self._unread:
             return self._read_some(), self._end
         if self._listing is None or not self._views.is_valid(self._listing):
@@ -444,7 +498,7 @@ def _is_topic(topic: str, wanted: TimerFilter) -> bool:
 
 def is_match(timer: PendingTimer, wanted: TimerFilter) -> bool:
     """Return whether a timer and its message match a filter."""
-    if not _is_topic(timer.topic, wanted):
+    if not _is_topic(timer.topic, wanted) or not wanted.from_ms <= timer.due_ms < wanted.until_ms:
         return False
     if wanted.key and wanted.key not in (*timer.keys, timer.timer_key, timer.message_id):
         return False

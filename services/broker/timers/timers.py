@@ -510,7 +510,7 @@ class Timers:
             if timer_offset in self.near:
                 continue
             with suppress(StoreDamaged):  # A damaged timer is registered when it is due in sort order.
-                self.near.schedule(timer_offset, due_ms_of(self.read_at(sort_ms, timer_offset)))
+                self.near.restore(timer_offset, due_ms_of(self.read_at(sort_ms, timer_offset)))
 
     def delete_files(self) -> None:
         """Delete all timer files. Without a snapshot, the whole log is replayed."""
@@ -659,6 +659,8 @@ class NearTimers:
         self._seen_ms = 0
         self.deviating: dict[int, int] = {}
         """The `sort_ms` of timers whose sort time differs from their due time, by offset."""
+        self._deviating_due_ms: dict[int, int] = {}
+        """The due times of these timers. A timer whose record is unreadable at startup has none."""
 
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._wheel
@@ -668,7 +670,19 @@ class NearTimers:
         sort_ms = max(due_ms, free_ms, self._wheel.now_ms)
         if sort_ms != due_ms:
             self.deviating[timer_offset] = sort_ms
+            self._deviating_due_ms[timer_offset] = due_ms
         return sort_ms
+
+    def restore(self, timer_offset: int, due_ms: int) -> None:
+        """At startup, schedule a timer whose sort time differs from its due time."""
+        self._deviating_due_ms[timer_offset] = due_ms
+        self.schedule(timer_offset, due_ms)
+
+    def deviating_in(self, from_ms: int, until_ms: int) -> list[tuple[int, int]]:
+        """Return the sorted (due time, offset) pairs of the `deviating` timers that are due in a window."""
+        known = self._deviating_due_ms
+        due = ((known.get(offset, sort_ms), offset) for offset, sort_ms in self.deviating.items())
+        return sorted(pair for pair in due if from_ms <= pair[0] < until_ms)
 
     def sort_ms(self, timer_offset: int, due_ms: int) -> int:
         """Return a pending timer's `sort_ms`."""
@@ -681,6 +695,7 @@ class NearTimers:
     def remove(self, timer_offset: int, due_ms: int) -> int:
         """Remove a timer from the wheel if it is present. Return its `sort_ms`."""
         self._wheel.cancel(timer_offset)
+        self._deviating_due_ms.pop(timer_offset, None)
         return self.deviating.pop(timer_offset, due_ms)
 
     def take_due(self, until_ms: int, count_max: int) -> list[tuple[int, int]]:
@@ -712,7 +727,7 @@ class NearTimers:
 
     def thaw(self, frozen: Any) -> None:
         """Restore the state from a snapshot."""
-        self.deviating = dict(frozen)
+        self.deviating, self._deviating_due_ms = dict(frozen), {}
 
 
 class UnarmedTimers:
