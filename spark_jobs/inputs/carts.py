@@ -141,8 +141,11 @@ class FolderOfCarts:
             self._check("differences", DIFFERENCES)
 
     def export(self, folder: Path) -> list[str]:
-        """Link to the files (see `Export`); compute the differences only if the folder has none."""
-        for name in ("carts", "ledger", "differences", "repeated"):
+        """Link to the files (see `Export`). If the folder has no differences, compute them and the repeated
+        entries, which are then not linked to: they would be written into the source folder.
+        """
+        computed = ("differences", "repeated") if self._has_differences else ()
+        for name in ("carts", "ledger", *computed):
             if self._path(name).exists():
                 (folder / f"{name}.parquet").symlink_to(self._path(name))
         if not self._has_differences:
@@ -242,13 +245,10 @@ def _part(folder: Path, name: str, number: int) -> Path:
 
 
 def _note(unreadable: list[str], more: list[str]) -> None:
-    """Append to the unreadable fields, up to `UNREADABLE_MAX` of them and then "and more".
-
-    Limitation: "and more" is missing if an earlier call has filled the list exactly, and calls after "and
-    more" may append further fields.
-    """
-    room = UNREADABLE_MAX - len(unreadable)
-    unreadable += more if len(more) <= room else [*more[:room], "and more"][: room + (room > 0)]
+    """Append to the unreadable fields, up to `UNREADABLE_MAX` of them and then "and more"."""
+    if len(unreadable) <= UNREADABLE_MAX:
+        unreadable += more
+        unreadable[UNREADABLE_MAX:] = ["and more"] if len(unreadable) > UNREADABLE_MAX else []
 
 
 def _is_known(ledger: pa.Table) -> pa.ChunkedArray:

@@ -315,7 +315,8 @@ def _timestamps(ms: pa.Array) -> pa.Array:
     """Return milliseconds as timestamps (microseconds). Absolute values of `_MS_MAX` or more are null."""
     numbers_ms = pc.fill_null(ms, 0).to_numpy()
     if not (numbers_ms.min(initial=0) > -_MS_MAX and numbers_ms.max(initial=0) < _MS_MAX):
-        ms = pc.if_else(pc.less(pc.abs(ms), _MS_MAX), ms, pa.scalar(None, pa.int64()))
+        is_time = pc.and_(pc.greater(ms, -_MS_MAX), pc.less(ms, _MS_MAX))
+        ms = pc.if_else(is_time, ms, pa.scalar(None, pa.int64()))
         numbers_ms = pc.fill_null(ms, 0).to_numpy()
     assert ms.offset == 0, "a slice of a column"
     return pa.Array.from_buffers(TIMESTAMP, len(ms), [ms.buffers()[0], pa.py_buffer(numbers_ms * 1000)])

@@ -12,8 +12,7 @@ offset and thus no row, but `tidewheel store verify` reports them. If a file is 
 timers have been delivered or are in other files. The newest snapshot is then read again, up to
 `_ATTEMPTS_MAX` times in total.
 
-Cost: each file is read up to twice per attempt, and a timer uses 8 bytes of memory. Limitation:
-timers may be missing if a file is deleted in each attempt, and a damaged copy has a row for each attempt.
+Cost: each file is read up to twice per attempt, and a timer uses 8 bytes of memory.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ from commitlog.disk import Disk
 from commitlog.published_log import open_log
 from commitlog.record import CRC_BYTES, RECORD_BYTES_MIN
 from commitlog.recovery import Damage
+from spark_jobs.errors import StreamLost
 from spark_jobs.log.decode import ALL, SCHEMA, Columns, Wanted, damage_batch, stored_within
 from spark_jobs.log.kinds import KINDS, TOPICS
 from spark_jobs.log.ragged import Flags, Integers
@@ -61,19 +61,27 @@ class KeptTimers:
 
 
 def timer_batches(part: KeptTimers, wanted: Wanted) -> Iterator[pa.RecordBatch]:
-    """Yield the selected timers and the damaged copies as batches."""
+    """Yield the selected timers and the damaged copies as batches.
+
+    Raise `StreamLost` if a file was deleted in each attempt.
+    """
     seen = np.zeros(0, np.int64)
     for _ in range(_ATTEMPTS_MAX):
         is_whole = True
         for path, length in _named_files(Path(part.store)):
             try:
                 for chunk in _chunks(part, path, length, seen):
-                    seen = np.union1d(seen, chunk.records.numbers("physical_offset"))
+                    damaged = [one.first_offset for one in chunk.damaged]
+                    seen = np.union1d(seen, [*chunk.records.numbers("physical_offset"), *damaged])
                     yield from _batches(chunk, wanted)
             except FileNotFoundError:
                 is_whole = False
         if is_whole:
             return
+    raise StreamLost(
+        f"In each of {_ATTEMPTS_MAX} reads, a file of pending timers in {part.store} was replaced. Run it "
+        "again, or read a copy: tidewheel store snapshot."
+    )
 
 
 def _batches(chunk: Chunk, wanted: Wanted) -> Iterator[pa.RecordBatch]:
@@ -109,7 +117,8 @@ def _rows(records: Records, wanted: Wanted) -> pa.RecordBatch:
 def _named_files(store: Path) -> list[tuple[str, int]]:
     """Return (path, length) of each partition file in the newest snapshot, or [] if there is no snapshot."""
     _, parts = newest_parts(store, open_log(store))
-    named = parts[_TIMER_FILES]["partitions"]["files"] if parts else {}
+    partitions = parts[_TIMER_FILES]["partitions"] if parts else None
+    named = partitions["files"] if partitions else {}
     return [(f"{layout.TIMERS}/{name}", fields[0]) for name, fields in sorted(named.items())]
 
 

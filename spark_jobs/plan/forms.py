@@ -106,12 +106,10 @@ def _decimal(told: Any) -> Decimal | None:
 
 
 def _amount(like: Any, amount: Decimal) -> Any:
-    """Return an amount in the type of `like`: text with as many decimals, or a number.
-
-    Limitation: text with fewer decimals than the amount is rounded.
-    """
+    """Return an amount in the type of `like`: text with at least as many decimals, or a number."""
     if isinstance(like, str):
-        return f"{amount:.{len(like.partition('.')[2])}f}"
+        decimals = max(len(like.partition(".")[2]), -int(amount.normalize().as_tuple().exponent))
+        return f"{amount:.{decimals}f}"
     return int(amount) if isinstance(like, int) and amount == int(amount) else float(amount)
 
 

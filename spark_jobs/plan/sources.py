@@ -222,9 +222,7 @@ class PlanSources:
                     is not None
                 )
         except SQLAlchemyError as error:
-            raise DatabaseUnreadable(
-                f"Table {of.name} cannot be read ({error}). Repair it, and plan again."
-            ) from error
+            raise _unreadable(of, error) from error
 
     def constants(self, of: TableMapping, ours: str) -> list[str]:
         """Return the user's values of one of our statuses or kinds of entries, or ours if none is mapped."""
@@ -278,7 +276,14 @@ class PlanSources:
             columns = inspect(engine).get_columns(name, schema or None)
         except NoSuchTableError:
             return {}
+        except SQLAlchemyError as error:
+            raise _unreadable(of, error) from error
         return {one["name"]: one["type"] for one in columns}
+
+
+def _unreadable(of: TableMapping, error: SQLAlchemyError) -> DatabaseUnreadable:
+    why = str(error).splitlines()[0]
+    return DatabaseUnreadable(f"Table {of.name} cannot be read ({why}). Repair it, and plan again.")
 
 
 def _stored(value: Any, kind: Any, dialect: str, zone: str) -> ColumnElement[Any]:

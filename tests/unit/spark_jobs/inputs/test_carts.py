@@ -272,11 +272,26 @@ def test_carts_of_an_earlier_export(
     before, _ = exported(carts_database, earlier, MOVES)
     if not has_differences:
         shutil.rmtree(earlier / "differences.parquet")
+    source = {path: path.read_bytes() for path in earlier.rglob("*.parquet") if path.is_file()}
+    monkeypatch.setattr(carts, "_ROWS_PER_BUCKET", 1)  # other parts than those that are there
     tables, unreadable = exported(f"parquet:{earlier}", folder)
     assert {name: by_customer(rows) for name, rows in tables.items()} == {
         name: by_customer(rows) for name, rows in before.items()
     }
     assert unreadable == []
+    assert {path: path.read_bytes() for path in earlier.rglob("*.parquet") if path.is_file()} == source
+
+
+@given(st.lists(st.integers(0, 4), max_size=6))
+def test_only_so_many_unreadable_fields_are_named(counts: list[int]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(carts, "UNREADABLE_MAX", 5)
+        named: list[str] = []
+        every = [[f"{number}.{place}" for place in range(count)] for number, count in enumerate(counts)]
+        for more in every:
+            carts._note(named, more)
+    whole = [one for more in every for one in more]
+    assert named == (whole if len(whole) <= 5 else [*whole[:5], "and more"])
 
 
 def test_a_folder_that_has_no_carts_is_told(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import RetireSegments
 from services.broker.timers.timer_files import TIMER_FILES
+from spark_jobs.errors import StreamLost
 from spark_jobs.log import kept_timers
 from spark_jobs.source import LogReader
 
@@ -152,6 +153,39 @@ def test_files_that_go_while_they_are_read_are_followed_to_where_their_timers_we
     monkeypatch.setattr(kept_timers, "_named_files", comes_back)
     assert ids(timers(store)) == WAITING
     assert len(reads) == 2
+
+
+def test_files_that_are_replaced_in_every_read_are_an_error(bench: Bench) -> None:
+    """No timer is missing without a word: an audit would judge that the broker has lost it."""
+    store = bench.disk.root
+    bench.forget_all_but_one_segment()
+    for path in (store / layout.TIMERS).iterdir():
+        if b"M5" in path.read_bytes():
+            path.unlink()
+    with pytest.raises(StreamLost, match=r"In each of 5 reads, a file of pending timers in .* was replaced"):
+        timers(store)
+
+
+def test_a_damaged_copy_is_one_row_however_often_the_files_are_read(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = bench.disk.root
+    bench.forget_all_but_one_segment()
+    path = next(path for path in sorted((store / layout.TIMERS).iterdir()) if b"M5" in path.read_bytes())
+    stored = bytearray(path.read_bytes())
+    stored[stored.index(b"M5")] ^= 1
+    path.write_bytes(stored)
+
+    def one_more(store_root: Path, *, real: Callable[[Path], Any] = kept_timers._named_files) -> Any:
+        reads.append(store_root)
+        return [*real(store_root), *([("timers/gone", 1)] if len(reads) == 1 else [])]
+
+    reads: list[Path] = []
+    monkeypatch.setattr(kept_timers, "_named_files", one_more)
+    found = timers(store, "physical_offset message_id damage")
+    assert len(reads) == 2
+    assert ids(found) == [name for name in WAITING if name != "M5"]
+    assert len([row for row in found if row["damage"]]) == 1
 
 
 def test_the_part_of_a_snapshot_has_the_name_that_the_broker_gives_it() -> None:

@@ -16,6 +16,7 @@ from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from commitlog.message import Message
 from commitlog.record import TYPE_COMMIT, Record
 from spark_jobs.cases import names
+from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs.mapping import Mapping, as_mapping
 from spark_jobs.layout import FINDING_COLUMNS
 from spark_jobs.plan import plan
@@ -187,3 +188,9 @@ def test_a_mapping_without_fields_leaves_the_services_own_alone(write_log: Any) 
     sources = PlanSources(bare, store=write_log([record({}, "other"), one := record(BOOKED)]))
     (step,) = steps(names.CART_NOT_CLEARED, sources, timeline=[event("committed", one, "booked")])
     assert step["message"]["body"] == BOOKED
+
+
+def test_a_database_that_cannot_be_reached_is_named_in_one_sentence(tmp_path: Path) -> None:
+    sources = PlanSources(OWN, pushes=f"sqlite:///{tmp_path / 'no folder' / 'pushes.db'}")
+    with pytest.raises(DatabaseUnreadable, match=r"Table \S+ cannot be read .* Repair it, and plan again"):
+        sources.has_row(OWN.pushes, {"push_id": "p-1"})

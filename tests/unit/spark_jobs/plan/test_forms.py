@@ -79,6 +79,19 @@ def test_an_amount_has_as_many_decimals_as_another(
     assert form(value) == write(value)
 
 
+@pytest.mark.parametrize(
+    ("told", "known", "value", "written"),
+    [
+        *(("3.0", 300, 305, "3.05"), ("3.0", 300, 310, "3.1"), ("3", 300, 305, "3.05"), ("3", 300, 400, "4")),
+        *(("3.00", 300, 310, "3.10"), (3, 300, 305, 3.05), (3.0, 300, 305, 3.05), ("300", 300, 0, "0")),
+    ],
+)
+def test_an_amount_is_never_rounded(told: Any, known: int, value: int, written: Any) -> None:
+    form = form_of("total_pence", told, known)
+    assert form is not None
+    assert form(value) == written
+
+
 @pytest.mark.parametrize("told", [4.5, "x", True, None, [3], {"a": 3}, "NaN", 3.0001])
 def test_what_is_no_amount_of_an_order_has_no_form(told: Any) -> None:
     assert form_of("total_pence", told, 300) is None
