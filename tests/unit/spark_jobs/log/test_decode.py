@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from commitlog.kinds import kind_of
 from commitlog.message import Host
 from commitlog.published_log import Segment
 from commitlog.record import Record
+from spark_jobs.log import decode
 from spark_jobs.log.decode import ALL, PROPERTIES, SCHEMA, TIMES, Wanted, batches
 from spark_jobs.log.records import FIXED
 from spark_jobs.log.slices import Slice
@@ -161,3 +163,9 @@ def test_topics_and_bodies_are_chosen_by_option(write_log: WriteLog, read_log: R
     wanted = Wanted(("topic", "body"), topics=frozenset({"a", "b"}), bodies=frozenset({"b"}))
     rows = read_log(store, wanted)
     assert [(row["topic"], row["body"]) for row in rows] == [("a", None), ("b", b"b"), ("a", None)]
+
+
+def test_a_time_that_no_timestamp_holds_is_null() -> None:
+    largest, least = (1 << 63) - 1, -(1 << 63)
+    found = decode._timestamps(pa.array([0, None, least, largest, 9_000_000_000_000_000, -1_000], pa.int64()))
+    assert found.cast(pa.int64()).to_pylist() == [0, None, None, None, None, -1_000_000]

@@ -190,3 +190,9 @@ def test_a_damaged_copy_is_one_row_however_often_the_files_are_read(
 
 def test_the_part_of_a_snapshot_has_the_name_that_the_broker_gives_it() -> None:
     assert kept_timers._TIMER_FILES == TIMER_FILES
+
+
+def test_a_snapshot_without_partitions_has_no_files(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
+    parts = {TIMER_FILES: {"partitions": None}}
+    monkeypatch.setattr(kept_timers, "newest_parts", lambda *_: (0, parts))
+    assert kept_timers._named_files(bench.disk.root) == []
