@@ -1,25 +1,26 @@
-"""What the audit costs. Prints JSON.
+"""Cost of the audit. Prints JSON.
 
     .venv/bin/python benchmarks/audit.py decode [--records 10000000] [--rounds 2] [--folder DIR] [--no-spark]
     .venv/bin/python benchmarks/audit.py truth [--orders 1000000] [--plants 20] [--seed 1] [--folder DIR]
     .venv/bin/python benchmarks/audit.py reconcile [--orders 1000000] [--shop DIR] [--heaps 2g 4g 8g]
         [--parts log staged comparison] [--folder DIR]
 
-* decode: a log of so many records of about 450 bytes (`parts/audit/store.py`), read from the page cache as
-  far as memory allows. `plain` is one process without Spark; `spark` is Spark on two cores writing to "noop".
-  `full` is what a load has that names no columns (22, with bodies and users' properties); `every` is all 38;
-  `fixed` is seven numbers, topic, body and three properties, as was measured of a first reader; `keys` is
-  physical_offset, topic, queue_offset, store_ms, keys. Each with verify=none (lengths only) and verify=record
-  (the CRC of every byte). `windows` is a topic of a tenth of the records and a hundredth of the time, each
-  against a scan of the whole log for the same rows.
-* truth: so many findings of every case among so many orders: precision and recall (`parts/audit/truth.py`);
-  exits with 1 unless all are 1.
-* reconcile: a whole audit of so many orders, and its comparison beside datacompy's
-  (`parts/audit/reconcile.py`); `--shop` takes a shop that `audit_shop.py` has built.
+* decode: a log of `--records` records of about 450 bytes (`parts/audit/store.py`), read from the page cache
+  as far as memory allows. `plain` is one process without Spark; `spark` is Spark on two cores writing to
+  "noop". Column sets: `full` is the default of a load without named columns (22, with bodies and users'
+  properties); `every` is all 41; `fixed` is seven numbers, topic, body and three properties, the columns
+  measured of the first reader; `keys` is physical_offset, topic, queue_offset, store_ms, keys. Each runs
+  with verify=none (lengths only) and verify=record (the CRC of every byte). `windows` reads a topic with a
+  tenth of the records, compared with a filtered scan of the whole log (index=never), and a window of a
+  hundredth of the time, compared with an unfiltered scan.
+* truth: `--plants` findings of every case among `--orders` orders: precision and recall
+  (`parts/audit/truth.py`); exits with 1 unless all are 1.
+* reconcile: a whole audit of `--orders` orders, and its comparison against datacompy's
+  (`parts/audit/reconcile.py`); `--shop` takes a shop built by `audit_shop.py`.
 
-Rates are millions of records per second: of the whole log, by wall time and, for plain Python, by the
-processor time of the one process, which other work on the machine disturbs less. `crc_us` says how long one
-CRC of 450 bytes took at the time: the speed of the machine. Each figure is the best of the rounds.
+Rates are millions of records per second of the whole log, by wall time and, for plain Python, by the
+processor time of the single process, which other work on the machine disturbs less. `crc_us` is the time of
+one CRC of 450 bytes during the run, a measure of the machine's speed. Each figure is the best of the rounds.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ SPARE_BYTES: Final = 2 << 30
 
 
 def main() -> None:
-    """Run everything, or the one part that this process was started for."""
+    """Run the chosen command, or the single part named on the command line."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = arguments.add_subparsers(dest="command", required=True)
     decode = commands.add_parser("decode")
@@ -86,14 +87,14 @@ def main() -> None:
 
 
 def _folder(path: str) -> Path:
-    """Return a folder to work in; make the folder where there is none."""
+    """Return the working folder; create it if it does not exist."""
     folder = Path(path)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
 
 def _add_audits(commands: Any) -> None:
-    """Add the commands that audit a made-up shop."""
+    """Add the commands that audit a generated shop."""
     finding, costing = commands.add_parser("truth"), commands.add_parser("reconcile")
     for one in (finding, costing):
         one.add_argument("--orders", type=int, default=1_000_000)
@@ -114,7 +115,7 @@ def tell_truth(given: argparse.Namespace) -> int:
 
 
 def measure_decode(given: argparse.Namespace) -> dict[str, Any]:
-    """Build a log, and read it in every way."""
+    """Build a log, and read it with every reader."""
     check_room(given.folder, given.records)
     folder = Path(tempfile.mkdtemp(prefix="tidewheel-bench-audit-", dir=given.folder))
     try:
@@ -133,7 +134,7 @@ def measure_decode(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_room(folder: Path, records: int) -> None:
-    """Refuse to begin what the disk cannot hold."""
+    """Exit with an error if the disk has no room for the records."""
     needed, free = records * RECORD_BYTES + SPARE_BYTES, shutil.disk_usage(folder).free
     if free < needed:
         sys.exit(
@@ -164,7 +165,7 @@ def plain(store: Path, records: int, rounds: int) -> dict[str, Any]:
 
 
 def windows(store: Path, records: int, rounds: int) -> dict[str, Any]:
-    """Measure a topic and a time, against a scan of everything for the same rows."""
+    """Measure a topic against a filtered scan, and a time window against an unfiltered scan."""
     figures: dict[str, Any] = {}
     middle_ms = FIRST_MS + records * 500 // RECORDS_PER_SECOND
     length_ms = records * 10 // RECORDS_PER_SECOND
@@ -221,7 +222,7 @@ def _only(kinds: Any, columns: tuple[str, ...]) -> Any:
 
 
 def read(store: Path, columns: tuple[str, ...], **options: str) -> int:
-    """Read the log without Spark; return how many rows."""
+    """Read the log without Spark; return the number of rows."""
     reader = LogReader({"path": str(store), **options}, columns)
     return sum(len(batch) for part in reader.partitions() for batch in reader.read(part))
 
@@ -242,7 +243,7 @@ def rates(records: int, wall_s: float, cpu_s: float) -> dict[str, float]:
 
 
 def crc_us() -> float:
-    """Return how long a CRC of 450 bytes takes now, in microseconds."""
+    """Return the current time of a CRC of 450 bytes, in microseconds."""
     data = memoryview(bytes(450 * 20_000))
     started = time.process_time()
     for start in range(0, len(data), 450):
@@ -251,7 +252,7 @@ def crc_us() -> float:
 
 
 def iso(ms: int) -> str:
-    """Return a time as the source's options take it (ISO 8601)."""
+    """Return a time in the format of the source's options (ISO 8601)."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat()
 
 

@@ -1,4 +1,4 @@
-"""A shop's whole day at any size, with known faults: the stores that an audit takes, and what it must find.
+"""Build the stores of a shop's day at any size, with known faults, and the findings expected of an audit.
 
     .venv/bin/python benchmarks/audit_shop.py FOLDER --orders 1000000 [--plants 20] [--seed 1]
 
@@ -7,11 +7,12 @@
     FOLDER/carts/                 carts, ledger and differences.parquet, as the audit exports them
     FOLDER/truth.parquet          subject, subject_id, case: every finding there is
 
-Every record is one that a real broker wrote (`templates.py` of `parts/shop/`), with other ids, times and
-places; what happens to an order is a story (`stories.py`), drawn by the seed. Orders come evenly, 100 per
-second or so many that they fill three hours, and their stories overlap in the log as a shop's do. The last
-push is due twenty minutes after everything else, so that nothing is in flight. Planted orders are either
-older than what the audit calls long unacknowledged (an hour), or young. No broker opens the store.
+Every record is patched from one that a real broker wrote (`parts/shop/templates.py`), with other ids, times
+and offsets; the course of an order is a story (`stories.py`), drawn from the seed. Orders are evenly spaced:
+100 per second, or fewer if that would not fill three hours. Their stories overlap in the log as a real
+shop's do. The last push is due twenty minutes after everything else, so that nothing is in flight. Planted
+orders are either older than the audit's limit for a long unacknowledged message (an hour), or young. No
+broker opens the store.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from parts.shop.building import build
 
 
 def main() -> None:
-    """Build, and print what was built."""
+    """Build a shop, and print its figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--orders", type=int, default=1_000_000)

@@ -1,10 +1,10 @@
-"""What a command costs beside its work: processor time of a whole process. Prints JSON, milliseconds.
+"""Fixed cost of a command: processor time of the whole process. Prints JSON, milliseconds.
 
     .venv/bin/python benchmarks/cli.py [--rounds 20]
 
-Starts a broker of its own with twenty timers, and runs each command `rounds` times as a user would. Processor
-time is user and system of the whole process, as the system accounts for it; `least` is free of what else the
-machine does, `median` is not. `python` is an interpreter that does nothing.
+Starts a broker with twenty timers, and runs each command `rounds` times as a user would. Processor time is
+the user and system time of the whole process, as accounted by the system; `least` excludes the influence of
+other work on the machine, `median` does not. `python` is an interpreter that does nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 def processor_ms(command: list[str]) -> float:
-    """Run a command and return its processor time."""
+    """Run a command and return its processor time in milliseconds; exit if it fails."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)

@@ -1,23 +1,23 @@
-"""Python's clients side by side: processor time of client and broker for each message. Prints JSON.
+"""Processor time of the Python clients and of the broker for each message. Prints JSON.
 
     .venv/bin/python benchmarks/clients.py [--count 4000] [--rounds 5] [--folder DIR]
 
 `tidewheel.Client` and `tidewheel.AsyncClient` (HTTP), and the official client (`rocketmq-python-client`,
-gRPC), each in a process of its own, take each row in turn against one broker (`--flush async`), in `--rounds`
-rounds; a figure is the median of them. Messages have 256 bytes.
+gRPC), each in a separate process, run each row in turn against one broker (`--flush async`), in `--rounds`
+rounds; a figure is the median of the rounds. Messages have 256 bytes.
 
-    send             one after the other
-    send_at_once     16 calls under way: in 16 threads, or 16 coroutines
+    send             sequential sends
+    send_at_once     16 calls in flight: in 16 threads, or 16 coroutines
     send_many        100 in a request; the official client has no such call
-    receive          receives of 32 one after the other, an acknowledgement for each message
-    lone             500 sends one after the other, p50 and p99, in ms
+    receive          sequential receives of 32, with an acknowledgement for each message
+    lone             500 sequential sends, p50 and p99, in ms
 
 `client_us` and `broker_us` are the processor time of each process, user and system, for each message.
 
-`polls`: 1,000 receives that wait, of ten AsyncClients (each opens 100 connections), and one message for each:
-what opening, answering and closing one costs the broker and the client, how many bytes of memory one holds in
-the broker, and a lone send (bytes on a socket) without and beside them. `over_http.py` has the same of polls
-that are bytes on a socket.
+`polls`: 1,000 long polls of ten AsyncClients (each opens 100 connections), and one message for each: the
+processor time of broker and client for opening, answering and closing one, the memory of one in the broker,
+in bytes, and the latency of a lone send (bytes on a socket) without and with the open polls. `over_http.py`
+measures polls that are bytes on a socket.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Process:
         self._process = process
 
     def do(self, *work: str) -> dict[str, Any]:
-        """Have it do a work; return its answer."""
+        """Send the process a work and its arguments; return its answer."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(" ".join(work) + "\n")
@@ -125,7 +125,7 @@ def polls(facts: dict[str, Any], home: Path) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure, and print."""
+    """Measure, and print the figures."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--count", type=int, default=4_000, help="messages of a row")
     arguments.add_argument("--rounds", type=int, default=5)

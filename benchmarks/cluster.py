@@ -1,23 +1,23 @@
-"""What a second copy costs: sends beside a broker alone, and how fast a node takes a log in. Prints JSON.
+"""Cost of a second copy: sends compared with a single broker, and the fold rate of a node. Prints JSON.
 
     .venv/bin/python benchmarks/cluster.py sends   [--seconds 5] [--rounds 2] [--arms alone postgresql ...]
     .venv/bin/python benchmarks/cluster.py folding [--seconds 10] [--arms postgresql ...] [--bodies 256 4096]
 
     .venv/bin/python benchmarks/cluster.py large   [--records 10000000] [--timers 1000000] [--arms postgresql]
 
-* sends: 1, 16 and 128 messages of 256 B in flight, by a process that writes frames: sends a second, latency,
-  processor time of the leader and of the node that follows for each send. To a broker alone, which syncs its
-  own disk for every answer, and to two nodes over each engine (`parts/cluster/engines.py`); over those at the
-  leader, and through the node that follows, which forwards. Arms take turns, `rounds` times; the best of each
-  figure counts. Beside it `of_alone`: the rate in shares of the broker's alone.
-* folding: MiB of log a second that a leader's core writes through an engine with no port before it, and that
-  a node which begins with an empty disk takes in; beside it `folds_per_write`, the second over the first.
+* sends: 1, 16 and 128 messages of 256 B in flight, sent by a process that writes frames: sends per second,
+  latency, and processor time of the leader and of the follower for each send. Targets are a single broker,
+  which syncs its own disk for every answer, and two nodes over each engine (`parts/cluster/engines.py`),
+  both at the leader and through the follower, which forwards. The arms take turns, `rounds` times; the best
+  of each figure counts. `of_alone` is the rate as a share of the single broker's.
+* folding: MiB of log per second that a leader's core writes through an engine without a port, and that a
+  node with an empty disk folds; `folds_per_write` is the second over the first.
 
-* large: a store of so many messages and timers: how long a cluster takes to begin with it, a second node to
-  get it, the lead to move, the node that led to follow again, and a takeover after kill -9.
+* large: a store of so many messages and timers: the times to begin a cluster with it, to copy it to a second
+  node, to move the lead, to make the former leader follow again, and to take over after kill -9.
 
-Everything is one machine, on whose disk every copy is synced; it is ratios that count. `beside` is the load
-of the machine when the run began and ended.
+Everything runs on one machine, on whose disk every copy is synced; only ratios are comparable. `beside` is
+the load of the machine at the begin and end of the run.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ PARTS: Final = {
 
 
 def main() -> None:
-    """Measure the part that is asked for, or do the step that this process was started for."""
+    """Measure the chosen part, or run the step named on the command line."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     commands = arguments.add_subparsers(dest="command", required=True)
     sends = commands.add_parser("sends")
@@ -96,7 +96,7 @@ def measure_sends(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def sent(nodes: Served, way: str, in_flight: int, seconds: float) -> dict[str, Any]:
-    """Send to one of the nodes; return the figures, and what a send cost each process."""
+    """Send to one of the nodes; return the figures, with each process's processor time of a send."""
     asked = getattr(nodes, way)["listen"]
     processes = {
         name: Process(node["process"], node["listen"])
@@ -120,7 +120,7 @@ def keep_best(found: dict[str, Any], name: str, ran: dict[str, Any]) -> None:
 
 
 def compare(figures: dict[str, Any]) -> None:
-    """Add to each rate its share of the broker's alone."""
+    """Add to each rate its share of the single broker's rate."""
     alone = figures[ALONE]["leader"]
     for ways in figures.values():
         for rows in ways.values():
@@ -129,7 +129,7 @@ def compare(figures: dict[str, Any]) -> None:
 
 
 def measure_folding(given: argparse.Namespace) -> dict[str, Any]:
-    """Let a leader's core write over each engine, and then a node fold what it wrote."""
+    """Measure the writes of a leader's core over each engine, and then the fold of a node over that log."""
     figures: dict[str, Any] = {}
     for arm in given.arms:
         for body in given.bodies:
@@ -143,7 +143,7 @@ def measure_folding(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def measure_large(given: argparse.Namespace) -> dict[str, Any]:
-    """Let a large store become a cluster's over each engine."""
+    """Create a cluster from a large store over each engine."""
     figures: dict[str, Any] = {"messages": given.records, "timers": given.timers, "body_bytes": given.body}
     for arm in given.arms:
         with working_folder(given) as folder, empty_log(arm) as url:
@@ -153,13 +153,13 @@ def measure_large(given: argparse.Namespace) -> dict[str, Any]:
 
 @contextmanager
 def working_folder(given: argparse.Namespace) -> Iterator[Path]:
-    """Make a folder for stores, which goes with the block."""
+    """Yield a folder for stores, removed at the end of the block."""
     with tempfile.TemporaryDirectory(dir=given.folder, prefix="tidewheel-bench-") as folder:
         yield Path(folder)
 
 
 def measured(*part: str) -> Any:
-    """Return what a part says, run in a process of its own."""
+    """Run a part in a separate process; return its answer."""
     command = [sys.executable, __file__, "part", *part]
     run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(run.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""The console beside a full broker: time to first byte of pages, cost of open pages to a send. Prints JSON.
+"""The console of a full broker: time to first byte of pages, cost of open pages to a send. Prints JSON.
 
     .venv/bin/python benchmarks/console.py [--timers 1000000] [--pages 50] [--rounds 3] [--pictures DIR]
                                            [--folder DIR]
@@ -7,19 +7,20 @@
 The broker has pending timers, 200 groups, 50 open transactions, 10,000 dead letters. A client sends
 `SENDS_A_SECOND` messages of 256 bytes a second.
 
-`first_byte_ms`: each page in turn beside the sends, `LOOKS` times.
+`first_byte_ms`: each page in turn during the sends, `LOOKS` times.
 `open_pages`: the broker's processor time for each send without open pages and with `--pages` of them, in
-turn, `--rounds` times. An open page is asked for every 5 seconds, as `console.js` does; all belong to one
+turn, `--rounds` times. An open page is requested every 5 seconds, as `console.js` does; all belong to one
 session, and show the main pages in turn.
-`--folder` keeps the store, which a later run with the same folder uses as it is.
-`--pictures` also writes pictures of all pages by Chromium: at 1,280 pixels, at 390, and dark.
+`--folder` keeps the store; a later run with the same folder reuses it unchanged.
+`--pictures` also writes pictures of the pages by Chromium: all at 1,280 pixels, and the main pages at 390
+pixels and dark.
 
-`--tasks` measures instead what ten tasks of an operator take, in the console and on the command line
+`--tasks` measures instead the effort of ten tasks of an operator, in the console and on the command line
 (`parts/console/operator_tasks.py`): clicks (Enter in a field is one), fields, pages, steps that need to
-scroll, and seconds without the time of a person; commands and their seconds. `first` is the way from
+scroll, and seconds without the time of a person; commands and their seconds. `first` is the path from
 `tidewheel dev` to a delayed message that was found and cancelled in the console. The audit of a small shop
-takes two minutes; `--audits` names a folder of runs to use instead. `--pictures` has the window before each
-step.
+takes two minutes; `--audits` names a folder of runs to use instead. `--pictures` writes the window before
+each step that is not a field.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from parts.serving import serving
 
 SENDS_A_SECOND: Final = 200
 EVERY_SECONDS: Final = 5
-"""How often an open page asks (`USUAL_MS` in console.js)."""
+"""Interval between the requests of an open page (`USUAL_MS` in console.js)."""
 
 STRETCH_SECONDS: Final = 20
 LOOKS: Final = 20
@@ -53,7 +54,7 @@ LOOKS: Final = 20
 
 @asynccontextmanager
 async def sending(port: int) -> AsyncIterator[list[int]]:
-    """Send at a constant rate, over a connection of its own; the list has the count of sends."""
+    """Send at a constant rate over a separate connection; yield a list with the count of sends."""
     sent, [one] = [0], await connected(port, 1)
 
     async def send() -> None:
@@ -71,7 +72,7 @@ async def sending(port: int) -> AsyncIterator[list[int]]:
 
 
 async def us_each_send(server: Server, port: int, visitor: Visitor, pages: int) -> float:
-    """Return the broker's processor time for a send beside so many open pages."""
+    """Return the broker's processor time for a send with so many open pages, in microseconds."""
 
     async def stay(number: int) -> None:
         await asyncio.sleep(EVERY_SECONDS * number / pages)
@@ -93,7 +94,7 @@ async def us_each_send(server: Server, port: int, visitor: Visitor, pages: int) 
 
 
 async def first_bytes(port: int, visitor: Visitor) -> dict[str, Any]:
-    """Return figures of the time to first byte of each page, beside sends."""
+    """Return figures of the time to first byte of each page, during sends."""
     rows = dict[str, Any]()
     async with sending(port):
         for page in PAGES:
@@ -102,7 +103,7 @@ async def first_bytes(port: int, visitor: Visitor) -> dict[str, Any]:
 
 
 async def measure(facts: dict[str, Any], asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Furnish a broker, and measure."""
+    """Fill a broker unless its store is kept from an earlier run, and measure."""
     server, port = Server(facts["process"]), int(facts["http"].rpartition(":")[2])
     [one] = await connected(port, 1)
     if not (furnished := folder / "furnished").exists():
@@ -131,7 +132,7 @@ async def measure(facts: dict[str, Any], asked: argparse.Namespace, folder: Path
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
+    """Measure, and print the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--timers", type=int, default=1_000_000)
     parser.add_argument("--pages", type=int, default=50)

@@ -1,12 +1,12 @@
-"""What a call costs without a transport, at an older commit and now, in turns. Prints JSON.
+"""Cost of a call without a transport, at an older commit and now, in turns. Prints JSON.
 
     .venv/bin/python benchmarks/core.py [--old 102b719] [--rounds 5] [--count 4000] [--folder DIR]
 
-Figures: processor microseconds of a broker's process for each message, from a request's bytes to those of its
-answer, with flushes that are synced (`parts/core_calls.py`): the least of all rounds, for each of both, and
-their ratio. The older sources come from git, and run with the packages that are installed here.
-`beside` is the load of the machine when the run began and ended: figures taken beside other work are worth
-less.
+Figures: processor microseconds of a broker's process for each message, from the bytes of a request to those
+of its answer, with synced flushes (`parts/core_calls.py`): the minimum over all rounds for each of the two,
+and their ratio. The older sources come from git, and run with the packages installed here.
+`beside` is the load of the machine at the begin and end of the run: figures of a loaded machine are less
+reliable.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CALLS = Path(__file__).with_name("parts") / "core_calls.py"
 
 
 def main() -> None:
-    """Measure both, in turns."""
+    """Measure both trees in turns, and print the figures."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--old", default="102b719", help="the commit to compare with")
     arguments.add_argument("--rounds", type=int, default=5, help="how often each is measured")
@@ -52,7 +52,7 @@ def main() -> None:
 
 
 def measured(tree: Path, store: Path, count: int) -> dict[str, float]:
-    """Return the rows of one run with the sources of one tree."""
+    """Return the figures of one run with the sources of one tree, by row."""
     store.mkdir()
     command = [sys.executable, str(CALLS), str(store), str(count)]
     environment = os.environ | {"PYTHONPATH": str(tree)}

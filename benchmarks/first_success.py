@@ -1,24 +1,24 @@
-"""Newcomers' commands until their first success, in seconds, and the size of an installation. Prints JSON.
+"""Time of newcomers' commands until their first success, and the size of an installation. Prints JSON.
 
     .venv/bin/python benchmarks/first_success.py [--persona newcomer]
 
 Both wheels are built from these sources. Each persona has a new virtual environment and an empty pip cache,
-and types what the documents say: `pip install` of a wheel in place of its name, with what it requires from
-the package index, and then the programs and commands as printed. A step is a command and the seconds until it
-has said what was wanted; reading and typing are not counted. Making the environment and installing depend on
-the disk and the network, and are summed apart.
+and runs the commands of the documents: `pip install` of a wheel in place of its name, with its requirements
+from the package index, and then the programs and commands as printed. A step is a command and the seconds
+until its expected output; reading and typing are not counted. The times to create the environment and to
+install depend on the disk and the network, and are summed separately.
 
     newcomer     README's path: install, `tidewheel dev`, the program (a delayed message is cancelled by its
                  key, another is consumed after 3 s), the three lines of the banner (two wait for a schedule
                  of every 10 s), Ctrl-C, pytest, and the test in which 30 minutes pass
     client       tidewheel-client alone, the broker elsewhere: the first program of docs/client.md
-    transaction  the same with the extra `txn`: the barrier's program has committed its row and its message
-    cancel       the command line: a timer is set, looked at and cancelled; a second cancel says ALREADY
-    audit        `tidewheel demo` has run a shop and its audit, and the books balance
+    transaction  the same with the extra `txn`: the barrier's program commits its row and its message
+    cancel       the command line: a timer is set, shown and cancelled; a second cancel returns ALREADY
+    audit        `tidewheel demo` runs a shop and its audit, and the books balance
 
-`distributions` has the packages of `pip install tidewheel-client` and `pip install tidewheel` in an empty
-environment, each with its megabytes (10^6 bytes of files, the compiled ones included; pip and setuptools of
-the environment are not counted).
+`distributions` lists the packages of `pip install tidewheel-client` and `pip install tidewheel` in an empty
+environment, each with its megabytes (10^6 bytes of files, compiled ones included; pip and setuptools of the
+environment are not counted).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ MEGABYTE = 1_000_000
 
 @dataclass
 class Machine:
-    """A folder with a new Python in it; `wheels` are the files of the two distributions by name."""
+    """A folder with a new virtual environment; `wheels` holds the files of the distributions by name."""
 
     folder: Path
     wheels: dict[str, Path]
@@ -61,9 +61,9 @@ class Machine:
     """The commands, and the seconds of each."""
 
     def type(self, line: str, *arguments: str) -> str:
-        """Run a line in a shell, with arguments that are not shown; return what it prints.
+        """Run a line in a shell; return its stdout. `arguments` do not appear in the steps.
 
-        One that fails ends the benchmark.
+        A line that fails ends the benchmark.
         """
         began = time.monotonic()
         command = ["bash", "-c", f'{line} "$@"' if arguments else line, "bash", *arguments]
@@ -82,7 +82,7 @@ class Machine:
         return ran.stdout
 
     def install(self, name: str) -> None:
-        """Install a distribution with its extra; one of ours from its wheel, together with the client's."""
+        """Install a distribution with its extra; those in `wheels` from their wheel and the client's."""
         own, bracket, extra = name.partition("[")
         if own not in self.wheels:
             self.type(f"pip install {name}")
@@ -96,7 +96,7 @@ class Machine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a newcomer's shell has, with the new Python's programs first."""
+        """The environment of a newcomer's shell, with the new Python's programs first in the path."""
         kept = {
             name: value for name, value in os.environ.items() if not name.startswith(("TIDEWHEEL_", "PYTHON"))
         }
@@ -108,7 +108,10 @@ class Machine:
 
     @contextmanager
     def running(self, line: str, ready: str) -> Iterator[str]:
-        """Run a command until the block ends, then Ctrl-C; give what it printed up to a line with `ready`."""
+        """Run a command until the block ends, then send Ctrl-C.
+
+        Yield its output once that contains a line with `ready`.
+        """
         printed, began = self.folder / "printed", time.monotonic()
         with printed.open("wb") as out:
             process = subprocess.Popen(
@@ -130,7 +133,7 @@ class Machine:
             process.kill()
 
     def save(self, file: str, page: str, number: int = 0) -> None:
-        """Save a program of a page, counted from 0."""
+        """Save the program of a page with this number, counted from 0, in a file."""
         (self.folder / file).write_text(programs_of(page)[number])
 
     def sizes(self) -> dict[str, float]:
@@ -145,7 +148,7 @@ class Machine:
 
 
 def size_bytes(file: Path) -> int:
-    """Return the size of a file, 0 if it is gone."""
+    """Return the size of a file in bytes, 0 if it does not exist."""
     return file.stat().st_size if file.exists() else 0
 
 
@@ -156,7 +159,7 @@ def programs_of(page: str) -> list[str]:
 
 @contextmanager
 def serving(machine: Machine) -> Iterator[None]:
-    """Run a broker on the usual ports for the block, without a note of it."""
+    """Run a broker on the default ports for the block, without adding to the machine's steps."""
     steps, machine.steps = machine.steps, []
     with machine.running("tidewheel serve --store ./tidewheel-data", "tidewheel tail"):
         machine.steps = steps
@@ -166,7 +169,7 @@ def serving(machine: Machine) -> Iterator[None]:
 
 
 def newcomer(machine: Machine, _: Machine) -> bool:
-    """Go the whole path of README."""
+    """Follow the whole path of README; return whether every step had its expected output."""
     machine.save("app.py", "README.md")
     machine.save("test_orders.py", "README.md", 1)
     with machine.running("tidewheel dev", "curl") as banner:
@@ -181,14 +184,14 @@ def newcomer(machine: Machine, _: Machine) -> bool:
 
 
 def client(machine: Machine, elsewhere: Machine) -> bool:
-    """Send, cancel and receive from an application that has the client alone."""
+    """Send, cancel and receive from an application with only the client installed."""
     machine.save("app.py", "docs/client.md")
     with serving(elsewhere):
         return machine.type("python app.py") == "CANCELLED\norder 7 is paid\n"
 
 
 def transaction(machine: Machine, elsewhere: Machine) -> bool:
-    """Commit a row and its message together."""
+    """Commit a row and its message in one transaction."""
     machine.save("app.py", "docs/transactions.md")
     with serving(elsewhere):
         machine.type("python app.py")
@@ -196,7 +199,7 @@ def transaction(machine: Machine, elsewhere: Machine) -> bool:
 
 
 def cancel(machine: Machine, _: Machine) -> bool:
-    """Cancel a timer by its key."""
+    """Cancel a timer by its key, twice."""
     key = "--topic order-timeouts --key order:7"
     with machine.running("tidewheel dev", "curl"):
         machine.type("tidewheel send order-timeouts '{\"order\": 7}' --timer-key order:7 --in 30m")
@@ -207,7 +210,7 @@ def cancel(machine: Machine, _: Machine) -> bool:
 
 
 def audit(machine: Machine, _: Machine) -> bool:
-    """Run a shop and prove that its books balance."""
+    """Run a shop and its audit; the command fails unless the books balance."""
     machine.type("tidewheel demo")
     return True
 
@@ -238,7 +241,7 @@ def main() -> None:
 
 
 def built(folder: Path) -> dict[str, Path]:
-    """Build the wheels from a copy of the sources; return them by the names of their distributions."""
+    """Build the wheels from a copy of the sources; return their files by distribution name."""
     shutil.copytree(ROOT, folder / "sources", ignore=NOT_SOURCES)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     sources = folder / "sources"
@@ -250,7 +253,7 @@ def built(folder: Path) -> dict[str, Path]:
 
 
 def installed(folder: Path, wheels: dict[str, Path], name: str) -> Machine:
-    """Return a new machine with a distribution of ours."""
+    """Return a new machine with one of the distributions installed."""
     machine = Machine(folder, wheels)
     machine.folder.mkdir()
     machine.type("python3 -m venv .venv")
@@ -259,14 +262,14 @@ def installed(folder: Path, wheels: dict[str, Path], name: str) -> Machine:
 
 
 def facts_of(machine: Machine) -> dict[str, Any]:
-    """Return what is installed on a machine, by package."""
+    """Return the number and the megabytes of the packages of a machine, in total and by package."""
     sizes = machine.sizes()
     by_package = {name: round(megabytes, 2) for name, megabytes in sizes.items()}
     return {"packages": len(sizes), "mb": round(sum(sizes.values()), 1), "mb_by_package": by_package}
 
 
 def measured(persona: str, folder: Path, wheels: dict[str, Path], elsewhere: Machine) -> dict[str, Any]:
-    """Let one persona succeed on a new machine; the broker is elsewhere if it has none."""
+    """Run one persona on a new machine; `elsewhere` runs the broker if the persona has none."""
     name, succeeds = PERSONAS[persona]
     machine = installed(folder, wheels, name)
     if not succeeds(machine, elsewhere):

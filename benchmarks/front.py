@@ -1,18 +1,19 @@
-"""What the protocol port costs: calls by h2load, with and without TLS; idle clients.
+"""Cost of the protocol port: calls by h2load, with and without TLS; idle clients.
 
     .venv/bin/python benchmarks/front.py calls [--calls 3000] [--rounds 3] [--loops asyncio uvloop]
     .venv/bin/python benchmarks/front.py connections [--count 2000] [--seconds 60]
 
-* calls: Heartbeat (no store behind it) and SendMessage of one message of 256 B, each by 16 connections of 8
-  streams; SendMessage by a single one outstanding; ReceiveMessage of 32 by 16 connections. Calls a second,
-  latency, and the server's processor time for a call. The brokers of all loops are there at once, each on a
-  store of its own, and are called in turn, so that other work meets all of them; the best of each figure
-  counts. A few minutes; JSON on stdout, a table on stderr.
-* connections: so many clients, each with an open Telemetry stream and a long poll, idle for so long: memory
-  for each, and processor time.
+* calls: Heartbeat (which uses no store) and SendMessage of one message of 256 B, each by 16 connections of 8
+  streams; SendMessage with a single call outstanding; ReceiveMessage of 32 by 16 connections. Figures are
+  calls per second, latency, and the server's processor time for a call. The brokers of all loops run at
+  once, each on a separate store, and are called in turn, so that other work affects all of them; the best of
+  each figure counts. The run takes a few minutes; JSON on stdout, a table on stderr.
+* connections: `--count` clients, each with an open Telemetry stream and a long poll, idle for `--seconds`:
+  memory for each, and processor time.
 
-h2load is Debian's nghttp2-client. Everything is one machine and the store is flushed for every answer
-(`--flush async` takes that out); it is ratios that count, and processor time is steadier than rates.
+h2load is in Debian's nghttp2-client. Everything runs on one machine, and the store is flushed for every
+answer (`--flush async` excludes the flush); only ratios are comparable, and processor time varies less than
+rates.
 """
 
 from __future__ import annotations
@@ -39,11 +40,11 @@ COLUMNS: Final = {
     "receive 32/s": ("receive 32", "calls_per_second"),
     "us a receive": ("receive 32", "server_us_per_call"),
 }
-"""Of the table: the load and its figure; `us` are microseconds of the server's processor time."""
+"""Load and figure of each column of the table; `us` is microseconds of the server's processor time."""
 
 
 def main() -> None:
-    """Run the part that is asked for, and print its figures."""
+    """Run the chosen command, and print its figures."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--flush", default="sync")
     commands = arguments.add_subparsers(dest="command", required=True)
@@ -81,7 +82,7 @@ def measure_calls(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def measured(served: Served, load: Load, *, is_tls: bool) -> dict[str, Any]:
-    """Run h2load once; return its figures and what a call cost the server."""
+    """Run h2load once; return its figures and the server's processor time for a call."""
     if load.before:
         h2load(served.listen, load.before, is_tls=is_tls)
     before_s = served.processor_seconds()

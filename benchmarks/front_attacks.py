@@ -1,18 +1,18 @@
-"""What attacks on the protocol port cost those who mean well: a table of attack, memory, p99, answer.
+"""Cost of attacks on the protocol port to well-behaved clients: a table of attack, memory, p99, answer.
 
     .venv/bin/python benchmarks/front_attacks.py [--seconds 3] [--connections 4] [--attacks NAME ...]
 
-Each attack of `tests/attacks/http2.py` comes for so many seconds over so many connections of a process of
-its own, which connect again as soon as they are hung up on. Meanwhile one client sends (a message of 256 B,
-flushed later) and one says heartbeats, each a call every 5 ms, before the attack and meanwhile. Besides:
+Each attack of `tests/attacks/http2.py` runs for `--seconds` over `--connections` connections of a separate
+process, which reconnects as soon as the server has closed them. Before and during the attack one client
+sends (a message of 256 B, flushed later) and one sends heartbeats, each a call every 5 ms. Further cases:
 
-* `connections`: 5,000 connections at once, which greet and say nothing more;
-* `tls_reconnects`: 2,000 clients of TLS that connect, hang up, and all connect again;
-* `silent`: connections that say the first byte of a preface, and nothing more;
-* `ordinary_calls`: no attack, but calls without end, of which each is answered: to compare the others with.
+* `connections`: 5,000 connections at once, which send a preface and SETTINGS and nothing more;
+* `tls_reconnects`: 2,000 TLS clients that connect, close, and all reconnect;
+* `silent`: 1,000 connections that send the first byte of a preface, and nothing more;
+* `ordinary_calls`: no attack, but a constant stream of calls, each of which is answered, as a baseline.
 
-JSON on stdout: attack -> growth of the broker's memory (the most meanwhile, and what stays), p50 and p99 of
-the two clients before and during, what the attackers were told; a table on stderr.
+JSON on stdout: attack -> growth of the broker's memory (the peak during the attack, and the rest after it),
+p50 and p99 of the two clients before and during, the answers to the attackers; a table on stderr.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ CROWD: Final = ("connections", "tls_reconnects", "silent")
 
 
 class Caller:
-    """A client that makes one call after another, and notes how long each took."""
+    """A client that makes sequential calls, and records the duration of each in seconds."""
 
     def __init__(self, address: tuple[str, int], name: str, request: bytes) -> None:
         self._address, self._block = address, call_of(SERVICE + name)
@@ -105,7 +105,7 @@ class Caller:
 
 
 def callers(address: tuple[str, int]) -> dict[str, Caller]:
-    """Return a client that sends, and a client that says heartbeats."""
+    """Return a client that sends messages, and a client that sends heartbeats."""
     properties = wire.SystemProperties(message_id="m")
     message = wire.Message(topic=wire.Resource(name="t"), body=bytes(256), system_properties=properties)
     send = service.SendMessageRequest(messages=[message]).SerializeToString()
@@ -114,7 +114,7 @@ def callers(address: tuple[str, int]) -> dict[str, Caller]:
 
 
 def resident_bytes(process: int) -> int:
-    """Return what a process holds in memory."""
+    """Return the resident memory of a process."""
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
@@ -160,7 +160,7 @@ async def measure(
 
 
 def attack(pipe: Pipe, address: tuple[str, int], name: str, connections: int, seconds: float) -> None:
-    """Attack over so many connections, again and again; send what the attackers were told."""
+    """Attack over so many connections repeatedly; send the server's answers to the pipe."""
     said = list(said_by(name))
     told, count, sent_bytes = Counter[str](), 0, 0
     ends_at = time.monotonic() + seconds
@@ -180,7 +180,7 @@ def attack(pipe: Pipe, address: tuple[str, int], name: str, connections: int, se
 
 
 def said_by(name: str) -> Iterator[bytes]:
-    """Yield the first megabytes of an attack, whole frames together."""
+    """Yield the first megabytes of an attack, in chunks of whole frames."""
     waiting, size = b"", 0
     for one in islice(ordinary_calls() if name == ORDINARY else ATTACKS[name](), 400_000):
         waiting += one
@@ -193,19 +193,19 @@ def said_by(name: str) -> Iterator[bytes]:
 
 
 def ordinary_calls() -> Frames:
-    """Yield ordinary calls, without end."""
+    """Yield ordinary calls indefinitely."""
     block = call_of(SERVICE + "QueryRoute")
     for stream in range(1, 2**31, 2):
         yield frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, END_STREAM, stream, bytes(5))
 
 
 def crowd(pipe: Pipe, address: tuple[str, int], name: str, seconds: float) -> None:
-    """Come with thousands of connections at once."""
+    """Run one of `CROWDS`, which opens thousands of connections at once; send its figures to the pipe."""
     pipe.send(asyncio.run(CROWDS[name](address, seconds)))
 
 
 async def connections(address: tuple[str, int], seconds: float) -> dict[str, Any]:
-    """Connect thousands of times, greet, and stay."""
+    """Open thousands of connections, exchange SETTINGS, and keep them open."""
     began = time.monotonic()
     streams = await asyncio.gather(*(greeted(address) for _ in range(CONNECTIONS)))
     took = time.monotonic() - began
@@ -220,7 +220,7 @@ async def connections(address: tuple[str, int], seconds: float) -> dict[str, Any
 
 
 async def greeted(address: tuple[str, int], **how: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Return a connection on which the server has greeted."""
+    """Return a connection on which the server has sent a frame header."""
     reader, writer = await asyncio.open_connection(*address, **how)
     writer.write(PREFACE + frame(SETTINGS, 0, 0, b""))
     await reader.readexactly(9)
@@ -228,7 +228,7 @@ async def greeted(address: tuple[str, int], **how: Any) -> tuple[asyncio.StreamR
 
 
 async def tls_reconnects(address: tuple[str, int], seconds: float) -> dict[str, Any]:
-    """Connect thousands of clients of TLS, all at once, and all at once again."""
+    """Connect thousands of TLS clients at once, two times."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
@@ -251,7 +251,7 @@ async def tls_reconnects(address: tuple[str, int], seconds: float) -> dict[str, 
 
 
 async def silent(address: tuple[str, int], seconds: float) -> dict[str, Any]:
-    """Connect a thousand times and say one byte."""
+    """Open a thousand connections and send one byte on each."""
     streams = [await asyncio.open_connection(*address) for _ in range(1_000)]
     for _, writer in streams:
         writer.write(b"P")
@@ -266,7 +266,7 @@ CROWDS: Final = {one.__name__: one for one in (connections, tls_reconnects, sile
 
 
 def main() -> None:
-    """Measure the attacks that are asked for."""
+    """Measure the chosen attacks, and print the figures."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--seconds", type=float, default=3.0)
     arguments.add_argument("--connections", type=int, default=4)
@@ -289,7 +289,7 @@ def main() -> None:
 
 
 def one_attack(broker: BrokerProcess, name: str, given: argparse.Namespace) -> dict[str, Any]:
-    """Return the figures of an attack on a broker of its own."""
+    """Return the figures of an attack on a broker."""
     assert broker.process is not None
     host, _, port = broker.listen.rpartition(":")
     address = (host, int(port))

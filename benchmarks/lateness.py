@@ -1,11 +1,11 @@
-"""How late delayed messages are, seen from an official Python client. Prints JSON; times in milliseconds.
+"""Lateness of delayed messages at an official Python client. Prints JSON; times in milliseconds.
 
     .venv/bin/python benchmarks/lateness.py [--count 200] [--over 20]
 
-Starts a broker of its own on a temporary store, sends `count` messages due at whole seconds over the next
-`over` seconds (the client's delivery timestamps have no finer grain), and receives them with a push
-consumer. Lateness is the consumer's wall clock when its listener is called, minus the delivery time;
-"stored" is the broker's own part of it.
+Starts a broker on a temporary store, sends `count` messages due at whole seconds within `over` seconds (the
+client's delivery timestamps have a resolution of one second), and receives them with a push consumer.
+Lateness is the consumer's wall clock when its listener is called, minus the delivery time; "stored" is the
+broker's part of it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def measure(endpoint: str, count: int, over: int) -> list[float]:
-    """Send, receive, and return every message's lateness."""
+    """Send and receive; return the lateness of every received message in milliseconds."""
     from rocketmq import (
         ClientConfiguration,
         ConsumeResult,
@@ -78,7 +78,7 @@ def measure(endpoint: str, count: int, over: int) -> list[float]:
 
 
 def stored_lateness(http: str) -> list[float]:
-    """Return how late the broker made each message available."""
+    """Return the lateness of the store time of each message (up to 1,000), in milliseconds."""
     after = ",".join(f"{queue}:0" for queue in range(4))
     with urlopen(f"http://{http}/api/topics/{TOPIC}/arrivals?after={after}&limit=1000") as answer:
         messages = json.load(answer)["messages"]
@@ -86,7 +86,7 @@ def stored_lateness(http: str) -> list[float]:
 
 
 def figures(late: list[float]) -> dict[str, float]:
-    """Return the median, the 99th percentile, the greatest, and how many were early."""
+    """Return the median, the 99th percentile, the maximum, and the number of early messages."""
     cuts = statistics.quantiles(late, n=100, method="inclusive")
     return {
         "p50_ms": round(cuts[49], 1),

@@ -1,16 +1,16 @@
-"""HTTP beside gRPC: the broker's processor time for each message, a lone send, open long polls. Prints JSON.
+"""HTTP and gRPC: the broker's processor time for each message, a lone send, open long polls. Prints JSON.
 
     .venv/bin/python benchmarks/over_http.py [--count 20000] [--rounds 3] [--folder DIR]
 
-One broker (`--flush async`) takes each row over both ports in turn, in `--rounds` rounds; a figure is the
-median of them. Messages have 256 bytes. 16 calls are open at once, each on a connection of its own over HTTP
-and on one channel over gRPC. `us` is the processor time of the broker's process, user and system, for each
-message. The clients do as little as they can (`parts/grpc_client.py` says why); of answers over HTTP only the
-receipt handles are read.
+One broker (`--flush async`) serves each row over both ports in turn, in `--rounds` rounds; a figure is the
+median of the rounds. Messages have 256 bytes. 16 calls are open at once: over HTTP on a connection each,
+over gRPC on one channel. `us` is the processor time of the broker's process, user and system, for each
+message. The clients have low overhead (`parts/grpc_client.py` gives the reason); of answers over HTTP only
+the receipt handles are read.
 
-`polls`: 1,000 receives that wait, each with a topic of its own, and one message for each: what opening,
-answering and closing one costs the broker, how many bytes of memory one holds while it waits, and a lone send
-without and beside them.
+`polls`: 1,000 long polls, each on a separate topic, and one message for each: the broker's processor time
+for opening, answering and closing one, the memory of one while it waits, in bytes, and the latency of a lone
+send without and with the open polls.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from services.rpc.generated import service_pb2 as service
 
 AT_ONCE, BATCH, LEASED = 16, 100, 32
 Work = Callable[[], Awaitable[int]]
-"""One call; return how many messages it was about, 0 when there are no more."""
+"""One call; returns its number of messages, 0 when there are no more."""
 
 
 def sends_over_http(one: Connection, topic: str, batch: int) -> Work:
@@ -51,7 +51,7 @@ def sends_over_http(one: Connection, topic: str, batch: int) -> Work:
 
 
 def sends_over_grpc(channel: grpc.aio.Channel, topic: str, batch: int, first: int) -> Work:
-    """Return a send of so many messages; their ids begin at a number."""
+    """Return a send of so many messages; their ids count from `first`."""
     send, numbers = call(channel, "SendMessage"), iter(range(first, 1 << 60))
 
     async def work() -> int:
@@ -64,7 +64,7 @@ def sends_over_grpc(channel: grpc.aio.Channel, topic: str, batch: int, first: in
 
 
 def receives_over_http(one: Connection, topic: str) -> Work:
-    """Return a receive and an acknowledgement of what came."""
+    """Return a receive and an acknowledgement of its messages."""
 
     async def work() -> int:
         got = await one.post("/api/groups/stopwatch/receive", {"topic": topic, "count": LEASED})
@@ -93,7 +93,7 @@ def receives_over_grpc(channel: grpc.aio.Channel, topic: str) -> Work:
 
 
 async def us_each(server: Server, works: list[Work], count: int | None = None) -> float:
-    """Do works side by side, for so many messages or until there are none; return `us` of one."""
+    """Run works concurrently for `count` messages or until there are none; return `us` of one message."""
     done = 0
 
     async def go(work: Work) -> None:
@@ -144,7 +144,7 @@ async def one_round(facts: dict[str, Any], number: int, count: int) -> dict[str,
 
 
 async def raw_polls(facts: dict[str, Any], topics: Sequence[str]) -> None:
-    """Receive one message of each topic, all at once."""
+    """Receive one message of each topic, all polls open at once."""
     connections = await connected(int(facts["http"].rpartition(":")[2]), len(topics))
     receives = [
         one.post("/api/groups/stopwatch/receive", {"topic": topic, "wait": "20s"})
@@ -157,7 +157,7 @@ async def raw_polls(facts: dict[str, Any], topics: Sequence[str]) -> None:
 
 
 def main() -> None:
-    """Measure, and print."""
+    """Measure, and print the figures."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--count", type=int, default=20_000, help="messages of a row")
     arguments.add_argument("--rounds", type=int, default=3)
