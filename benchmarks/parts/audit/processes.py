@@ -1,11 +1,11 @@
-"""One part of a benchmark in a process of its own: its phases, wall time and the memory of all it starts.
+"""One part of a benchmark in a separate process: its phases, wall time and the memory of its process tree.
 
     measured(["part", ...]) -> Ran(answer, phases, wall_s, peak_mib, peak_private_mib)
 
-The part prints a line `PHASE name` where each phase begins, and JSON in its last line. Memory is the sum over
-the process and its descendants (Spark's Java, Spark's Python workers), looked at four times a second:
-`peak_mib` of all resident pages, `peak_private_mib` without those of files. A mapped log's pages are resident
-while the machine has room for them, and go when it has not.
+The part prints a line `PHASE name` at the begin of each phase, and JSON in its last line. Memory is the sum
+over the process and its descendants (Spark's JVM, Spark's Python workers), sampled four times a second:
+`peak_mib` of all resident pages, `peak_private_mib` without file-backed pages. The pages of a mapped log stay
+resident as long as the machine has free memory, and are evicted otherwise.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAUSE_S: Final = 0.25
 
 @dataclass
 class Phase:
-    """A part of a part: seconds, and the most memory seen meanwhile."""
+    """A phase of a part: wall seconds, and the peak memory sampled during it."""
 
     name: str
     wall_s: float = 0.0
@@ -35,14 +35,14 @@ class Phase:
     peak_private_mib: int = 0
 
     def see(self, resident_mib: int, private_mib: int) -> None:
-        """Take a look at the memory into account."""
+        """Update the peaks with a sample."""
         self.peak_mib = max(self.peak_mib, resident_mib)
         self.peak_private_mib = max(self.peak_private_mib, private_mib)
 
 
 @dataclass
 class Ran:
-    """What a part has answered (None if it failed), and what it cost."""
+    """Answer of a part (None if it failed), wall seconds and phases."""
 
     answer: Any
     wall_s: float
@@ -63,7 +63,7 @@ class Ran:
 
 
 def measured(command: Sequence[str], paths: Sequence[Path] = ()) -> Ran:
-    """Run one part, the interpreter's arguments; `paths` are further places of modules."""
+    """Run one part; `command` is the interpreter's arguments, `paths` extends the module search path."""
     scripts = Path(__file__).parents[2]
     found = [str(scripts.parent), str(scripts), *map(str, paths), os.environ.get("PYTHONPATH", "")]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(found), "PYTHONUNBUFFERED": "1"}
@@ -91,7 +91,7 @@ def _watch(pid: int, phases: list[Phase], ended: threading.Event) -> None:
 
 
 def memory_of(pid: int) -> tuple[int, int]:
-    """Return (resident, without files) of a process and its descendants, in MiB."""
+    """Return (resident, anonymous) memory of a process and its descendants, in MiB."""
     parents = _parents()
     family, grown = {pid}, 0
     while len(family) > grown:
@@ -115,7 +115,7 @@ def _memory(pid: int) -> tuple[int, int]:
 
 
 def _field(folder: Path, name: str) -> int:
-    """Return one number of a process's status; 0 if the process has gone."""
+    """Return one number of a process's status; 0 if the process has ended."""
     try:
         lines = (folder / "status").read_text().splitlines()
     except OSError:

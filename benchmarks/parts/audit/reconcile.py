@@ -1,18 +1,19 @@
-"""The audit's cost, from the log and from its staged Parquet, and its comparison beside datacompy's.
+"""Cost of the audit, from the log and from its staged Parquet, and its comparison against datacompy's.
 
-    measure(folder, orders, shop, heaps) -> figures
+    measure(folder, orders, shop, heaps, parts) -> figures
 
-* from_log: the whole audit as the command makes it, its heap being 2 GB, by phases.
-* from_staged: the same, the log having been staged before. `judged_s` is the time from then on: the joins,
-  the cases, the evidence, the counts, the report.
-* comparison: what both can answer about the same two inputs, the orders table and the facts of the log's
-  messages (one row per order and part of the log, so each side brings them together itself): orders without a
-  committed message, messages without an order, and payments, cancellations that only one of the two knows.
-  `ours` is the audit's join, bucket by bucket, and one count; `datacompy` is `SparkSQLCompare` with two
-  compared columns, no report, in the smallest of the heaps in which it ends well. Both must count alike.
+* from_log: the whole audit as run by the command, by phases.
+* from_staged: the same with the log staged beforehand. `judged_s` is the time after staging: the joins, the
+  cases, the evidence, the counts, the report.
+* comparison: a question that both can answer about the same two inputs, the orders table and the facts of
+  the log's messages (one row per order and part of the log, so each side aggregates them itself): orders
+  without a committed message, messages without an order, and payments and cancellations found in only one
+  of the two. `ours` is the audit's join, bucket by bucket, and one count, with a heap of 2 GB; `datacompy`
+  is `SparkSQLCompare` with two compared columns and no report, in the smallest of the heaps in which it
+  succeeds. `equal` is whether both have the same counts.
 
-datacompy is installed for this into a folder of its own: it wants other versions than the audit has. Every
-part is a process of its own, and only there Spark is loaded.
+datacompy is installed into a separate folder, because it requires other versions than the audit. Every part
+is a separate process, and only these load Spark.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def measure(
 
 
 def _audit(shop: Path, work: Path, staged: str = "") -> dict[str, Any]:
-    """Run one audit in a process of its own: from the log, or from the log as staged before."""
+    """Run one audit in a separate process: from the log, or from the staged log."""
     ran = _part("audit", str(shop), str(work / "out"), staged)
     shutil.rmtree(work / "out", ignore_errors=True)
     names = [phase.name for phase in ran.phases]
@@ -93,7 +94,7 @@ def _comparison(work: Path, heaps: list[str]) -> dict[str, Any]:
 
 
 def _prepare(shop: Path, work: Path) -> None:
-    """Prepare what the later parts begin with; exit with a sentence where that fails."""
+    """Prepare the inputs of the later parts; exit with a message if that fails."""
     if _part("prepare", str(shop), str(work / "prepared")).answer is None:
         sys.exit(f"{shop} could not be staged; why is written above. Give a --shop that audit_shop.py built.")
 
@@ -103,7 +104,7 @@ def _part(*arguments: str, paths: list[Path] | None = None) -> Ran:
 
 
 def audited(shop: str, out: str, staged: str) -> dict[str, Any]:
-    """Run the whole audit; return whether all planted faults were found, and no more."""
+    """Run the whole audit; return its cases, and whether it found exactly the planted faults."""
     from spark_jobs import main
     from spark_jobs.options import AuditOptions
     from spark_jobs.staging.staged import Staged
@@ -144,7 +145,7 @@ def prepare(shop: str, prepared: str) -> dict[str, Any]:
 
 
 def ours(prepared: str, heap: str) -> dict[str, Any]:
-    """Compare as the audit does: bucket by bucket, by whole columns."""
+    """Compare with the audit's method: bucket by bucket, on whole columns."""
     from spark_jobs.buckets import count_of
     from spark_jobs.tasks import in_tasks
 
@@ -163,7 +164,7 @@ def ours(prepared: str, heap: str) -> dict[str, Any]:
 
 
 def _count_bucket(folder: Path, bucket: int, buckets: int) -> None:
-    """Count what is in one bucket of the two tables, into a file."""
+    """Count the differences in one bucket of the two tables; write them to a file."""
     from spark_jobs.books.joining import joined
     from spark_jobs.buckets import read_bucket
     from spark_jobs.inputs.schemas import ORDERS
@@ -191,7 +192,7 @@ def _count_bucket(folder: Path, bucket: int, buckets: int) -> None:
 
 
 def datacompy(prepared: str, heap: str) -> dict[str, Any]:
-    """Compare the same by datacompy."""
+    """Make the same comparison with datacompy."""
     from datacompy.spark import SparkSQLCompare
 
     def count(spark: SparkSession) -> dict[str, int]:
@@ -216,7 +217,7 @@ def _compared(prepared: str, heap: str, count: Callable[[SparkSession], dict[str
 
 
 def _orders(spark: SparkSession, prepared: Path) -> DataFrame:
-    """Return of each order of the database whether it was paid and cancelled."""
+    """Return the (order_id, is_paid, is_cancelled) of the orders in the database."""
     rows = spark.read.parquet(str(prepared / "orders.parquet"))
     return rows.selectExpr(
         "order_id", "int(paid_ms is not null) is_paid", "int(cancelled_ms is not null) is_cancelled"
@@ -224,7 +225,7 @@ def _orders(spark: SparkSession, prepared: Path) -> DataFrame:
 
 
 def _messages(spark: SparkSession, prepared: Path) -> DataFrame:
-    """Return the same of each order whose message is committed in the log."""
+    """Return the same columns of the orders whose message is committed in the log."""
     facts = spark.read.parquet(str(prepared / "staged" / "facts")).groupBy("order_id")
     firsts = facts.min(*FIRSTS)
     return firsts.filter("`min(committed_offset)` is not null").selectExpr(

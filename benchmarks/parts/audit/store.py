@@ -2,9 +2,9 @@
 
     build(folder, count) -> bytes of log
 
-Records are about 450 bytes on average and lie in random order of kind and length, so that no reader can
-guess where the next one begins. Each has its own id, key, places, times and CRCs. Beside the log lie the
-queue files and a snapshot that names them; it holds nothing else, so no broker opens this store.
+Records are about 450 bytes on average, in random order of kind and length, so that a reader cannot predict
+the offset of the next one. Each has its own id, key, offsets, times and CRCs. The store further has the queue
+files and a snapshot that contains only these, so no broker can open it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DUE_MS: Final = "1763700030000"
 
 
 class Shape(NamedTuple):
-    """Records of one kind: topic, sys_flag, share in a hundred, and properties beside id and key."""
+    """Records of one kind: topic, sys_flag, share in percent, and properties in addition to id and key."""
 
     topic: str
     sys_flag: int
@@ -56,7 +56,7 @@ TOPICS: Final = [shape.topic for shape in SHAPES]
 
 
 class Template:
-    """Encoded records of one kind and length, to be patched many at a time."""
+    """An encoded record of one kind and length, from which many records are patched at a time."""
 
     def __init__(self, shape: Shape, body_bytes: int) -> None:
         marks = {
@@ -82,7 +82,7 @@ class Template:
         self._key_at = whole.index(b"8" * DIGITS, split)
 
     def patched(self, numbers: Array, offsets: Array, queue_offsets: Array) -> Array:
-        """Return the records of these numbers at their places: rows of `record_bytes` bytes."""
+        """Return the records of these numbers at their offsets: rows of `record_bytes` bytes."""
         rows = np.tile(self._row, (len(numbers), 1))
         store_ms = FIRST_MS + numbers * 1000 // RECORDS_PER_SECOND
         for at, width, values in (
@@ -107,7 +107,7 @@ class Template:
 
 
 def build(folder: Path, count: int, segment_bytes: int = limits.SEGMENT_BYTES_DEFAULT) -> int:
-    """Make a log of `count` records; return its bytes."""
+    """Write a log of `count` records; return its size in bytes."""
     (folder / layout.COMMITLOG).mkdir(parents=True)
     (folder / layout.FORMAT).write_text("tidewheel 1\n")
     queues = Queues(folder)
@@ -130,7 +130,7 @@ def write_block(
     folder: Path, templates: list[Template], queues: Queues, kinds: Array, first: int, offset: int,
     segment_bytes: int,
 ) -> tuple[int, int]:  # fmt: skip
-    """Write records of these kinds as far as the segment has room; return (log offset, how many)."""
+    """Write records of these kinds until the segment is full; return (end offset, number written)."""
     lengths = np.array([template.record_bytes for template in templates])[kinds]
     ends = np.cumsum(lengths)
     left_bytes = segment_bytes - offset % segment_bytes

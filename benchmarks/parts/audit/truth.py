@@ -1,10 +1,10 @@
-"""Whether an audit finds every planted order, under its own case, and nothing else.
+"""Precision and recall of an audit of a shop with planted faults, by case.
 
-    truth(folder, orders, plants_per_case) -> figures
+    truth(folder, orders, plants_per_case, seed) -> figures
 
-Builds a made-up shop (`parts/shop/`), audits it with the default limits, and compares the findings with the
-truth, case by case: precision is the share of what was found that was planted, recall the share of what was
-planted that was found. A finding of another case or another subject than planted counts against both.
+Builds a generated shop (`parts/shop/`), audits it with the default limits, and compares the findings with
+the truth, case by case: precision is the share of the findings that were planted, recall the share of the
+planted faults that were found. A finding with another case or subject than planted reduces both.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Finding = tuple[str, str, str]
 
 
 def inputs_of(folder: Path) -> Inputs:
-    """Return the stores beside the log of a made-up shop."""
+    """Return the stores of a generated shop other than the log."""
     return Inputs(
         f"sqlite:///{folder / 'orders.db'}",
         f"parquet:{folder / 'carts'}",
@@ -34,13 +34,13 @@ def inputs_of(folder: Path) -> Inputs:
 
 
 def findings_in(path: Path) -> list[Finding]:
-    """Return the findings, or the truth, in Parquet files."""
+    """Return the findings, or the truth, from Parquet files."""
     rows = ds.dataset(path, format="parquet").to_table(columns=["subject", "subject_id", "case"]).to_pylist()
     return [(row["subject"], row["subject_id"], row["case"]) for row in rows]
 
 
 def scores(planted: list[Finding], found: list[Finding]) -> dict[str, dict[str, Any]]:
-    """Return precision and recall of each case, and the first few that were missed or too many."""
+    """Return precision and recall of each case, with up to three ids of missed and extra findings."""
     missed, extra = Counter(planted) - Counter(found), Counter(found) - Counter(planted)
     by_case: dict[str, dict[str, Any]] = {}
     for case in sorted({case for _, _, case in (*planted, *found)}):
@@ -59,7 +59,7 @@ def scores(planted: list[Finding], found: list[Finding]) -> dict[str, dict[str, 
 
 
 def is_perfect(by_case: dict[str, dict[str, Any]]) -> bool:
-    """Return whether nothing was missed and nothing too much."""
+    """Return whether no finding is missing and none is extra."""
     return all(one["precision"] == one["recall"] == 1.0 for one in by_case.values())
 
 
