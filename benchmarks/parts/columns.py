@@ -1,6 +1,6 @@
 """Logs written in bulk (`audit/store.py`, `shop/log.py`): fields of many records at a time, and queue files.
 
-Records of one length are rows of an array of bytes; a field of theirs is a range of its columns.
+Records of one length are rows of a byte array; each of their fields is a range of its columns.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TRIPLES: Final = np.frombuffer(b"".join(b"%03d" % number for number in range(10
 
 
 def digits_of(numbers: Array, width: int) -> Array:
-    """Return decimal digits as ASCII: a row of `width` bytes for each number."""
+    """Return the decimal digits of numbers as ASCII: a row of `width` bytes for each number."""
     count = -(-width // 3)
     digits = np.empty((len(numbers), 3 * count), np.uint8)
     for place in range(count - 1, -1, -1):
@@ -36,7 +36,7 @@ def digits_of(numbers: Array, width: int) -> Array:
 
 
 def put_integers(rows: Array, at: int, width: int, values: Array) -> None:
-    """Write big-endian integers of `width` bytes into the columns from `at` on."""
+    """Write big-endian integers of `width` bytes into the columns that begin at `at`."""
     rows[:, at : at + width] = values.astype(f">i{width}").view(np.uint8).reshape(-1, width)
 
 
@@ -87,7 +87,7 @@ class Queues:
             file.write(stored)
 
     def write_snapshot(self, disk: Disk, end_offset: int) -> None:
-        """Write a snapshot with the queues at the end of the log, and mark their files as whole."""
+        """Write a snapshot with the queues at the end of the log, and mark their files as complete."""
         rows = [[*key, count, self._crcs[key], 0, "", UNKNOWN] for key, count in self._counts.items()]
         Snapshot(end_offset, {"queues": rows, "queues_made_at": end_offset}).write(disk)
         dispatch.mark(disk, end_offset)

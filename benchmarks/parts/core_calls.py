@@ -1,9 +1,10 @@
-"""What a call costs a broker without a transport: parsed from its bytes, served, and answered in bytes.
+"""Cost of a call to a broker without a transport: parsed from its bytes, served, and answered in bytes.
 
 Run by `core.py` in a process whose imports come from one tree of sources; prints JSON: processor microseconds
-of the whole process for each message of each row, flushes included, on a real disk that is really synced.
-Requests are made before the time is taken. Calls go in lists (`services.rpc.serving.turns`): all that are
-ready in a turn of the loop are one list, or (row `alone`) one call a turn.
+of the whole process for each message of each row, flushes included, on a real disk with syncs. Requests are
+built before the measurement. Calls are passed in lists (`services.rpc.serving.turns`): all that are ready in
+a turn of the loop form one list, or (row `alone`) one call per turn. Further rows count the calls, functions
+and files of the broker's sources that one message passes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ try:
     from services.rpc.serving.turns import Call, CallScheduler
     from services.rpc.wire.caller import Caller
     from services.rpc.wire.endpoints import Advertised
-except ImportError:  # older commits, measured too, have no rooms
+except ImportError:  # older commits, which are measured too, have another package layout
     from services.broker.settings import BrokerSettings  # type: ignore[import-not-found, no-redef]
     from services.rpc.caller import Caller  # type: ignore[import-not-found, no-redef]
     from services.rpc.endpoints import Advertised  # type: ignore[import-not-found, no-redef]
@@ -44,7 +45,7 @@ except ImportError:  # older commits, measured too, have no rooms
     from services.rpc.turns import Turns as CallScheduler  # type: ignore[no-redef]
 
 HAS_BYTES = "request_bytes" in Call.__slots__
-"""Whether a call is told the bytes that its request came in: by older commits it is not."""
+"""Whether a call takes the size of its request: in older commits it does not."""
 TOPIC, GROUP = "orders", "carts"
 IN_FLIGHT, BATCH, RECEIVED = 64, 16, 32
 BODY = bytes(range(256))
@@ -65,18 +66,18 @@ class Front:
     async def unary(
         self, name: str, requests: Sequence[bytes], in_flight: int, *, alone: bool
     ) -> list[bytes]:
-        """Return the replies to calls of which so many are under way at once."""
+        """Return the replies to calls, of which `in_flight` are open at once."""
         return await Lists(self, name, requests, alone=alone).played(in_flight)
 
     async def stream(self, name: str, request: bytes) -> list[bytes]:
-        """Return the replies to a call that has several."""
+        """Return the replies to a streaming call."""
         rpc: Any = self.rpcs[name]
         replies = stream_to(name, rpc, rpc.request.FromString(request), CALLER, *OBSERVED)
         return [one if isinstance(one, bytes) else one.SerializeToString() async for one in replies]
 
 
 class Lists:
-    """Calls of one RPC, handed over in lists: all that are ready in a turn of the loop, or one."""
+    """Calls of one RPC, passed in lists: all that are ready in a turn of the loop, or one."""
 
     def __init__(self, front: Front, name: str, requests: Sequence[bytes], *, alone: bool) -> None:
         self._name, self._rpc = name, cast(Any, front.rpcs[name])
@@ -88,7 +89,7 @@ class Lists:
         self._ended = self._loop.create_future()
 
     async def played(self, in_flight: int) -> list[bytes]:
-        """Play all calls; return the replies in the order in which they came."""
+        """Make all calls; return the replies in order of arrival."""
         for _, request in zip(range(in_flight), self._requests, strict=False):
             self._add(request)
         await self._ended
@@ -128,7 +129,7 @@ def now_ms() -> int:
 
 
 def unobserved(*_: Any) -> None:
-    """Count nothing: the front's metrics have no part in the figures."""
+    """Record nothing: the figures exclude the front's metrics."""
 
 
 OBSERVED = [unobserved] * ("observe" in inspect.signature(stream_to).parameters)
@@ -161,7 +162,7 @@ def sends_of(prefix: str, count: int, each: int = 1, **system: Any) -> list[byte
 
 
 class Clock:
-    """Processor microseconds of the process for each message, from its making on."""
+    """Processor microseconds of the process for each message, since the clock was created."""
 
     def __init__(self) -> None:
         self._began = time.process_time_ns()
@@ -173,7 +174,7 @@ class Clock:
 async def timed(
     front: Front, name: str, requests: list[bytes], in_flight: int, each: int = 1, *, alone: bool = False
 ) -> float:
-    """Return what a message of these calls costs, in microseconds."""
+    """Return the cost of a message of these calls, in microseconds."""
     clock = Clock()
     replies = await front.unary(name, requests, in_flight, alone=alone)
     cost = clock.each(len(requests) * each)
@@ -183,7 +184,7 @@ async def timed(
 
 
 async def sends(front: Front, count: int) -> dict[str, float]:
-    """Return the rows of producers."""
+    """Return the figures of producers, by row."""
     due = now_ms() // 1_000 + 86_400
     delayed = {"message_type": wire.DELAY, "delivery_timestamp": due}
     send = "SendMessage"
@@ -199,7 +200,7 @@ async def sends(front: Front, count: int) -> dict[str, float]:
 
 
 async def halves(front: Front, count: int) -> float:
-    """Return what a half and its commit cost together, in microseconds."""
+    """Return the cost of a half and its commit together, in microseconds."""
     requests = sends_of("H", count, message_type=wire.TRANSACTION)
     clock = Clock()
     replies = await front.unary("SendMessage", requests, IN_FLIGHT, alone=False)
@@ -208,7 +209,7 @@ async def halves(front: Front, count: int) -> float:
 
 
 def commits_of(replies: list[bytes]) -> list[bytes]:
-    """Return the requests that commit the halves that were sent."""
+    """Return the requests that commit the halves of these replies."""
     entries = [service.SendMessageResponse.FromString(reply).entries[0] for reply in replies]
     return [
         service.EndTransactionRequest(
@@ -222,7 +223,7 @@ def commits_of(replies: list[bytes]) -> list[bytes]:
 
 
 async def passed(front: Front) -> dict[str, float]:
-    """Count the calls, functions and files of ours that a message takes, its flush included."""
+    """Count the calls, functions and files of the broker's sources that a message passes, flush included."""
     calls: list[tuple[str, int]] = []
     ours = str(Path(inspect.getfile(LiveBroker)).parents[2])
 
@@ -263,7 +264,7 @@ async def passed(front: Front) -> dict[str, float]:
     with ThreadPoolExecutor(1) as writer:
         front.live._flushing._executor = writer
         for number, (way, (play, system)) in enumerate(ways.items()):
-            for prefix in "YZ":  # what is made at the first use is not counted
+            for prefix in "YZ":  # initialisation at the first use is not counted
                 requests = sends_of(f"{prefix}{number}", 1, **system)
                 calls.clear()
                 sys.setprofile(note)
@@ -278,7 +279,7 @@ async def passed(front: Front) -> dict[str, float]:
 
 
 async def receives(front: Front, count: int) -> dict[str, float]:
-    """Return the rows of consumers."""
+    """Return the figures of consumers, by row."""
     request, calls = receive_of(RECEIVED), count // RECEIVED
     clock = Clock()
     answers = [await front.stream("ReceiveMessage", request) for _ in range(calls)]

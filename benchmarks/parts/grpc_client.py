@@ -1,7 +1,7 @@
-"""Calls over gRPC by a client with as little of its own as possible.
+"""Calls over gRPC by a client with low overhead.
 
-An official client's own share of a call is as large as the server's, and both share the machine here, so the
-calls are made by grpc.aio with the protocol's own messages: a send each, receives of 32, acks of 32.
+An official client's share of a call is as large as the server's, and both run on one machine here, so the
+calls are made by grpc.aio with the protocol's messages: single sends, receives of 32, acks of 32.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ GROUP = wire.Resource(name="stopwatch")
 
 
 def call(channel: grpc.aio.Channel, name: str, shape: str = "unary_unary") -> Any:
-    """Return one call of the service."""
+    """Return a function that makes one call of the service."""
     codec = service.DESCRIPTOR.services_by_name["MessagingService"].methods_by_name[name]
     request, reply = (getattr(service, one.name) for one in (codec.input_type, codec.output_type))
     made = getattr(channel, shape)(f"/{NAME}/{name}", request.SerializeToString, reply.FromString)
@@ -34,7 +34,7 @@ def sent(topic: str, number: int) -> wire.Message:
 
 
 def receive_request(topic: str) -> service.ReceiveMessageRequest:
-    """Return a request for as many messages as one call may bring, with a wait of 2 s."""
+    """Return a request for up to 32 messages, with a wait of 2 s."""
     asked = service.ReceiveMessageRequest(
         group=GROUP,
         message_queue=wire.MessageQueue(topic=wire.Resource(name=topic)),

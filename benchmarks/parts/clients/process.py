@@ -1,10 +1,10 @@
-"""A client at work, in a process of its own: nothing else costs processor time there.
+"""A client under load in a separate process, so that the processor time is the client's alone.
 
     process.py KIND HTTP LISTEN      KIND: client, async, official
 
 A line of stdin is a work with its arguments; its answer is a line of JSON: microseconds of this process's
-processor time, user and system, and the latencies if there are any. The official client's stubs have the
-names of ours, so nothing of the broker is imported.
+processor time, user and system, and the latencies if the work has any. The official client's stubs have the
+same names as the broker's, so this module imports nothing of the broker.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ LEASE_S: Final = 60
 GROUP: Final = "stopwatch"
 BODY: Final = "x" * 256
 POLLS_PER_CLIENT: Final = 100
-"""The connections that one client opens."""
+"""Number of connections that one client opens."""
 
 
 class Threads:
-    """Works of a client that blocks."""
+    """Works of a blocking client."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(AT_ONCE)
@@ -39,7 +39,7 @@ class Threads:
         raise NotImplementedError
 
     def receive_some(self, topic: str) -> int:
-        """Receive up to LEASED messages and acknowledge each; return how many."""
+        """Receive up to LEASED messages and acknowledge each; return their number."""
         raise NotImplementedError
 
     def send(self, topic: str, count: str) -> None:
@@ -170,7 +170,7 @@ class OfAsyncClient:
         return took
 
     async def polls(self, *topics: str) -> None:
-        """Receive one message of each topic, all at once."""
+        """Receive one message of each topic, all polls open at once."""
         starts = range(0, len(topics), POLLS_PER_CLIENT)
         await asyncio.gather(*(self._poll(topics[one : one + POLLS_PER_CLIENT]) for one in starts))
 
@@ -188,7 +188,7 @@ KINDS: Final[dict[str, Callable[[str, str], Any]]] = {
 
 
 def main(kind: str, http: str, listen: str) -> None:
-    """Do what stdin says."""
+    """Run the works read from stdin."""
     works = KINDS[kind](http, listen)
     with asyncio.Runner() as runner:
         for line in sys.stdin:

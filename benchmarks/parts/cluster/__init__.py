@@ -1,1 +1,1 @@
-"""Parts of `cluster.py`: what a second copy costs."""
+"""Parts of `cluster.py`: the cost of a second copy."""

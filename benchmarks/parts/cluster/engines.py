@@ -1,12 +1,12 @@
-"""Where a store is written to: a broker alone, or two nodes over an engine that runs on this machine.
+"""Arms of the cluster benchmark: a single broker, or two nodes over an engine on this machine.
 
     alone          a broker, its own disk synced for every answer
     postgresql     two nodes over a PostgreSQL without a standby
     postgresql2    over a PostgreSQL whose commit waits for any one of two standbys
-    kafka3         over three servers of Kafka, of which two must have a record, synced
+    kafka3         over three Kafka brokers, of which two must have a record, synced
 
-All engines sync, as a cluster's should, and all on one disk: with machines of their own they would not wait
-for each other's syncs, but for the network.
+All engines sync, as in production, and all on one disk: on separate machines they would wait for the network
+instead of each other's syncs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LEAD_SECONDS: Final = 30
 
 
 class Served(NamedTuple):
-    """What serves: addresses and process of the leader, and of the node that follows, if there is one."""
+    """Addresses and process of the leader, and of the follower if there is one."""
 
     leader: dict[str, Any]
     follower: dict[str, Any] | None
@@ -41,14 +41,14 @@ class Served(NamedTuple):
 
 @contextmanager
 def shared_log(engine: str) -> Iterator[str]:
-    """Run an engine; yield the URL of a cluster in it that holds nothing yet."""
+    """Run an engine; yield the URL of a new, empty cluster in it."""
     with empty_log(engine) as url:
         yield created(url)
 
 
 @contextmanager
 def empty_log(engine: str) -> Iterator[str]:
-    """Run an engine; yield the URL of a shared log in which no cluster has begun."""
+    """Run an engine; yield the URL of a shared log without a cluster."""
     if engine == "kafka3":
         with running_kafka(3) as kafka:
             yield kafka.url("tidewheel")
@@ -58,7 +58,7 @@ def empty_log(engine: str) -> Iterator[str]:
 
 
 def created(url: str) -> str:
-    """Make a shared log; return its URL."""
+    """Create a cluster in a shared log; return the URL."""
     command = [sys.executable, "-m", "services.cli.main", "cluster", "create", url]
     subprocess.run(command, check=True, capture_output=True)
     return url
@@ -66,7 +66,7 @@ def created(url: str) -> str:
 
 @contextmanager
 def served(arm: str, folder: Path) -> Iterator[Served]:
-    """Serve on stores below `folder`, alone or over an engine."""
+    """Serve on stores below `folder`, as a single broker or as two nodes over an engine."""
     if arm == ALONE:
         with serving(folder / ALONE) as broker:
             yield Served(broker, None)
@@ -87,6 +87,6 @@ def served(arm: str, folder: Path) -> Iterator[Served]:
 
 
 def role_of(node: dict[str, Any]) -> str:
-    """Return what a node says that it does."""
+    """Return a node's role as reported by the node."""
     with urlopen(f"http://{node['http']}/api/cluster", timeout=5) as answer:
         return str(json.load(answer)["role"])

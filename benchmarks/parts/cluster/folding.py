@@ -1,10 +1,10 @@
-"""What a leader's core can write through an engine, and how fast a node with an empty disk takes it in.
+"""Rate at which a leader's core writes through an engine, and at which a node with an empty disk folds it.
 
-    write    a replica is opened, stands, and leads; its core takes sends in a loop, with no port before it,
-             and its flushes go through the engine, one under way while the core goes on
-    fold     a replica is opened on an empty disk, and takes the log from its first record to its last
+    write    a replica is opened, becomes a candidate, and leads; its core takes sends in a loop, without a
+             port, and its flushes go through the engine, in parallel with the core
+    fold     a replica is opened on an empty disk, and folds the log from its first record to its last
 
-Each in a process of its own: a pair is a leader and a node that was made from nothing, of one history.
+Each runs in a separate process: one leader and one new node with the same history.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from sharedlog.record import encode
 
 TOPIC: Final = "orders"
 TURN_SENDS: Final = 64
-"""How many sends a turn of a busy broker's loop takes, at most."""
+"""Sends per turn of the loop, the maximum of a busy broker."""
 MIB: Final = 1 << 20
 
 
 def write(url: str, where: str, body_bytes: str, seconds: str) -> dict[str, Any]:
-    """Lead, and write messages with bodies of so many bytes for so long."""
+    """Lead, and write messages with bodies of `body_bytes` for `seconds`; return the rates."""
     engine = engine_of(url)
     disk, replica = opened(engine, Path(where))
     stand(engine, replica)
@@ -60,7 +60,7 @@ def write(url: str, where: str, body_bytes: str, seconds: str) -> dict[str, Any]
 
 
 def fold(url: str, where: str, count: str) -> dict[str, Any]:
-    """Take the whole log in, that holds so many messages, on an empty disk."""
+    """Fold a log of `count` messages on an empty disk; return the rates and the memory."""
     engine = engine_of(url)
     began, used = time.perf_counter(), processor_seconds()
     _, replica = opened(engine, Path(where))
@@ -71,7 +71,7 @@ def fold(url: str, where: str, count: str) -> dict[str, Any]:
 
 
 def opened(engine: Engine, root: Path) -> tuple[RealDisk, Replica]:
-    """Return a disk that is empty, and a replica on it."""
+    """Return a new disk below `root`, and a replica on it."""
     root.mkdir()
     genesis, disk = beginning_of(engine), RealDisk(root)
     settings = BrokerSettings(segment_bytes=genesis.facts["segment_bytes"], sync_flush=False)
@@ -80,7 +80,7 @@ def opened(engine: Engine, root: Path) -> tuple[RealDisk, Replica]:
 
 
 def take_all(engine: Engine, replica: Replica) -> None:
-    """Take what the log has, with checkpoints where a node that follows makes them."""
+    """Fold all records of the log, with checkpoints where a follower makes them."""
     while found := engine.read(replica.fold.next_offset, READ_BYTES):
         for one in found:
             replica.take_record(one.offset, one.stored, real_ms())
@@ -89,7 +89,7 @@ def take_all(engine: Engine, replica: Replica) -> None:
 
 
 def stand(engine: Engine, replica: Replica) -> None:
-    """Let a replica lead: nobody else does."""
+    """Make a replica the leader; there is no other candidate."""
     take_all(engine, replica)
     fold = replica.fold
     facts = {"node": "writer", "listen": "", "http": ""}
@@ -102,14 +102,14 @@ def stand(engine: Engine, replica: Replica) -> None:
 
 
 def message(number: int, body_bytes: int) -> Message:
-    """Return a message whose id is as long as clients make them."""
+    """Return a message whose id has the length of a client's."""
     return Message(
         topic=TOPIC, body=bytes(body_bytes), message_id=f"M{number:033d}", born_ms=1_763_700_000_000
     )
 
 
 def rates(log_bytes: int, count: int, began: float, used: float) -> dict[str, Any]:
-    """Return what was done a second, by the log's bytes, and its processor time."""
+    """Return rates per second in MiB of log and in messages, and the processor time of a message."""
     lasted = time.perf_counter() - began
     return {
         "mib": round(log_bytes / MIB, 1),
@@ -122,6 +122,6 @@ def rates(log_bytes: int, count: int, began: float, used: float) -> dict[str, An
 
 
 def processor_seconds() -> float:
-    """Return the processor time of this process."""
+    """Return the processor time of this process, user and system."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime

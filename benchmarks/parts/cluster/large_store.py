@@ -1,15 +1,15 @@
-"""A large store in a cluster: to begin with it, to copy it, to take over with it, to step down.
+"""A large store in a cluster: create, copy, takeover and step-down.
 
-Records are of 1 KB by default: 10 million of them are a log of 10 GB.
+Records have 1 KB by default: 10 million of them are a log of 10 GB.
 
-build    so many messages, in bulk (`parts.store_builder`), and so many timers through a core
+build    the messages, in bulk (`parts.store_builder`), and the timers through a core
 begin    tidewheel cluster create --from that store; its node leads
-copy     a second node with an empty disk gets the store and follows
-move     the lead goes to the second node, and the first one, which has left a checkpoint, follows again
-tail     sends, until much lies behind the checkpoint to which a node goes back
-pause    the second one stands still until the first one leads; back again it steps down, and has to read all
-         that once more until it follows, warm
-kill     the first one is killed; the second one answers a send
+copy     a second node with an empty disk copies the store and follows
+move     the lead moves to the second node, and the first, which has left a checkpoint, follows again
+tail     sends, until the log has a long tail after the checkpoint to which a node reverts
+pause    the second node is stopped until the first leads; resumed, it steps down, and has to read the tail
+         again until it follows, warm
+kill     the first node is killed; the second answers a send
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ JSON: Final = {"Content-Type": "application/json"}
 
 
 class Figures(dict[str, Any]):
-    """What was measured; each figure is told as it comes, so that a run that is cut short still tells."""
+    """Figures by name; each is also printed to stderr when it is set, for runs that are interrupted."""
 
     def __setitem__(self, name: str, value: Any) -> None:
         super().__setitem__(name, value)
@@ -51,7 +51,7 @@ class Figures(dict[str, Any]):
 
 
 def measure(url: str, folder: Path, records: int, timers: int, body_bytes: int) -> dict[str, Any]:
-    """Return how long each step took, in seconds, over the shared log at `url` that holds nothing."""
+    """Return the duration of each step, in seconds, over the empty shared log at `url`."""
     store, figures = folder / "a", Figures()
     began = time.monotonic()
     log_bytes = store_builder.build(store, records, body_bytes)
@@ -84,7 +84,7 @@ def measure(url: str, folder: Path, records: int, timers: int, body_bytes: int) 
         figures["warm_again_seconds"] = since(began)
         figures["tail_mib"] = round(grow_tail(second, folder / "b") / MIB)
         os.kill(second["process"], signal.SIGSTOP)
-        until(lambda: view(first)["role"] == "leading")  # a request that waits for who is paused waits long
+        until(lambda: view(first)["role"] == "leading")  # a request forwarded to a stopped node blocks
         send(first)
         used, began = processor_seconds(second), time.monotonic()
         os.kill(second["process"], signal.SIGCONT)
@@ -122,7 +122,7 @@ def memory_mib(node: dict[str, Any]) -> int:
 
 
 def add_timers(store: Path, count: int) -> None:
-    """Set so many timers, from tomorrow on."""
+    """Set so many timers, due from tomorrow on, one per millisecond."""
     shell, tomorrow_ms = Shell(store), real_ms() + DAY_MS
     for first in range(0, count, BATCH):
         for number in range(first, min(count, first + BATCH)):
@@ -133,13 +133,13 @@ def add_timers(store: Path, count: int) -> None:
 
 
 def is_up_to(node: dict[str, Any], leader: dict[str, Any]) -> bool:
-    """Return whether a node has all that the leader had when it was asked."""
+    """Return whether a node's end offset has reached the leader's current one."""
     end = view(leader)["end_offset"]
     return bool(view(node)["end_offset"] >= end)
 
 
 def send(node: dict[str, Any]) -> None:
-    """Send a message through a node, again until it is taken."""
+    """Send a message through a node; retry until it is accepted."""
     while True:
         try:
             post(node, "/api/messages", {"topic": store_builder.TOPIC, "body": "x"})
@@ -149,13 +149,13 @@ def send(node: dict[str, Any]) -> None:
 
 
 def view(node: dict[str, Any]) -> dict[str, Any]:
-    """Return what a node says of its cluster."""
+    """Return a node's view of its cluster."""
     with urlopen(f"http://{node['http']}/api/cluster", timeout=60) as answer:
         return dict(json.load(answer))
 
 
 def post(node: dict[str, Any], path: str, body: dict[str, Any]) -> None:
-    """Ask a node for something; raise `HTTPError`, whose note is what the node said."""
+    """Post JSON to a node; raise `HTTPError`, with the node's answer as its note."""
     try:
         urlopen(Request(f"http://{node['http']}{path}", json.dumps(body).encode(), JSON), timeout=60).close()
     except HTTPError as error:
@@ -164,7 +164,7 @@ def post(node: dict[str, Any], path: str, body: dict[str, Any]) -> None:
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    """Wait until something is so."""
+    """Wait until a condition holds; raise AssertionError after an hour."""
     ends = time.monotonic() + WAIT_SECONDS
     while not is_so():
         assert time.monotonic() < ends, "it did not come to that in an hour"
@@ -172,12 +172,12 @@ def until(is_so: Callable[[], bool]) -> None:
 
 
 def timed(do: Callable[[], object]) -> float:
-    """Return how many seconds something takes."""
+    """Return the duration of a call in seconds."""
     began = time.monotonic()
     do()
     return since(began)
 
 
 def since(began: float) -> float:
-    """Return the seconds since a moment."""
+    """Return the seconds since a time of the monotonic clock."""
     return round(time.monotonic() - began, 2)

@@ -1,7 +1,7 @@
-"""Senders with so many calls in flight: a process of its own that writes frames and does little else.
+"""Senders with a fixed number of calls in flight, in a separate process that does little but write frames.
 
-Every message has an id and a body of its own, since a broker stores what it knows already once. Latency is
-from the write of a request to the end of its answer; what is answered in the first WARM_SECONDS counts not.
+Every message has its own id, since a broker stores messages with a known id only once. Latency is the time
+from the write of a request to the end of its answer; answers of the first WARM_SECONDS are not counted.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ TOPIC: Final = "orders"
 BODY_BYTES: Final = 256
 WARM_SECONDS: Final = 1.0
 CONNECTIONS: Final = {1: 1, 16: 4, 128: 16}
-"""By calls in flight, over how many connections they go."""
+"""Number of connections, by calls in flight."""
 _HEAD: Final = struct.Struct(">HBBBI")
 _NUMBER: Final = "{:034d}"
 
 
 def sends(endpoint: str, in_flight: str, seconds: str) -> dict[str, Any]:
-    """Keep so many sends in flight for so long; return how many were answered, and figures."""
+    """Keep so many sends in flight for so long; return the number of answers, rate and latencies."""
     return asyncio.run(_sends(endpoint, int(in_flight), float(seconds)))
 
 
@@ -82,7 +82,7 @@ class Sender(asyncio.Protocol):
     def __init__(self, in_flight: int, number: int) -> None:
         self._in_flight = in_flight
         self.took: list[float] = []
-        """How long each send took, in seconds."""
+        """Duration of each send, in seconds."""
         self._count = (os.getpid() << 40) + (number << 32)
         self._request, self._id_at = request_of()
         self._fields = call_of(SERVICE + "SendMessage")
@@ -92,27 +92,27 @@ class Sender(asyncio.Protocol):
         self._transport: Any = None
 
     def connection_made(self, transport: Any) -> None:
-        """Greet the server."""
+        """Send the preface, SETTINGS and WINDOW_UPDATE."""
         self._transport = transport
         windows = struct.pack(">HI", INITIAL_WINDOW_SIZE, 1 << 30)
         more = frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", 1 << 30))
         transport.write(PREFACE + frame(SETTINGS, 0, 0, windows) + more)
 
     def begin(self) -> None:
-        """Make the first calls; each answer brings the next."""
+        """Make the first calls; each answer triggers the next."""
         self._transport.write(b"".join(self._call() for _ in range(self._in_flight)))
 
     def end(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._is_over = True
         self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail if it was the server that hung up."""
+        """Fail if the server closed the connection."""
         assert self._is_over, f"the server hung up: {error}"
 
     def data_received(self, data: bytes) -> None:
-        """Take what the server said, and make the next calls."""
+        """Process the server's frames, and make the next calls."""
         data, at, out = self._rest + data, 0, []
         while len(data) - at >= _HEAD.size:
             high, low, kind, flags, stream_id = _HEAD.unpack_from(data, at)
@@ -148,7 +148,7 @@ class Sender(asyncio.Protocol):
 
 
 def request_of() -> tuple[bytes, int]:
-    """Return a SendMessage of one message, and where the message's id lies in it."""
+    """Return a SendMessage of one message, and the position of the message's id in it."""
     name = _NUMBER.format(0)
     system = wire.SystemProperties(message_id=name, message_type=wire.MessageType.NORMAL)
     system.born_timestamp.GetCurrentTime()
