@@ -1,6 +1,7 @@
-"""A broker with much to show: timers, groups, open transactions, dead letters, schedules and a journal.
+"""A filled broker: timers, groups, open transactions, dead letters, schedules and a journal.
 
-Everything is set over HTTP, as users do it. Two groups lag and one has dead letters with three reasons.
+Everything is set over the HTTP interface. All groups lag, and the group mailer has dead letters with three
+reasons.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Amounts(NamedTuple):
 
 
 async def furnish(one: Connection, amounts: Amounts) -> None:
-    """Set all items; the calls follow each other."""
+    """Set all items with sequential calls."""
     for number in range(TOPICS):
         await one.post("/api/topics", {"name": f"shop-{number}", "queue_count": 4})
     await set_timers(one, amounts.timers)
@@ -78,7 +79,7 @@ async def set_up_groups(one: Connection, count: int) -> None:
 
 
 async def give_up(one: Connection, count: int) -> None:
-    """Have a group give up messages, for different reasons."""
+    """Move messages of a group to dead letters, for different reasons."""
     await one.post("/api/groups/mailer/receive", {"topic": "mails"})
     left, turn = count, 0
     while left:

@@ -1,8 +1,8 @@
-"""An operator at a browser or a terminal: steps that are carried out, counted and timed.
+"""An operator at a browser or a terminal: steps that are executed, counted and timed.
 
-A step in the console names what is on the page by its text: a link or button to click, a field by its label.
-Clicks are mouse events at the place of the text, and texts are typed as keys. A step fails if no such text is
-on the page. In a step, `{name}` is a value of the situation.
+A step in the console names an element of the page by its text: a link or button to click, a field by its
+label. Clicks are mouse events at the position of the text, and texts are typed as keys. A step fails if the
+page does not contain the text. In a step, `{name}` is a value of the situation.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ SEEN: Final = """
   return box.top >= 0 && box.top + 20 <= innerHeight;
 })
 """
-"""Whether the last element with a text is in the window; null if there is none."""
+"""Returns whether the last element with a text is in the window; null if there is none."""
 
 
 class Click(NamedTuple):
-    """Click a link or button with this text, in the row or box with the text `near`."""
+    """Click the link or button with this text, in the row or box with the text `near`."""
 
     text: str
     near: str = ""
@@ -86,13 +86,13 @@ class Fill(NamedTuple):
 
 
 class Sees(NamedTuple):
-    """Find an answer on the page."""
+    """Find a text on the page."""
 
     text: str
 
 
 class Type(NamedTuple):
-    """Type a command, whose output contains a text."""
+    """Type a command whose output contains the text `sees`."""
 
     line: str
     sees: str = ""
@@ -103,7 +103,7 @@ Step = Click | Fill | Sees
 
 @dataclass
 class Task:
-    """One task, its steps in the console and its commands; `holds` checks the effect at the broker
+    """One task: its steps in the console and its commands; `holds` checks the effect at the broker
     (a `situations.Broker`)."""
 
     name: str
@@ -114,9 +114,9 @@ class Task:
 
 @dataclass
 class Counts:
-    """What a task took in the console. Enter in a field counts as a click.
+    """Effort of a task in the console. Enter in a field counts as a click.
 
-    `scrolls` are the steps whose text was outside of the window.
+    `scrolls` counts the steps whose text was outside of the window.
     """
 
     clicks: int = 0
@@ -127,12 +127,12 @@ class Counts:
     path: list[str] = field(default_factory=list)
 
     def as_json(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the counts as plain values."""
         return asdict(self)
 
 
 class Operator:
-    """A person at a browser, who begins at the overview."""
+    """A browser whose tasks begin at the overview."""
 
     def __init__(self, pipe: Pipe, link: str) -> None:
         self._tab = Tab(pipe, SCREEN)
@@ -140,7 +140,11 @@ class Operator:
         self._site = str(self._tab.run("location.origin"))
 
     def carry_out(self, task: Task, values: Values, pictures: Path | None = None) -> Counts:
-        """Carry out a task from the overview on; write a picture of the window before each step."""
+        """Execute a task from the overview on.
+
+        With `pictures`, write the window to that folder before each step that is not a `Fill`; the time of
+        the pictures is not counted.
+        """
         self._tab.open(f"{self._site}/")
         self._tab.shows("Overview")
         counts, began, paused_s = Counts(), time.monotonic(), 0.0
@@ -188,7 +192,7 @@ class Operator:
             self._leave(lambda: self._tab.key("Enter"), counts)
 
     def _leave(self, act: Callable[[], None], counts: Counts) -> None:
-        """Do what leads to another page, and wait for that."""
+        """Do an action that leads to another page, and wait for that page."""
         self._tab.run("window.isOld = true")
         act()
         self._tab.until("!window.isOld && document.readyState === 'complete'")
@@ -201,7 +205,10 @@ class Operator:
         return found
 
     def _until(self, script: str, step: Step) -> Any:
-        """Return what a script gives; raise AssertionError with the page's text if that stays null."""
+        """Return the result of a script once it is not null.
+
+        Raise AssertionError with the page's text if it is null for `WAIT_SECONDS`.
+        """
         end_s = time.monotonic() + WAIT_SECONDS
         while (found := self._tab.run(script)) is None:
             assert time.monotonic() < end_s, f"{step} is not on the page:\n{self._tab.text()}"
@@ -210,7 +217,7 @@ class Operator:
 
 
 def with_values(step: Step, values: Values) -> Step:
-    """Return a step with the values of the situation in its texts."""
+    """Return a step with the values of the situation inserted in its texts."""
     match step:
         case Click(text, near):
             return Click(text.format(**values), near.format(**values))
@@ -221,7 +228,7 @@ def with_values(step: Step, values: Values) -> Step:
 
 
 def typed(task: Task, values: Values, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Type the commands of a task; return their number and seconds."""
+    """Run the commands of a task in a shell; return their number and total seconds."""
     began, folder = time.monotonic(), values["folder"]
     for step in task.commands:
         line, sees = step.line.format(**values), step.sees.format(**values)

@@ -1,6 +1,6 @@
 """Ten tasks of an operator: the steps in the console, the commands, and the effect at the broker.
 
-The steps in the console are those of an engineer who begins at the overview and follows what the pages say.
+The steps in the console begin at the overview and follow the links and texts of the pages.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def is_released(broker: Broker, values: Values) -> bool:
 
 
 def is_closed(broker: Broker, values: Values) -> bool:
-    """Return whether the timers of a burst are gone, and no others."""
+    """Return whether the tagged timers of a burst are gone, and the others of the topic remain."""
     query = urlencode({"topic": values["burst"], "limit": 1000})
     left = broker.get(f"/api/timers?{query}")["timers"]
     return len(left) == BURST and not any(one["tag"] for one in left)
 
 
 def is_deleted(broker: Broker, values: Values) -> bool:
-    """Return whether a topic is gone."""
+    """Return whether the old topic is deleted."""
     return values["old"] not in [one["name"] for one in broker.get("/api/topics")["topics"]]
 
 
@@ -184,11 +184,11 @@ FIRST: Final = Task(
     ),
     (Type("tidewheel timer cancel --topic deadlines --key order:7 --reason paid", "ALREADY"),),
 )
-"""After `tidewheel dev` and the command to send that it prints; the command shows that it is done."""
+"""Follows `tidewheel dev` and a send of a delayed message; the command checks the cancellation."""
 
 
 def measure(folder: Path, audits: Path | None, pictures: Path | None) -> dict[str, Any]:
-    """Carry out the first steps with `tidewheel dev`, and all tasks; return what each took."""
+    """Execute the first steps with `tidewheel dev`, and all tasks; return the effort of each."""
     if pictures:
         pictures.mkdir(parents=True, exist_ok=True)
     with chromium(folder) as pipe:
@@ -211,12 +211,12 @@ def measure(folder: Path, audits: Path | None, pictures: Path | None) -> dict[st
 
 
 def of_way(values: Values, way: Values) -> dict[str, str]:
-    """Return what a task names when it is carried out in one of the ways."""
+    """Return the values of a task for the console or for the command line."""
     return {**values, **way, "transaction": values[way["half"]]}
 
 
 def await_effect(task: Task, broker: Broker, values: Values) -> None:
-    """Wait until the effect of a task is at the broker; raise AssertionError if it is not."""
+    """Wait until the effect of a task is at the broker; raise AssertionError after `EFFECT_SECONDS`."""
     end_s = time.monotonic() + EFFECT_SECONDS
     while not task.holds(broker, values):
         assert time.monotonic() < end_s, f"{task.name}: the broker does not show the effect"
@@ -246,7 +246,7 @@ def first(pipe: Pipe, folder: Path, pictures: Path | None) -> dict[str, Any]:
 
 @contextmanager
 def developing(folder: Path) -> Iterator[str]:
-    """Run `tidewheel dev`; yield its HTTP address when it has printed what to try."""
+    """Run `tidewheel dev`; yield its HTTP address after it has printed its banner."""
     free = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--store", str(folder / "dev"))
     environment = {name: text for name, text in os.environ.items() if not name.startswith("TIDEWHEEL_")}
     process = subprocess.Popen(

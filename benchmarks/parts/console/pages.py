@@ -1,4 +1,4 @@
-"""The console as a process, visitors of its pages without a browser, and pictures of them with one."""
+"""The console as a process, readers of its pages without a browser, and pictures of the pages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ NARROW, WIDE, HEIGHT = 390, 1280, 900
 
 @contextmanager
 def console(http: str, folder: Path) -> Iterator[str]:
-    """Run `tidewheel console` beside a broker; yield its one-time link."""
+    """Run `tidewheel console` for a broker; yield its one-time link."""
     command = [sys.executable, "-m", "services.cli.main", "console"]
     command += ["--http", http, "--listen", "127.0.0.1:0"]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
@@ -61,14 +61,14 @@ def console(http: str, folder: Path) -> Iterator[str]:
 
 
 class Visitor:
-    """A session that reads pages; each call has a connection of its own."""
+    """A session that reads pages; each call opens a connection."""
 
     def __init__(self, host: str, port: int, cookie: str) -> None:
         self._host, self._port, self.cookie = host, port, cookie
 
     @classmethod
     async def entered(cls, link: str) -> Visitor:
-        """Open a session by a one-time link."""
+        """Open a session with a one-time link."""
         url = urlsplit(link)
         assert url.hostname is not None
         assert url.port is not None
@@ -97,7 +97,7 @@ class Visitor:
 
 
 def take_pictures(cookie: str, site: str, folder: Path) -> None:
-    """Write a picture of each page: wide; of the main ones also narrow and dark."""
+    """Write a wide picture of each page, and also a narrow and a dark one of the main pages."""
     folder.mkdir(parents=True, exist_ok=True)
     profile = folder / "profile"
     profile.mkdir(exist_ok=True)

@@ -1,18 +1,18 @@
-"""A broker in ten situations that an operator meets, with clients, a night's audit and other things around.
+"""A broker in the situations of the operator tasks, with clients, an audit and unrelated topics.
 
-All is two hours old or less: the clock of the broker is virtual, and is advanced between the steps. Groups,
-dead letters and timers come over HTTP, transactions and a refused client from the official Python client.
-What a task changes exists twice: for the console and for the command line.
+Everything is two hours old or less: the clock of the broker is virtual, and is advanced between the steps.
+Groups, dead letters and timers are set over HTTP, transactions and a refused client by the official Python
+client. Anything that a task changes exists twice: for the console and for the command line.
 
-    late order     order:1042 was due, and its group is paused, behind other messages of its queue
-    lagging group  mailer has no consumer, and more is not done than of any other group
+    late order     order:1042 is delivered, and its group is paused, after other messages of its queue
+    lagging group  mailer has no consumer, and the largest lag of all groups
     halves         their producer has ended; one for each way
-    dead letters   of a bad release, KeyError; others of the group are right to stay
+    dead letters   of a bad release, with KeyError, and others of the group that must stay
     campaign       timers of a topic, due within the hour
-    burst          timers that a faulty release set, between others of their topic
+    burst          timers set by a faulty release, between others of their topic
     refused        a client with a wrong secret
-    old topic      all of its messages are done
-    audit          a shop of its own, audited by Spark
+    old topic      all of its messages are acknowledged
+    audit          a separate shop, audited by Spark
     cancelled      alice cancelled the timer of order:7
 """
 
@@ -96,11 +96,11 @@ class Broker:
             return json.loads(answer.read() or b"null")
 
     def get(self, path: str) -> Any:
-        """Return the answer to a question."""
+        """Return the answer to a GET."""
         return self.call("GET", path)
 
     def post(self, path: str, body: object, token: str = "") -> Any:
-        """Return the answer to a post."""
+        """Return the answer to a POST."""
         return self.call("POST", path, body, token)
 
     def type(self, *words: str) -> Any:
@@ -117,7 +117,10 @@ class Broker:
 
 @contextmanager
 def situations(folder: Path, audits: Path | None) -> Iterator[tuple[Broker, dict[str, str]]]:
-    """Run a broker in all situations; yield it, and what the tasks name. `audits` has runs of an audit."""
+    """Run a broker in all situations; yield it, and the values of the tasks.
+
+    `audits` is a folder with runs of an audit; None runs a shop and its audit.
+    """
     (folder / "audit-out").symlink_to(audits or audited(folder))
     token_file = folder / "http.token"
     options = ("--clock", "virtual", "--auth", "--http-token", str(token_file))
@@ -138,7 +141,7 @@ def audited(folder: Path) -> Path:
 
 
 def fill(broker: Broker) -> dict[str, str]:
-    """Set all up; return the ids of the transactions by key."""
+    """Set up all situations; return the ids of the transactions by key."""
     secret, alice = add_users(broker)
     fill_around(broker)
     receive(broker, "mailer", "mails")
@@ -167,7 +170,7 @@ def fill(broker: Broker) -> dict[str, str]:
 
 
 def add_users(broker: Broker) -> tuple[str, str]:
-    """Add the shop, and alice, who operates it; return the secret of the one, the token of the other."""
+    """Add the users shop and alice (an administrator); return the secret of shop, the token of alice."""
     secret: str = broker.type("auth", "user", "add", "shop")["secret"]
     broker.type("auth", "acl", "allow", "shop", "send", "receive", "transact", "--topic", "*", "--group", "*")
     broker.type("auth", "user", "add", "alice")
@@ -177,7 +180,7 @@ def add_users(broker: Broker) -> tuple[str, str]:
 
 
 def fill_around(broker: Broker) -> None:
-    """Set what has nothing to do with any task: topics, timers and a schedule."""
+    """Set topics, timers and a schedule that no task uses."""
     for number in range(TOPICS):
         broker.post("/api/topics", {"name": f"shop-{number}", "queue_count": 4})
         many = [timer(f"order:{number}-{one}", f"{3 + one % 90}h") for one in range(AROUND // TOPICS)]
@@ -204,7 +207,7 @@ def send(broker: Broker, topic: str, count: int) -> None:
 
 
 def receive(broker: Broker, group: str, topic: str) -> list[dict[str, Any]]:
-    """Receive messages, and so let a group begin."""
+    """Receive messages; the first call creates the group."""
     found: list[dict[str, Any]] = broker.post(f"/api/groups/{group}/receive", {"topic": topic, "count": 32})[
         "messages"
     ]
@@ -218,7 +221,7 @@ def finish(broker: Broker, group: str, topic: str) -> None:
 
 
 def give_up(broker: Broker, group: str) -> None:
-    """Have a group give up messages, most of them because of a bad release."""
+    """Move messages of a group to dead letters, most of them because of a bad release."""
     receive(broker, group, f"{group}-in")
     for count, reason in ((BAD, "KeyError: 'currency'"), (RIGHT, "order was withdrawn")):
         send(broker, f"{group}-in", count)
@@ -229,7 +232,7 @@ def give_up(broker: Broker, group: str) -> None:
 
 
 def run_client(broker: Broker, secret: str, keys: Sequence[str]) -> None:
-    """Begin transactions with the official client, or send a message; the client ends without more."""
+    """Begin transactions with the official client, or send a message; the client exits without cleanup."""
     command = [sys.executable, "-c", CLIENT, broker.listen, "shop", secret, *keys]
     environment = os.environ | {"HOME": str(broker.folder)}
     subprocess.run(command, cwd=broker.folder, env=environment, stdout=subprocess.DEVNULL, check=True)
