@@ -1,1 +1,1 @@
-"""A made-up shop of any size, its log and its books, with planted faults and their truth."""
+"""A generated shop of any size: its log and its books, with planted faults and the expected findings."""

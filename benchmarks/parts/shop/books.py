@@ -1,7 +1,7 @@
-"""What the databases and carts of a made-up shop hold, beside its log, and the truth about its orders.
+"""The databases and carts of a generated shop, and the truth about its orders.
 
-Rows go to SQLite and Parquet a chunk of orders at a time. The carts are written as the audit exports them,
-the differences among them being the planted ones: nobody has to compare anything.
+Rows are written to SQLite and Parquet a chunk of orders at a time. The carts have the format of the audit's
+export, and its table of differences contains the planted ones, so no comparison is needed.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ CLEARED_AFTER_MS: Final = 500
 SURPLUS_COUNT: Final = 1
 _ADDED_BEFORE_MS: Final = 5_000
 _LEDGER_TWIN: Final = 5_000_000_000
-"""What is added to a customer's number for the other one who has an entry of the same order."""
+"""Offset from a customer's number to that of the second customer with an entry of the same order."""
 _STRANGER: Final = 4_000_000_000
-"""The number of the first customer who has a cart and no order."""
+"""The number of the first customer with a cart and no order."""
 
 _ORDER_ROW: Final = "INSERT INTO orders VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _LINE_ROW: Final = "INSERT INTO order_lines VALUES (?, ?, ?, ?)"
@@ -49,7 +49,7 @@ _TOTALS: Final = np.array([total_of(variant) for variant in range(VARIANT_COUNT)
 
 
 class Books:
-    """The databases, the carts and the truth of one shop, being written."""
+    """Writer of the databases, the carts and the truth of one shop."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -64,7 +64,7 @@ class Books:
         self._truth: list[tuple[str, str, str]] = []
 
     def add(self, chunk: Chunk) -> None:
-        """Write what the databases and carts hold of some orders."""
+        """Write the rows of a chunk of orders."""
         ids = Ids(chunk)
         self._add_orders(chunk, ids)
         self._add_pushes(chunk, ids)
@@ -75,7 +75,7 @@ class Books:
                 self._truth += [("order", one, case) for one in found]
 
     def close(self) -> dict[str, int]:
-        """End all files; return how many findings each case has."""
+        """Close all files; return the number of findings of each case."""
         for database in (self._orders, self._pushes):
             database.commit()
             database.close()
@@ -109,7 +109,7 @@ class Books:
             self._truth += [("push", one, PUSH_CASE) for one in wrong if one]
 
     def add_strangers(self, count: int) -> None:
-        """Put carts that are not as their ledgers say beside the carts of all orders."""
+        """Add carts of customers without orders that contradict their ledgers."""
         for number in range(count):
             customer, sku = f"customer-{_STRANGER + number:0{ID_DIGITS}d}", "sku-00000"
             is_more = number % 2 == 0
@@ -143,7 +143,7 @@ class Books:
         self._write("ledger", [*columns, [quantity] * len(here), at_ms])
 
     def _add_faults(self, chunk: Chunk, ids: Ids) -> None:
-        """Write carts that hold more or less than their ledgers say, and entries under a second customer."""
+        """Write carts with more or less than their ledgers, and entries under a second customer."""
         for place in np.flatnonzero(
             flags(chunk, lambda story: story.cart not in ("kept", "cleared", "no entry"))
         ).tolist():
@@ -168,7 +168,7 @@ class Books:
 
 
 class Ids:
-    """The ids of a chunk as text."""
+    """The ids of a chunk as text columns."""
 
     def __init__(self, chunk: Chunk) -> None:
         orders = digits_of(chunk.numbers, ID_DIGITS)
@@ -179,7 +179,7 @@ class Ids:
 
 
 def texts(prefix: str, digits: Array) -> pa.StringArray:
-    """Return a prefix and each row of digits, as text."""
+    """Return the concatenation of a prefix and each row of digits, as text."""
     start = np.tile(np.frombuffer(prefix.encode(), np.uint8), (len(digits), 1))
     rows = np.ascontiguousarray(np.concatenate((start, digits), axis=1))
     edges = np.arange(len(rows) + 1, dtype=np.int32) * rows.shape[1]
@@ -187,7 +187,7 @@ def texts(prefix: str, digits: Array) -> pa.StringArray:
 
 
 def order_columns(chunk: Chunk, here: Array) -> list[list[Any]]:
-    """Return the columns of `orders` behind the customer, for the orders of these places."""
+    """Return the columns of `orders` after the customer, for the orders at these indices of the chunk."""
     moments, rows = chunk.moments, [story.row for story in chunk.all_stories]
     chosen = chunk.stories[here]
     statuses = [str(row.status) if row else "" for row in rows]
@@ -206,7 +206,7 @@ def order_columns(chunk: Chunk, here: Array) -> list[list[Any]]:
 
 
 def flags(chunk: Chunk, holds: Any) -> Array:
-    """Return a flag for each order of a chunk: whether something holds of its story."""
+    """Return a flag for each order of a chunk: whether a predicate holds for its story."""
     by_story = np.array([holds(story) for story in chunk.all_stories], np.bool_)
     return by_story[chunk.stories]
 

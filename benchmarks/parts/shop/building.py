@@ -1,8 +1,8 @@
-"""Write a made-up shop (`audit_shop.py` says what lies where): log and books, by a process each.
+"""Write a generated shop (`audit_shop.py` lists its files): log and books, each by one process.
 
-The log is written a chunk of orders at a time: records up to the next chunk's first moment are written, the
-rest waits, so memory does not grow with the shop. The two processes draw the same stories (`chunks.py`). The
-snapshot has nothing but the queues.
+The log is written a chunk of orders at a time: records up to the first time of the next chunk are written,
+the rest is kept, so memory does not grow with the shop. The two processes draw the same stories
+(`chunks.py`). The snapshot contains only the queues.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _DRAIN_MS: Final = 600_000
 
 @dataclass(frozen=True)
 class Truth:
-    """What was built: how many orders and records, bytes of log, and the findings of each case."""
+    """The shop built: numbers of orders and records, bytes of log, and the findings of each case."""
 
     folder: Path
     orders: int
@@ -42,7 +42,7 @@ class Truth:
 
 
 class Ring:
-    """What the open orders' records need, by the order's number modulo `RING`."""
+    """The values for the records of open orders, by the order's number modulo `RING`."""
 
     def __init__(self) -> None:
         self.variants = np.zeros(RING, np.int64)
@@ -50,7 +50,7 @@ class Ring:
         self.fields: Fields = {}
 
     def take(self, chunk: Chunk) -> None:
-        """Put the orders of a chunk in the place of orders long gone."""
+        """Replace old orders by the orders of a chunk."""
         ring = chunk.numbers % RING
         self.variants[ring], self.queues[ring] = chunk.variants, chunk.queues
         for name, digits in chunk.fields().items():
@@ -65,7 +65,7 @@ def build(
     seed: int = 1,
     segment_bytes: int = limits.SEGMENT_BYTES_DEFAULT,
 ) -> Truth:
-    """Build everything below `folder`; exit with a sentence where the disk is too small."""
+    """Build everything below `folder`; exit with a message if the disk has no room."""
     folder.mkdir(parents=True, exist_ok=True)
     check_room(folder, orders)
     stories = Stories(orders, plants_per_case, seed)
@@ -76,7 +76,7 @@ def build(
 
 
 def write_books(folder: Path, orders: int, plants_per_case: int, seed: int) -> dict[str, int]:
-    """Write the databases, the carts and the truth; return how many findings each case has."""
+    """Write the databases, the carts and the truth; return the number of findings of each case."""
     books = Books(folder)
     for chunk in Stories(orders, plants_per_case, seed).chunks():
         books.add(chunk)
@@ -102,7 +102,7 @@ def write_log(folder: Path, stories: Stories, segment_bytes: int) -> LogWriter:
 
 
 def write_until(writer: LogWriter, ring: Ring, events: Array, until_ms: int) -> Array:
-    """Write what is stored before a moment; return what waits, with new acknowledgements."""
+    """Write the events stored before a time; return the remaining events, with new acknowledgements."""
     events = events[np.argsort(events["ms"], kind="stable")]
     count = int(np.searchsorted(events["ms"], until_ms))
     acks = writer.write(events[:count], ring.variants, ring.queues, ring.fields)
@@ -111,7 +111,7 @@ def write_until(writer: LogWriter, ring: Ring, events: Array, until_ms: int) -> 
 
 
 def check_room(folder: Path, orders: int) -> None:
-    """Refuse to begin what the disk cannot hold."""
+    """Exit with an error if the disk has no room for the orders."""
     needed, free = orders * ORDER_BYTES + SPARE_BYTES, shutil.disk_usage(folder).free
     if free < needed:
         sys.exit(

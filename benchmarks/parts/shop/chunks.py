@@ -1,7 +1,7 @@
-"""The orders of a made-up shop, some neighbours at a time: which story each has, and when its moments are.
+"""The orders of a generated shop in chunks of consecutive numbers: the story and the times of each.
 
-The log and the books are written by two processes, which draw the same: what is drawn depends on nothing but
-the seed, the shop's size and the number of a chunk's first order.
+The log and the books are written by two processes with the same random draws: a draw depends only on the
+seed, the shop's size and the number of a chunk's first order.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KIND_NUMBERS: Final = {name: number for number, name in enumerate(KINDS)}
 
 
 class Stories:
-    """Which order has which story, and which push."""
+    """Assignment of stories and pushes to orders."""
 
     def __init__(self, orders: int, plants_per_case: int, seed: int) -> None:
         self._orders, self._seed = orders, seed
@@ -49,17 +49,17 @@ class Stories:
         self._planted_pushes = {order: len(SOUND_PUSHES) + n % count for n, order in enumerate(chosen)}
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield all orders, some neighbours at a time."""
+        """Yield all orders in chunks of up to `CHUNK` consecutive numbers."""
         for first in range(0, self._orders, CHUNK):
             end = min(first + CHUNK, self._orders)
             yield Chunk(self, first, end, end == self._orders)
 
     def placed_ms(self, numbers: Any) -> Any:
-        """Return when orders are placed."""
+        """Return the time at which each order is placed, in milliseconds."""
         return PLACED_MS + numbers * self.ms_per_order
 
     def _plant(self, plants_per_case: int, draw: np.random.Generator) -> None:
-        """Give planted stories to orders of even numbers, and their partners' to the next orders."""
+        """Assign planted stories to orders with even numbers, and their partners' to the next orders."""
         old_until = self._orders - OLD_MS_MIN // self.ms_per_order
         young_from = self._orders - YOUNG_MS_MAX // self.ms_per_order
         old = iter(draw.permutation(old_until // 2).tolist())
@@ -76,7 +76,7 @@ class Stories:
                     self._planted[2 * place + 1] = self.all.index(story.partner)
 
     def of(self, numbers: Array) -> Array:
-        """Return the place in `all` of each order's story; `numbers` is one chunk."""
+        """Return the index in `all` of each order's story; `numbers` is one chunk."""
         draw = np.random.default_rng([self._seed, int(numbers[0])])
         chosen = draw.choice(len(self._shares), len(numbers), p=self._shares / self._shares.sum())
         for order in self._planted_in(numbers):
@@ -89,7 +89,7 @@ class Stories:
         return found
 
     def pushes_of(self, numbers: Array) -> Array:
-        """Return the place of each order's push in `SOUND_PUSHES + PLANTED_PUSHES`; -1 for none."""
+        """Return the index of each order's push in `SOUND_PUSHES + PLANTED_PUSHES`; -1 for none."""
         draw = np.random.default_rng([self._seed, int(numbers[0]), 1])
         chosen = draw.choice(len(SOUND_PUSHES), len(numbers), p=[push.share for push in SOUND_PUSHES])
         chosen[numbers % ORDERS_PER_PUSH != ORDERS_PER_PUSH // 2] = -1
@@ -100,7 +100,10 @@ class Stories:
         return chosen
 
     def customers(self, numbers: Array) -> Array:
-        """Return each order's customer: a third as many as orders, and of a planted order its own."""
+        """Return each order's customer: one per three orders.
+
+        A planted order has a separate customer, which it shares only with its partner.
+        """
         count = max(1, self._orders // 3)
         customers = numbers % count
         for order in self._planted_in(numbers):
@@ -110,7 +113,7 @@ class Stories:
 
 
 class Chunk:
-    """Some neighbouring orders: what they are, and their moments."""
+    """Orders of consecutive numbers: their stories, pushes, customers and times."""
 
     def __init__(self, stories: Stories, first: int, end: int, is_last: bool) -> None:
         self.all_stories = stories.all
@@ -131,12 +134,12 @@ class Chunk:
         self.moments = {"placed": placed, "at": at, "due": due, "moved": due + 20_000, "push": push}
 
     def skus(self, line: int) -> Array:
-        """Return the number of each order's article on a line."""
+        """Return the number of each order's article in an order line."""
         numbers: Array = 10_000 + (LINES_MAX * self.numbers + line) % 80_000
         return numbers
 
     def events(self) -> Array:
-        """Return the records of all orders and pushes as rows of `EVENT`, in no order."""
+        """Return the records of all orders and pushes as rows of `EVENT`, unsorted."""
         found = []
         pushes = (*SOUND_PUSHES, *PLANTED_PUSHES)
         for chosen, known in ((self.stories, self.all_stories), (self.pushes, pushes)):
@@ -155,7 +158,7 @@ class Chunk:
         return found
 
     def fields(self) -> Fields:
-        """Return the digits that go into the records' fields."""
+        """Return the digits of the records' fields."""
         moments = {name: digits_of(ms, _MS_DIGITS) for name, ms in self.moments.items() if name != "push"}
         return moments | {
             "order": digits_of(self.numbers, ID_DIGITS),
@@ -167,7 +170,7 @@ class Chunk:
 
 
 def mixed(numbers: Array) -> Array:
-    """Return a number below 65,536 for each, in no visible order."""
+    """Return a hash below 65,536 of each number."""
     spread: Array = ((numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) >> np.uint64(48)).astype(
         np.int64
     )

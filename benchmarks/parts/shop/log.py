@@ -1,9 +1,10 @@
-"""A log of many patched templates: records in the order of their times, each at its place, with its CRCs.
+"""A log of patched templates: records in the order of their times, each with its offset and CRCs.
 
-Events are rows of `EVENT`: when which order's record of which kind is stored. `LogWriter.write` puts a block
-of them at the end of the log: places by the running sum of lengths, queue offsets by counting, and a template
-at a time whole columns of bytes. What refers to an earlier record (a commit to its half, a delivery to its
-timer) finds that one's place by its order in `Places`, a ring: no story may be longer than the ring.
+Events are rows of `EVENT`: store time, order and kind of a record. `LogWriter.write` appends a block of them
+to the log: offsets by the running sum of lengths, queue offsets by counting, and the bytes by whole columns,
+one template at a time. A record that refers to an earlier one (a commit to its half, a delivery to its timer)
+gets the offset of that one by its order from `LogWriter._places`, a ring: no story may be longer than the
+ring.
 
 Cost: about 4 us per record on one core, most of it two CRCs and the copying. Memory: one block and the ring.
 """
@@ -24,7 +25,7 @@ from parts.shop.stories import KINDS, SLOT_COUNT
 from parts.shop.templates import OFFSET_DIGITS, VARIANT_COUNT, Lifted, Template
 
 EVENT: Final = np.dtype([("ms", "i8"), ("order", "i8"), ("kind", "i2"), ("first", "i8"), ("count", "i4")])
-"""`first` and `count`: the queue offsets of an acknowledgement, whose `order` is its queue."""
+"""`first` and `count` are the queue offsets of an acknowledgement, whose `order` is its queue."""
 
 RING: Final = 1 << 17
 ACKED_TOGETHER: Final = 12
@@ -35,7 +36,7 @@ _ONE_QUEUE_PREFIXES: Final = (_UNINDEXED_PREFIX, "%DLQ%")
 _ONE_QUEUE: Final = frozenset({HALF_TOPIC, "rmq_sys_wheel_timer"})
 
 Fields = dict[str, Array]
-"""Digits by the name of their field: a row for each place of the ring."""
+"""Digits by the name of their field: a row for each index of the ring."""
 
 
 class LogWriter:
@@ -54,9 +55,9 @@ class LogWriter:
         self._append(np.frombuffer(lifted.opening, np.uint8))
 
     def write(self, events: Array, variants: Array, queues: Array, fields: Fields) -> Array:
-        """Append events, which ascend in time; return what then is to be acknowledged, as events.
+        """Append events, sorted by time; return the acknowledgements that they need, as events.
 
-        `variants`, `queues` and `fields` are per order, by its place in the ring.
+        `variants`, `queues` and `fields` are per order, by its index in the ring.
         """
         acks = []
         while len(events):
@@ -116,7 +117,7 @@ class LogWriter:
 
 
 class _Templates:
-    """All templates in one numbering: kind times variants."""
+    """All templates, numbered by kind and variant."""
 
     def __init__(self, lifted: Lifted) -> None:
         self.all: list[Template] = [
@@ -151,7 +152,7 @@ _IS_ACK: Final = np.array([name.startswith(_ACK_PREFIX) for name in _KIND_NAMES]
 
 
 class _Block:
-    """Events that lie one behind the other in one segment."""
+    """Events whose records are adjacent in one segment."""
 
     def __init__(
         self, templates: _Templates, events: Array, ring: Array, chosen: Array, starts: Array, lengths: Array
@@ -222,7 +223,7 @@ def _crcs(rows: Array, start: int, end: int) -> Array:
 
 
 def _acknowledgements(events: Array, queue_ids: Array, queue_offsets: Array) -> Array:
-    """Return ranges of neighbours that one group has done with, as events without a time."""
+    """Return the ranges of adjacent queue offsets that a group acknowledges, as events without a time."""
     acked_by = _ACKS[events["kind"]]
     chosen = np.flatnonzero(acked_by >= 0)
     kinds, queues, offsets = acked_by[chosen], queue_ids[chosen], queue_offsets[chosen]

@@ -1,17 +1,17 @@
-"""What may happen to an order, as the records that it leaves, its row and its cart; and which of it is wrong.
+"""The possible histories of an order: its records, its row and its cart, and the case of the faulty ones.
 
-A story is steps: the record's template (`templates.py`), and when it is stored, so many milliseconds after
-a moment of the order's own. A step also says where its place in the log is remembered (`out`), and which
-remembered place its half or its timer is. Sound stories have a share of all orders; planted ones have the
-case that the audit must give. A young one is so near the end of the log that a message which nobody has
-acknowledged is no finding yet; a partner is what happens to the same customer's next order.
+A story is a sequence of steps: the kind of the record, and its store time in milliseconds after one of the
+order's moments. A kind names the record's template (`templates.py`), the slot that keeps its offset in the
+log (`out`), and the slots of its half and its timer. Sound stories have a share of all orders; planted ones
+have the case expected of the audit. A young one is near the end of the log, where an unacknowledged message
+is not a finding yet; a partner is the story of the same customer's next order.
 
-    moment   is
-    placed   when the order was placed
-    at       two to twenty-two seconds later: when it is paid, cancelled, or its deadline is moved
+    moment   time
+    placed   the order is placed
+    at       two to twenty-two seconds later: it is paid, cancelled, or its deadline is moved
     due      its deadline, 30 s after it was placed
     moved    its deadline after a move
-    push     when its push is due, if it has one
+    push     its push is due, if it has one
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from typing import Final
 from services.shop.tables import OrderStatus, PushStatus
 
 ROW_LAG_MS: Final = 20
-"""How long after a deadline is delivered the row says that it timed out."""
+"""Delay from the delivery of a deadline to the row's time-out."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of record: its template, the slots that it fills and names, the group that acknowledges it."""
+    """A kind of record: its template, the slots that it sets and refers to, and its acknowledgement."""
 
     template: str
     out: int | None = None
@@ -78,7 +78,7 @@ Step = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Row:
-    """An order's row: its status, and which of its times it has."""
+    """An order's row: its status, and the presence of its times."""
 
     status: str
     has_paid: bool = False
@@ -89,8 +89,8 @@ class Row:
 
 @dataclass(frozen=True)
 class Story:
-    """The steps of an order. `cart`: cleared, kept (full as it was), surplus, deficit, two ledgers, or no
-    entry (cleared, and the ledger does not say so).
+    """The steps of an order. `cart`: cleared, kept (not cleared), surplus, deficit, two ledgers, or no
+    entry (cleared, without a ledger entry).
     """
 
     steps: tuple[Step, ...]
@@ -107,7 +107,7 @@ class Story:
 class PushStory:
     """The records of a push, its row's status, and whether that is a finding.
 
-    One that has a schedule is its only push, so that a status which is none makes the schedule a finding too.
+    A push with a schedule is the schedule's only push, so an unknown status makes the schedule a finding too.
     """
 
     steps: tuple[Step, ...]

@@ -1,12 +1,11 @@
-"""Real records to make many of: a broker writes each kind once, and its bytes are lifted out of its log.
+"""Templates of real records: a broker writes each kind once, and its bytes are copied from its log.
 
-The one order of these records has ids, times and articles that occur nowhere else in a record, so that each
-is found in its bytes and said to be a field: `Template.fields` has where which value is to be written, of
-which width. What lies at fixed places of a record, its CRCs and the ranges of an acknowledgement are put in
-by the writer (`log.py`).
+The order of these records has ids, times and articles that occur nowhere else in a record, so each of them
+is found in the bytes and becomes a field: `Template.fields` lists the position, width and name of each. The
+fields at fixed positions, the CRCs and the ranges of an acknowledgement are written by `log.py`.
 
-One thing differs from what the broker wrote: an offset among the properties (TW_TIMER_OFFSET, TW_CANCELS,
-TW_REPLACES) gets leading zeros, so that its width does not depend on the place in the log.
+One difference from the broker's bytes: an offset among the properties (TW_TIMER_OFFSET, TW_CANCELS,
+TW_REPLACES) gets leading zeros, so that its width does not depend on its value.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ ID_DIGITS: Final = 10
 SKU_DIGITS: Final = 5
 LINES_MAX: Final = 3
 VARIANT_COUNT: Final = 2 * LINES_MAX
-"""Orders of one to three lines; likewise with their messages in a message group."""
+"""Orders of one to three lines, without and with a message group."""
 
 ORDER_ID: Final = "order-9182736450"
 CUSTOMER_ID: Final = "customer-8273645109"
@@ -69,13 +68,13 @@ _ACK_TOPIC: Final = "TW_SYS_ACK"
 
 
 def lines_of(variant: int) -> tuple[tuple[str, int, int], ...]:
-    """Return the (sku, quantity, unit price in pence) of a variant's order, a line each."""
+    """Return the (sku, quantity, unit price in pence) of each line of a variant's order."""
     return _LINES[: variant % LINES_MAX + 1]
 
 
 @dataclass(frozen=True)
 class Template:
-    """One record's bytes, and the (position, width, name) of each field in them."""
+    """The bytes of one record, and the (position, width, name) of each field in them."""
 
     content: bytes
     topic: str
@@ -84,7 +83,7 @@ class Template:
 
     @classmethod
     def of(cls, lifted: record.Record) -> Template:
-        """Return the template of a record that was read from a log."""
+        """Return the template of a record read from a log."""
         content = record.encode(_with_wide_offsets(lifted))
         fields = [
             (at, len(digits), name)
@@ -97,14 +96,14 @@ class Template:
 
 @dataclass(frozen=True)
 class Lifted:
-    """Templates by name and variant, and the first bytes of the log: the making of the topics."""
+    """Templates by name and variant, and the first bytes of the log, which create the topics."""
 
     templates: dict[str, list[Template]]
     opening: bytes
 
 
 def lift(folder: Path) -> Lifted:
-    """Let a broker write every kind of record in stores below `folder`; return the records lifted."""
+    """Let a broker write every kind of record in stores below `folder`; return their templates."""
     found: dict[str, list[Template]] = {}
     opening = b""
     for variant in range(VARIANT_COUNT):
@@ -119,7 +118,7 @@ def lift(folder: Path) -> Lifted:
 
 
 class Teller:
-    """A broker in which one order has everything happen to it."""
+    """A broker in which one order passes through all events."""
 
     def __init__(self, store: Path, variant: int) -> None:
         self._store, self._variant, self._now_ms = store, variant, PLACED_MS
@@ -133,13 +132,13 @@ class Teller:
         self.opening = self._segment()[: self._read]
 
     def tell(self) -> None:
-        """Lift every kind of record but a moved deadline's, each under its name in `kept`."""
+        """Copy every kind of record except those of a moved deadline, each under its name, to `kept`."""
         self._tell_ends()
         self._tell_push()
         self._tell_order()
 
     def tell_moved(self) -> None:
-        """Lift the records of a moved deadline: time goes on beyond the other."""
+        """Copy the records of a moved deadline, for which time advances past the original deadline."""
         self._arm()
         self._broker.timers.move(_DEADLINE, MOVED_MS, self._now_ms)
         self._lift("moved")
@@ -147,7 +146,7 @@ class Teller:
         self._lift("delivered moved")
 
     def _tell_ends(self) -> None:
-        """Lift halves that are asked about, and end without a message."""
+        """Copy halves with a check-back, halves that are rolled back, and a payment without a timer."""
         halves = {"created": self._created(), "deadline": self._deadline(), "paid": self._change("paid")}
         self._lift(*(f"half {name}" for name in halves))
         self._broker.transactions.complete_check_back(halves["created"][1], True, self._now_ms)
@@ -169,7 +168,7 @@ class Teller:
         self._tell_dead_letters()
 
     def _tell_timers(self) -> None:
-        """Lift what becomes of a deadline: cancelled by a cancellation, wanted at once, delivered."""
+        """Copy the ends of a deadline: cancelled by a message, fired early, delivered."""
         self._arm()
         self._end(self._change("cancelled"), Resolution.COMMIT)
         self._lift("half cancelled", "cancelled")
@@ -266,7 +265,7 @@ class Teller:
         self._broker.receiving.forward_to_dead_letter(group, topic, delivery.receipt_handle, self._now_ms)
 
     def _advance(self, until_ms: int) -> None:
-        """Let time pass, and everything happen that is due by then."""
+        """Advance the clock, and complete all work due by then."""
         self._now_ms = until_ms
         is_going_on = True
         while is_going_on:
@@ -284,7 +283,7 @@ class Teller:
             self._broker.complete_flush(flush, self._now_ms)
 
     def _lift(self, *names: str) -> None:
-        """Keep the records that are new in the log under these names; leave out where a name is empty."""
+        """Keep the new records of the log under these names; skip those with an empty name."""
         self._flush()
         new = [one for one in self._new_records() if one.topic not in _LEFT_OUT]
         assert len(new) == len(names), (names, [one.topic for one in new])
@@ -304,12 +303,12 @@ class Teller:
 
 
 def total_of(variant: int) -> int:
-    """Return what the order of a variant costs, in pence."""
+    """Return the total of a variant's order, in pence."""
     return sum(quantity * price for _, quantity, price in lines_of(variant))
 
 
 def _message_id(slot: int) -> str:
-    """Return 32 characters: one place for what the message is, ten digits for its order."""
+    """Return 32 characters: a prefix, one digit for the kind of message, ten digits for its order."""
     return f"01A2B3C4D5E6F7089A0BC{slot}" + ORDER_ID[-ID_DIGITS:]
 
 
