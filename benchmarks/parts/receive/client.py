@@ -1,4 +1,4 @@
-"""Receiving over gRPC, by a client process that does little itself (`parts/grpc_client.py` says why)."""
+"""Receiving over gRPC, by a client process with low overhead (`parts/grpc_client.py` gives the reason)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLL_SECONDS = 20
 
 
 def over_grpc(endpoint: str, consumers: str, seconds: str) -> dict[str, Any]:
-    """Let so many consumers receive and acknowledge batches for so long; return how many a second."""
+    """Let `consumers` receive and acknowledge batches for `seconds`; return the count and the rate."""
     return asyncio.run(_over_grpc(endpoint, int(consumers), float(seconds)))
 
 
@@ -34,7 +34,7 @@ async def _over_grpc(endpoint: str, consumers: int, seconds: float) -> dict[str,
 
 
 async def consume(channel: grpc.aio.Channel, ends: float) -> int:
-    """Receive and acknowledge at least once, and until `ends`; return how many messages."""
+    """Receive and acknowledge once, then until `ends` or an empty receive; return the message count."""
     receive, ack = call(channel, "ReceiveMessage", "unary_stream"), call(channel, "AckMessage")
     asked, count = receive_request(TOPIC), 0
     while True:
@@ -47,7 +47,10 @@ async def consume(channel: grpc.aio.Channel, ends: float) -> int:
 
 
 def wake_up(endpoint: str, rounds: str, asleep: str) -> dict[str, Any]:
-    """Send to a topic on which a consumer waits, again and again, beside others that wait on another."""
+    """Send repeatedly to a topic with a waiting consumer, while `asleep` polls wait on another topic.
+
+    Return figures of the time from the send, and from its answer, to the receipt.
+    """
     return asyncio.run(_wake_up(endpoint, int(rounds), int(asleep)))
 
 
@@ -76,12 +79,12 @@ async def _wake_up(endpoint: str, rounds: int, asleep: int) -> dict[str, Any]:
 
 
 def again(channel: grpc.aio.Channel) -> asyncio.Task[Any]:
-    """Go to sleep again."""
+    """Open a new poll on the silent topic."""
     return asyncio.create_task(polled(channel, "silent"))
 
 
 async def polled(channel: grpc.aio.Channel, topic: str) -> tuple[list[wire.Message], float]:
-    """Wait for messages; return the messages, and when the first was there."""
+    """Wait for messages; return the messages, and the time of the first."""
     asked, got, woken = receive_request(topic), [], 0.0
     asked.long_polling_timeout.seconds = POLL_SECONDS
     async for one in call(channel, "ReceiveMessage", "unary_stream")(asked, timeout=2 * POLL_SECONDS):

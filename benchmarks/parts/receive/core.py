@@ -1,7 +1,7 @@
-"""Receiving from the broker's core alone: no server, no client, a real disk that is really synced.
+"""Receiving from the broker's core alone: no server, no client, a real disk with syncs.
 
-Consumers take turns: each receives a batch, then all acknowledge, then one flush makes that durable, as it is
-when their calls meet in one turn of the live broker's loop.
+Consumers take turns: all receive a batch, then all acknowledge, and one flush each makes that durable, as for
+calls in one turn of the live broker's loop.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ WINDOWS = 20
 
 
 def build(where: str, count: str) -> int:
-    """Make a store of so many messages; return the bytes of its log."""
+    """Build a store of `count` messages; return the bytes of its log."""
     return store_builder.build(Path(where), int(count))
 
 
 def rate(where: str, consumers: str, seconds: str) -> dict[str, Any]:
-    """Let so many consumers receive and acknowledge for so long."""
+    """Let `consumers` receive and acknowledge for `seconds`; return the figures."""
     return turns(Shell(Path(where)), TOPIC, int(consumers), float(seconds))
 
 
 def fifo(where: str, consumers: str, seconds: str) -> dict[str, Any]:
-    """Do the same with messages in 2,048 message groups, whose leases are durable before they are told."""
+    """Do the same with messages in 2,048 message groups, whose leases are durable before the answer."""
     shell = Shell(Path(where))
     for number in range(FIFO_SENT):
         group = f"customer-{number % MESSAGE_GROUPS}"
@@ -54,7 +54,7 @@ def fifo(where: str, consumers: str, seconds: str) -> dict[str, Any]:
 
 
 def turns(shell: Shell, topic: str, consumers: int, seconds: float) -> dict[str, Any]:
-    """Let consumers take turns; return the figures."""
+    """Let consumers take turns until no message is left or the time is over; return the figures."""
     first_offset, count = shell.core.end_offset, 0
     began = time.perf_counter()
     while time.perf_counter() - began < seconds:
@@ -71,7 +71,7 @@ def turns(shell: Shell, topic: str, consumers: int, seconds: float) -> dict[str,
 
 
 def turn(shell: Shell, topic: str, consumers: int) -> int:
-    """Let each consumer receive and acknowledge a batch; return how many messages that were."""
+    """Let each consumer receive and acknowledge a batch; return the number of messages."""
     batches = [receive(shell, topic) for _ in range(consumers)]
     shell.settle()
     for batch in batches:
@@ -88,7 +88,7 @@ def receive(shell: Shell, topic: str, count: int = BATCH) -> list[Delivery]:
 
 
 def log_bytes(where: str, acknowledged_at_once: str) -> float:
-    """Return the bytes of log for each consumed message, when so many are acknowledged in one flush."""
+    """Return the bytes of log for each consumed message, with `acknowledged_at_once` of them per flush."""
     shell, at_once = Shell(Path(where)), int(acknowledged_at_once)
     turn(shell, TOPIC, 1)
     first_offset = shell.core.end_offset
@@ -102,7 +102,7 @@ def log_bytes(where: str, acknowledged_at_once: str) -> float:
 
 
 def backlog(where: str, count: str) -> dict[str, Any]:
-    """Take the whole backlog but its first message, which stays leased; return the figures of its windows."""
+    """Consume a backlog except its first message, which stays leased; return the figures of its windows."""
     shell, windows = Shell(Path(where)), []
     figures: dict[str, Any] = {"opened": memory()}
     [stuck] = receive(shell, TOPIC, 1)

@@ -1,7 +1,8 @@
-"""The same by Redis streams: a group reads 32 entries and acknowledges them, synced with every command.
+"""The same with Redis streams: a group reads 32 entries and acknowledges them, synced with every command.
 
-One consumer waits for each answer. Many send theirs in one pipeline, all reads, then all acknowledgements, as
-ours meet in one flush. Entries of 256 bytes; memory is what the stream takes with nothing acknowledged.
+A single consumer waits for each answer. Several send their commands in one pipeline, all reads, then all
+acknowledgements, which corresponds to one flush of the broker. Entries have 256 bytes; memory is that of the
+stream before any acknowledgement.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ ADDED_AT_ONCE = 1_000
 
 
 def redis(where: str, count: str, consumers: str, seconds: str) -> dict[str, Any]:
-    """Add so many entries, then let so many consumers read and acknowledge for so long."""
+    """Add `count` entries, then let `consumers` read and acknowledge for `seconds`; return the figures."""
     folder = Path(where)
     folder.mkdir(parents=True)
     process, url = redis_server.start(folder)
@@ -42,7 +43,7 @@ def redis(where: str, count: str, consumers: str, seconds: str) -> dict[str, Any
 
 
 def add(client: Redis, count: int) -> None:
-    """Fill the stream."""
+    """Fill the stream, and create the group."""
     for _ in range(0, count, ADDED_AT_ONCE):
         pipeline = client.pipeline(transaction=False)
         for _ in range(ADDED_AT_ONCE):
@@ -52,7 +53,7 @@ def add(client: Redis, count: int) -> None:
 
 
 def read(client: Redis, consumers: int, seconds: float) -> dict[str, Any]:
-    """Read and acknowledge."""
+    """Read and acknowledge until the stream is empty or the time is over; return the rate."""
     done, began = 0, time.perf_counter()
     while time.perf_counter() - began < seconds:
         pipeline = client.pipeline(transaction=False)
