@@ -1,4 +1,4 @@
-"""A producer and a consumer as processes of their own, over gRPC."""
+"""A producer and a consumer as separate processes, over gRPC."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ POLLS = 4
 
 
 def produce(endpoint: str, topic: str, per_second: str, from_s: str, until_s: str) -> list[list[float]]:
-    """Send at a steady rate whatever the answers do; return (when it was to go, milliseconds it took)."""
+    """Send at a constant rate, independent of the answers.
+
+    Return (intended send time in seconds, milliseconds from then to the answer) of each.
+    """
     return asyncio.run(_produce(endpoint, topic, int(per_second), float(from_s), float(until_s)))
 
 
@@ -43,7 +46,7 @@ async def _produce(
 
 
 def consume(endpoint: str, topic: str, count: str) -> list[float]:
-    """Receive and acknowledge so many delayed messages; return each one's milliseconds after its due time."""
+    """Receive and acknowledge `count` delayed messages; return the lateness of each in milliseconds."""
     return asyncio.run(_consume(endpoint, topic, int(count)))
 
 
@@ -55,7 +58,7 @@ async def _consume(endpoint: str, topic: str, count: int) -> list[float]:
 
 
 async def receive_all(channel: grpc.aio.Channel, topic: str, count: int, late: list[float]) -> None:
-    """Receive until there are enough, or nothing comes any more."""
+    """Receive until there are `count`, or none has arrived for `PATIENCE_SECONDS`."""
     receive, ack = call(channel, "ReceiveMessage", "unary_stream"), call(channel, "AckMessage")
     asked, heard_s = receive_request(topic), time.monotonic()
     while len(late) < count and time.monotonic() - heard_s < PATIENCE_SECONDS:

@@ -1,9 +1,9 @@
 """`crowd` and `steady`: the shipped server over a store whose timers were set beforehand.
 
-The store is made by the core alone, in a process of its own, stopped cleanly; then the server starts on it
-before anything is due. A delivery is durable when the server says so (`server.py`): the first flush
-whose durable offset covers its record. Nothing of this is asked of the server while it is measured; what
-was delivered is read from its store afterwards.
+The store is built by the core alone, in a separate process that stops cleanly; then the server starts on it
+before any timer is due. A delivery is durable at the first flush whose durable offset covers its record, as
+noted by the server (`server.py`). No query disturbs the server during the measurement; the deliveries are
+read from its store afterwards.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ LEAD_SECONDS = 15
 READ = 1_000
 BARE_WRITES = 10_000
 SCATTER = 15_485_863
-"""A prime: its multiples, modulo a count, come in no order."""
+"""A prime: its multiples modulo a count are scattered."""
 
 Delivered = tuple[int, float]
 """(due, durable), in milliseconds since 1970."""
 
 
 def prepare(where: str, count: str, from_ms: str, span_ms: str) -> dict[str, Any]:
-    """Set so many timers evenly over a span, not in due order, in a store of their own."""
+    """Set `count` timers evenly over a span, not in due order, in a new store."""
     shell, step = Shell(Path(where)), int(span_ms) / int(count)
     began = time.perf_counter()
     for first in range(0, int(count), BATCH):
@@ -55,7 +55,7 @@ def prepare(where: str, count: str, from_ms: str, span_ms: str) -> dict[str, Any
 
 
 def crowd(folder: Path, count: int, measured: Callable[..., Any]) -> dict[str, Any]:
-    """Deliver timers that are all due in one second, while others send."""
+    """Deliver timers that are all due within one second, while a producer sends."""
     due_ms = (real_ms() // SECOND_MS + count // 5_000 + 2 * LEAD_SECONDS) * SECOND_MS
     prepared = measured("prepare", str(folder / "store"), str(count), str(due_ms), str(SECOND_MS))
     assert prepared["ready_ms"] < due_ms - LEAD_SECONDS * SECOND_MS, "preparing took too long"
@@ -85,7 +85,7 @@ def crowd(folder: Path, count: int, measured: Callable[..., Any]) -> dict[str, A
 
 
 def steady(folder: Path, rate: int, seconds: int, measured: Callable[..., Any]) -> dict[str, Any]:
-    """Deliver so many timers every second: with no consumer there, then with a consumer."""
+    """Deliver `rate` timers every second: without a consumer, then with one."""
     alone = stream(folder / "alone", rate, seconds, measured, is_consumed=False)
     consumed = stream(folder / "consumed", rate, seconds, measured, is_consumed=True)
     return {"per_second": rate, "seconds": seconds, "alone": alone, "with_a_consumer": consumed}
@@ -94,7 +94,7 @@ def steady(folder: Path, rate: int, seconds: int, measured: Callable[..., Any]) 
 def stream(
     folder: Path, rate: int, seconds: int, measured: Callable[..., Any], *, is_consumed: bool
 ) -> dict[str, Any]:
-    """Let a stream be delivered; return how late it was."""
+    """Deliver a stream of timers; return figures of its lateness."""
     folder.mkdir()
     count, span_ms, received = rate * seconds, seconds * SECOND_MS, []
     due_ms = (real_ms() // SECOND_MS + count // 5_000 + 2 * LEAD_SECONDS) * SECOND_MS
@@ -114,9 +114,9 @@ def stream(
 
 
 def bare_disk(path: Path, notes: list[list[int]]) -> dict[str, Any]:
-    """Write and sync as often and as much as the server did, right after it, with nothing else.
+    """Write and sync as often and as much as the server did, right after it, without other work.
 
-    So the part of a lateness that is the disk's own is known, for the same minute of the same machine.
+    This gives the disk's part of a lateness, for the same minute of the same machine.
     """
     offsets, moments_ns = zip(*notes, strict=True)
     written = int(statistics.median(after - before for before, after in pairwise(offsets) if after > before))
@@ -135,7 +135,7 @@ def bare_disk(path: Path, notes: list[list[int]]) -> dict[str, Any]:
 
 
 def delivered(where: str, notes: str) -> list[Delivered]:
-    """Read all deliveries of a store, with the time at which each was durable."""
+    """Return all deliveries of a store, with the time at which each was durable."""
     noted = json.loads(Path(notes).read_text())
     offsets = [offset for offset, _ in noted]
     shell, found = Shell(Path(where)), []
@@ -156,13 +156,13 @@ def all_of(shell: Shell, queue_id: int) -> Iterator[Any]:
 
 
 def part(*words: str) -> subprocess.Popen[str]:
-    """Start a part in a process of its own."""
+    """Start a part in a separate process."""
     script = Path(__file__).parents[2] / "timers.py"
     return subprocess.Popen([sys.executable, str(script), "part", *words], stdout=subprocess.PIPE, text=True)
 
 
 def outcome(process: subprocess.Popen[str]) -> Any:
-    """Wait for a part and return what it says."""
+    """Wait for a part, and return its answer."""
     out, _ = process.communicate()
     assert process.returncode == 0, "a client failed"
     return json.loads(out.splitlines()[-1])

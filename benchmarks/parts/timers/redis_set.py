@@ -1,13 +1,13 @@
-"""`redis`: one million pending, ours beside a Redis sorted set and hash, batch for batch.
+"""`redis`: pending timers in the broker's core and in a Redis sorted set and hash.
 
-Both sides set timers with unique keys and 256-byte bodies, uniform over 30 days, in batches of the same size,
-one batch outstanding: the next goes when the last is durable (Redis: when its pipeline is answered). Redis
-holds `ZADD due key` and `HSET bodies key body` each; its client is a process of its own, as it is in use.
-Ours is the core with its flushes, in one process, without a network: `in_process`.
+Both sides set timers with unique keys and 256-byte bodies, uniform over 30 days, in batches of the same size
+with one batch outstanding: the next is sent when the last is durable (Redis: when its pipeline is answered).
+A timer in Redis is `ZADD timers due key` and `HSET bodies key body`; its client is a separate process, as in
+production. `ours` is the core with its flushes, in one process, without a network.
 
-Redis's answer is durable only with `appendfsync always`; with `everysec` a power cut takes up to a second.
-Memory is what the process holds more with so many pending than with none: for Redis `used_memory`, for
-ours the anonymous resident memory right after the sets, and after a restart.
+Redis's answer is durable only with `appendfsync always`; with `everysec` a power cut loses up to a second.
+Memory is the difference between the process with the pending timers and without any: for Redis
+`used_memory`, for `ours` the anonymous resident memory right after the sets, and after a restart.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ SET, BODIES = "timers", "bodies"
 
 
 def due_times(count: int) -> list[int]:
-    """Return due times uniform over 30 days, an hour from now."""
+    """Return due times uniform over 30 days, beginning an hour from now."""
     dice, from_ms = random.Random(1), real_ms() + 3_600_000
     return [from_ms + dice.randrange(SPAN_MS) for _ in range(count)]
 
 
 def ours(where: str, count: str) -> dict[str, Any]:
-    """Set durably in batches, one outstanding."""
+    """Set timers in the core, in durable batches with one outstanding; return rate and memory."""
     shell, due = Shell(Path(where)), due_times(int(count))
     shell.settle()
     before = memory_mib("RssAnon")
@@ -59,7 +59,7 @@ def ours(where: str, count: str) -> dict[str, Any]:
 
 
 def theirs(where: str, count: str, appendfsync: str) -> dict[str, Any]:
-    """Set in pipelines, one outstanding."""
+    """Set timers in Redis, in pipelines with one outstanding; return rate and memory."""
     process, url = redis_server.start(made(Path(where)))
     try:
         redis = Redis.from_url(url)
@@ -82,7 +82,7 @@ def theirs(where: str, count: str, appendfsync: str) -> dict[str, Any]:
 
 
 def set_in_redis(redis: Redis, due: list[int]) -> float:
-    """Return the seconds that setting takes."""
+    """Set timers in Redis; return the seconds."""
     began = time.perf_counter()
     for first in range(0, len(due), BATCH):
         pipeline = redis.pipeline(transaction=False)
@@ -95,7 +95,7 @@ def set_in_redis(redis: Redis, due: list[int]) -> float:
 
 
 def made(folder: Path) -> Path:
-    """Make a folder."""
+    """Create a folder; return it."""
     folder.mkdir(parents=True)
     return folder
 
@@ -103,7 +103,7 @@ def made(folder: Path) -> Path:
 def compared(
     ours: dict[str, Any], pending: dict[str, Any], empty: dict[str, Any], redis: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return the ratios that matter; less memory than can be told apart counts as `RESOLUTION_MIB`."""
+    """Return the ratios of memory and rates; differences below `RESOLUTION_MIB` count as that."""
     per_pending = (
         max(pending["rss_anon_mib"] - empty["rss_anon_mib"], RESOLUTION_MIB) * MIB / pending["pending"]
     )

@@ -1,8 +1,8 @@
-"""The server of `tidewheel serve` in a process of its own, that notes when each flush was durable.
+"""The server of `tidewheel serve` in a separate process, with a record of when each flush was durable.
 
 Everything is the shipped composition (`services.server.run`); only `LiveBroker.apply_flush` is extended: it
-notes the wall time and the durable log offset that each flush leads to, before any answer is sent. When the
-server is told to stop it writes the notes beside its store.
+records the wall time at which it is called and the durable log offset after the flush. When the server stops
+it writes these notes to the given file.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ noted: list[tuple[int, int]] = []
 
 
 class Noting(LiveBroker):
-    """A live broker that notes when what became durable."""
+    """A live broker that records the time and the durable offset of each flush."""
 
     def apply_flush(self, flush: Flush) -> None:
-        """Note the moment, then go on."""
+        """Apply the flush; record the time before it and the durable offset after it."""
         moment_ns = time.time_ns()
         super().apply_flush(flush)
         noted.append((self.core.durable_offset, moment_ns))
 
 
 def serve(where: str, ready: str, notes: str) -> dict[str, Any]:
-    """Serve until SIGTERM, then write the notes."""
+    """Serve until SIGTERM, then write the notes; return the memory of the process."""
     vars(run)["LiveBroker"] = Noting
     nowhere = Address("127.0.0.1", 0)
     settings = load(ServeSettings, store=Path(where), listen=nowhere, http=nowhere, ready_file=Path(ready))
@@ -48,7 +48,7 @@ def serve(where: str, ready: str, notes: str) -> dict[str, Any]:
 
 @contextmanager
 def serving(store: Path) -> Iterator[dict[str, Any]]:
-    """Run the server over a store; the facts given get its memory at the end."""
+    """Run the server over a store; yield its facts, which get its memory and notes at the end."""
     ready, notes = store.parent / "ready", store.parent / "notes"
     script = Path(__file__).parents[2] / "timers.py"
     command = [sys.executable, str(script), "part", "serve", str(store), str(ready), str(notes)]

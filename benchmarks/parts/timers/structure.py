@@ -1,9 +1,9 @@
-"""`structure`: `timingwheel.partitions` alone, offsets only, beside heapq and SQLite.
+"""`structure`: `timingwheel.partitions` alone, offsets only, compared with heapq and SQLite.
 
-Offsets only: a timer is its due time and a number; no record, no name, no log. Set: `put` in batches,
-with the checkpoints that the structure asks for. Advance: virtual time goes on a quarter of a minute at a
-time; files are split, read ahead and taken in due order until none is left.
-All of it in one thread, all of it durable as it is in the broker.
+Offsets only: a timer is its due time and a number; no record, no name, no log. Set: `put` in batches, with
+the checkpoints that the structure requests. Advance: virtual time advances 15 seconds at a time; files are
+split, read ahead and taken in due order until none is left.
+Everything runs in one thread, and is as durable as in the broker.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ START_MS = 1_800_000_000_000
 
 
 def due_times(count: int, span_ms: int) -> Iterator[tuple[int, Any]]:
-    """Yield due times in batches, uniform over the span."""
+    """Yield (number of the first, due times) in batches, uniform over the span."""
     dice = np.random.default_rng(1)
     for first in range(0, count, BATCH):
         size = min(BATCH, count - first)
@@ -40,7 +40,7 @@ def due_times(count: int, span_ms: int) -> Iterator[tuple[int, Any]]:
 
 
 def partitions(where: str, count: str, span_ms: str) -> dict[str, Any]:
-    """Set and advance in the shipped structure."""
+    """Set and advance timers in the shipped structure; return rates, disk and memory."""
     root = Path(where)
     root.mkdir()
     wheel = Wheel(RealDisk(root))
@@ -57,7 +57,7 @@ def partitions(where: str, count: str, span_ms: str) -> dict[str, Any]:
 
 
 class Wheel:
-    """The structure with what the broker does around it."""
+    """The structure with the broker's checkpoints and read-ahead."""
 
     def __init__(self, disk: RealDisk) -> None:
         self._disk = disk
@@ -65,7 +65,7 @@ class Wheel:
         self._partitions = Partitions(disk, self._now_ms)
 
     def set(self, count: int, span_ms: int) -> float:
-        """Put all timers; return the seconds."""
+        """Put all timers, with checkpoints; return the seconds."""
         began = time.perf_counter()
         for first, due_ms in due_times(count, span_ms):
             offsets = range(first + 1, first + 1 + len(due_ms))
@@ -76,7 +76,7 @@ class Wheel:
         return time.perf_counter() - began
 
     def advance(self, count: int, until_ms: int) -> float:
-        """Let time pass until all have come, in due order; return the seconds."""
+        """Advance time until all timers have been taken, in due order; return the seconds."""
         began, taken, offsets_sum, last_ms = time.perf_counter(), 0, 0, 0
         self._now_ms = START_MS - AHEAD_MS
         while taken < count:
@@ -113,14 +113,14 @@ class Wheel:
 
 
 def offsets_only(timer_offsets: Any) -> tuple[Any, list[bytes]]:
-    """Give rows without records."""
+    """Return rows without records."""
     rows = np.zeros(len(timer_offsets), ROW)
     rows["timer_offset"] = timer_offsets
     return rows, [b""] * len(rows)
 
 
 def heap(where: str, count: str, span_ms: str) -> dict[str, Any]:
-    """Set and advance in a heap of tuples: in memory, nothing durable."""
+    """Set and advance timers in a heap of tuples: in memory, nothing durable."""
     dice = random.Random(1)
     held: list[tuple[int, int]] = []
     times = [START_MS + dice.randrange(int(span_ms)) for _ in range(int(count))]
@@ -141,7 +141,7 @@ def heap(where: str, count: str, span_ms: str) -> dict[str, Any]:
 
 
 def sqlite(where: str, count: str, span_ms: str) -> dict[str, Any]:
-    """Set and advance in a table with an index by due time: WAL, a synced commit per 10,000."""
+    """Set and advance timers in a table clustered by due time: WAL, a synced commit per 10,000."""
     dice = random.Random(1)
     times = [(START_MS + dice.randrange(int(span_ms)), number) for number in range(int(count))]
     Path(where).mkdir()

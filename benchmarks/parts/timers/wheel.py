@@ -1,7 +1,7 @@
 """`wheel`: the shipped core on a real disk, 256-byte bodies, unique keys, and a restart.
 
-The clock is real in `uniform` and `restarted`. In `minute` all timers are due within one minute an hour
-ahead; then the clock leaps to half a minute before it and runs on as fast as a real one.
+The clock is real in `uniform` and `restarted`. In `minute` all timers are due within one minute, at least an
+hour ahead; then the clock jumps to half a minute before it and continues at the rate of a real one.
 """
 
 from __future__ import annotations
@@ -59,14 +59,14 @@ def set_all(shell: Shell, count: int, from_ms: int, span_ms: int) -> dict[str, A
 
 
 def tell(count: int, began: float, checkpoint_count: int) -> None:
-    """Print how far the run is: setting takes minutes."""
+    """Print the progress to stderr: setting takes minutes."""
     seconds = time.perf_counter() - began
     text = f"{count} set in {seconds:.0f} s, {checkpoint_count} checkpoints, {memory()}"
     print(text, file=sys.stderr, flush=True)
 
 
 def uniform(where: str, count: str) -> dict[str, Any]:
-    """Set timers, cancel by key and move with all pending; then die without a word."""
+    """Set timers, cancel and move by key with all pending; then exit without closing the store."""
     shell = Shell(Path(where))
     figures = set_all(shell, int(count), real_ms() + MINUTE_MS, SPAN_MS)
     shell.settle()
@@ -95,19 +95,19 @@ def rate(shell: Shell, numbers: list[int], verb: Any) -> int:
 
 
 def cancel(shell: Shell, name: TimerName, moved_ms: int) -> None:
-    """Cancel a timer by its key; the timer may have been delivered meanwhile."""
+    """Cancel a timer by its key; it may already have been delivered."""
     verdict = shell.core.timers.cancel(name, "", shell.clock()).verdict
     assert verdict in (Verdict.CANCELLED, Verdict.TOO_LATE), verdict
 
 
 def move(shell: Shell, name: TimerName, moved_ms: int) -> None:
-    """Move a timer by its key."""
+    """Move a timer by its key; it may already have been delivered."""
     verdict = shell.core.timers.move(name, moved_ms, shell.clock()).verdict
     assert verdict in (Verdict.MOVED, Verdict.TOO_LATE), verdict
 
 
 def restarted(where: str, is_clean: str) -> dict[str, Any]:
-    """Open, wait for the next deliveries, and stop cleanly."""
+    """Open a store, wait for the next deliveries, and stop cleanly; return the figures."""
     began = time.perf_counter()
     shell = Shell(Path(where))
     seconds = time.perf_counter() - began
@@ -130,7 +130,7 @@ def restarted(where: str, is_clean: str) -> dict[str, Any]:
 
 
 def watched(shell: Shell, queues: dict[int, int], opened_ms: int) -> list[int]:
-    """Let real time pass; return how late what came due was durable, in order of due time."""
+    """Wait `WATCHED_SECONDS`; return the lateness of the durable deliveries, in order of due time."""
     found: list[tuple[int, int]] = []
     ends = time.monotonic() + WATCHED_SECONDS
     while time.monotonic() < ends:
@@ -150,7 +150,7 @@ def watched(shell: Shell, queues: dict[int, int], opened_ms: int) -> list[int]:
 
 
 def minute(where: str, count: str) -> dict[str, Any]:
-    """Set timers all due within one minute, then deliver them as the clock goes through the minute."""
+    """Set timers all due within one minute, then deliver them while the clock passes the minute."""
     clock = Leaping()
     shell = Shell(Path(where), clock)
     due_ms = real_ms() // MINUTE_MS * MINUTE_MS + MINUTE_MS + set_span_ms(int(count))
@@ -167,12 +167,12 @@ def minute(where: str, count: str) -> dict[str, Any]:
 
 
 def set_span_ms(count: int) -> int:
-    """Return how long setting so many timers may take, and an hour."""
+    """Return an hour plus the time allowed to set `count` timers, in milliseconds."""
     return AHEAD_MS + count // 5
 
 
 class Leaping:
-    """A clock: real time, and how far the clock has leapt."""
+    """A clock: real time plus the sum of its jumps."""
 
     def __init__(self) -> None:
         self.offset_ms = 0
@@ -182,7 +182,7 @@ class Leaping:
 
 
 def approach(shell: Shell, clock: Leaping, until_ms: int) -> None:
-    """Let time leap from one event to the next, with whatever the disk has to do for it."""
+    """Advance the clock from one event to the next, and complete the disk work of each."""
     while (now_ms := clock()) < until_ms:
         due_ms = shell.core.next_due_ms()
         clock.offset_ms += max(0, min(due_ms or until_ms, until_ms) - now_ms)
@@ -191,7 +191,7 @@ def approach(shell: Shell, clock: Leaping, until_ms: int) -> None:
 
 
 def delivered(shell: Shell, count: int, due_ms: int) -> dict[str, Any]:
-    """Deliver all at the pace of the clock; return the rate and how late the last was."""
+    """Deliver all timers at the rate of the clock; return the rate and the lateness."""
     assert shell.core.gauges().pending_timers == count, "nothing is due yet"
     while shell.core.gauges().pending_timers:
         before = shell.core.end_offset
