@@ -1,13 +1,13 @@
-"""Transactions over gRPC, and what a user would do instead, by a client that does little itself.
+"""Transactions over gRPC and their alternatives, by a client with low overhead.
 
     half_commit        a half, then its commit
     half_rows_commit   a half, one database transaction (the order's row and its barrier row), the commit
-    two_sends          two plain messages, which nothing holds together
+    two_sends          two plain messages without atomicity
     outbox             one database transaction (the order's row and its outbox row); a relay sends and marks
 
-The database is SQLite with WAL and `synchronous=FULL`, so that a commit of it is as durable as ours; its
-commits come one after the other, as SQLite's do. The relay takes what is there, sends up to 64 at once and
-marks them together; its time counts until all are marked.
+The database is SQLite with WAL and `synchronous=FULL`, so that its commits are as durable as the broker's;
+SQLite serialises commits. The relay reads the outbox, sends up to 64 messages at once and marks them
+together; its time counts until all are marked.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ One = Callable[[int], Awaitable[None]]
 
 
 def rate(how: str, endpoint: str, folder: str, producers: str, seconds: str) -> dict[str, Any]:
-    """Let so many producers work in one of the ways above, for so long."""
+    """Let `producers` work in one of the ways above for `seconds`; return the rate."""
     return asyncio.run(_rate(how, endpoint, Path(folder), int(producers), float(seconds)))
 
 
@@ -83,7 +83,7 @@ class Client:
         await self.commit(await self.sent(TOPIC, number, wire.MessageType.TRANSACTION))
 
     async def half_rows_commit(self, number: int) -> None:
-        """Send a half, write rows with their barrier, commit the half."""
+        """Send a half, write the rows with their barrier, commit the half."""
         half = await self.sent(TOPIC, number, wire.MessageType.TRANSACTION)
         self._rows("INSERT INTO barrier VALUES (?, 0)", half.message_id)
         await self.commit(half)
@@ -94,12 +94,12 @@ class Client:
         await self.sent(PLAIN, 2 * number + 1, wire.MessageType.NORMAL)
 
     async def outbox(self, number: int) -> None:
-        """Write rows with their message; the relay does the rest."""
+        """Write the row with its outbox row; the relay sends the message."""
         self._rows("INSERT INTO outbox (body) VALUES (?)", bytes(256))
         await asyncio.sleep(0)
 
     async def relay(self, until: float) -> None:
-        """Send what is in the outbox, and mark it, until nothing is left."""
+        """Send the messages of the outbox, and mark them, until the time is over and none is left."""
         while True:
             found = self._database.execute(
                 "SELECT id FROM outbox WHERE sent_ms IS NULL ORDER BY id LIMIT ?", (RELAY_BATCH,)
@@ -143,7 +143,7 @@ class Client:
 
 
 def asked(endpoint: str, count: str) -> dict[str, Any]:
-    """Leave so many halves alone, and answer what the broker asks about them with a commit."""
+    """Leave `count` halves open, and answer the broker's check-backs with commits; return the rate."""
     return asyncio.run(_asked(endpoint, int(count)))
 
 
@@ -169,7 +169,7 @@ async def _asked(endpoint: str, count: int) -> dict[str, Any]:
 
 
 async def _answer(client: Client, stream: Any, count: int) -> dict[str, Any]:
-    """Answer until all have ended, 64 at a time; the clock runs from the first question on."""
+    """Answer until all halves have ended, 64 at a time; time is measured from the first check-back."""
     turns = asyncio.Semaphore(RELAY_BATCH)
 
     async def answer(half: Any) -> None:

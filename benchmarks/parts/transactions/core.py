@@ -1,7 +1,7 @@
-"""Transactions in the broker's core alone: no server, no client, a real disk that is really synced.
+"""Transactions in the broker's core alone: no server, no client, a real disk with syncs.
 
-Producers take turns: each flush carries what all of them have asked for since the last one, as it does in the
-live broker. One producer waits for two flushes a transaction, 64 share them.
+Producers take turns: each flush carries the calls of all of them since the last one, as in the live broker.
+One producer waits for two flushes per transaction, 64 share them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Core:
         )
 
     def flush(self) -> None:
-        """Make everything durable, and the checkpoint that is due."""
+        """Make everything durable, and write a checkpoint if one is due."""
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
             self.broker.complete_flush(flush, self.now_ms)
@@ -57,7 +57,7 @@ class Core:
 
 
 def core(root: str, producers: str, seconds: str) -> dict[str, Any]:
-    """Send halves and commit them, by so many producers, for so long; return the rate."""
+    """Send halves and commit them, with `producers`, for `seconds`; return rate and log bytes."""
     one, count = Core(Path(root)), int(producers)
     began, until = time.monotonic(), time.monotonic() + float(seconds)
     first_offset = one.broker.end_offset
@@ -76,7 +76,7 @@ def core(root: str, producers: str, seconds: str) -> dict[str, Any]:
 
 
 def checks(root: str, count: str) -> dict[str, Any]:
-    """Leave so many halves stuck, and ask about each once; return the rate."""
+    """Leave `count` halves open, and make one check-back for each; return rate and log bytes."""
     one = Core(Path(root))
     for number in range(int(count)):
         one.half()
