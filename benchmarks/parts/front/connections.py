@@ -1,4 +1,4 @@
-"""Many idle clients: each a connection of its own with an open Telemetry stream and a long poll."""
+"""Many idle clients: each a separate connection with an open Telemetry stream and a long poll."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ POLL_SECONDS = 300
 
 
 def measure_connections(served: Served, count: int, seconds: float) -> dict[str, Any]:
-    """Connect, stay idle, hang up; return what each connection takes of the server's memory and time."""
+    """Connect, stay idle, disconnect; return the server's memory per connection and its processor time."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     return asyncio.run(_idle(served, count, seconds))
@@ -48,7 +48,7 @@ async def _idle(served: Served, count: int, seconds: float) -> dict[str, Any]:
 
 
 class Client:
-    """One connection, as an idle consumer keeps it."""
+    """The connection of one idle consumer."""
 
     def __init__(self, endpoint: str, number: int) -> None:
         own = [("grpc.use_local_subchannel_pool", 1), ("grpc.keepalive_time_ms", 3_600_000)]
@@ -58,7 +58,7 @@ class Client:
         self._poll: Any = None
 
     async def connect(self) -> None:
-        """Open the stream, be answered, and begin to poll."""
+        """Open the stream, check the answer to its settings, and begin to poll."""
         telemetry = self._channel.stream_stream(
             f"/{SERVICE}/Telemetry",
             service.TelemetryCommand.SerializeToString,
@@ -84,7 +84,7 @@ class Client:
         return not self._telemetry.done()
 
     async def close(self) -> None:
-        """Hang up."""
+        """Cancel the calls, and close the connection."""
         self._poll.cancel()
         self._telemetry.cancel()
         await self._channel.close(None)

@@ -1,4 +1,4 @@
-"""Calls by h2load: one gRPC request as a file, sent again and again."""
+"""Calls by h2load: one gRPC request as a file, sent repeatedly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TIMES: Final = re.compile(r"time for request: +([0-9.]+)(us|ms|s) +([0-9.]+)(us
 
 
 class Load(NamedTuple):
-    """So many calls of one RPC, by so many connections with so many streams each; `before` is done first."""
+    """Calls of one RPC by `connections` with `streams` each; `before` is a load that runs first."""
 
     rpc: str
     body: bytes
@@ -39,7 +39,7 @@ class Load(NamedTuple):
 
 
 def loads(topic: str, calls: int) -> dict[str, Load]:
-    """Return the loads, on a topic of their own."""
+    """Return the loads on a topic, by name."""
     receives = calls // 16
     stored = Load("SendMessage", send_body(topic, FILL), receives * BATCH // FILL, 4, 1)
     return {
@@ -64,7 +64,7 @@ def h2load(address: str, load: Load, *, is_tls: bool) -> dict[str, Any]:
 
 
 def read(said: str) -> dict[str, Any]:
-    """Return the figures in what h2load prints."""
+    """Return the figures in the output of h2load."""
     rate, done, times = _RATE.search(said), _DONE.search(said), _TIMES.search(said)
     assert rate, said
     assert done, said
@@ -82,7 +82,7 @@ def read(said: str) -> dict[str, Any]:
 
 
 def send_body(topic: str, count: int = 1) -> bytes:
-    """Return a SendMessage of so many messages."""
+    """Return a SendMessage of `count` messages."""
     message = wire.Message(
         topic=wire.Resource(name=topic),
         system_properties=wire.SystemProperties(
@@ -94,12 +94,12 @@ def send_body(topic: str, count: int = 1) -> bytes:
 
 
 def heartbeat_body() -> bytes:
-    """Return a Heartbeat, which touches no store: its cost is the front's."""
+    """Return a Heartbeat, which uses no store: its cost is that of the front."""
     return frame_message(service.HeartbeatRequest(client_type=wire.PRODUCER).SerializeToString())
 
 
 def receive_body(topic: str) -> bytes:
-    """Return a ReceiveMessage of 32 with the shortest wait; no lease ends before the run does."""
+    """Return a ReceiveMessage of 32 with the shortest wait; its lease of an hour outlasts the run."""
     request = service.ReceiveMessageRequest(
         group=wire.Resource(name=f"g-{topic}"),
         message_queue=wire.MessageQueue(topic=wire.Resource(name=topic), id=-1),

@@ -1,6 +1,6 @@
-"""The broker under test: `tidewheel serve` in a process of its own, with the event loop that is asked for.
+"""The broker under test: `tidewheel serve` in a separate process, with the chosen event loop.
 
-python front_server.py asyncio|uvloop STORE READY_FILE sync|async
+python server.py asyncio|uvloop STORE READY_FILE sync|async
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ CPUCLOCK_SCHED = 2
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A broker's process, and its protocol port."""
+    """A broker's process, and the address of its protocol port."""
 
     process: int
     listen: str
 
     def processor_seconds(self) -> float:
-        """Return the processor time used so far, to the nanosecond (Linux: clock_getcpuclockid's number)."""
+        """Return the processor time used so far (Linux: the clock id of clock_getcpuclockid, in ns)."""
         return time.clock_gettime(~self.process << 3 | CPUCLOCK_SCHED)
 
     def resident_bytes(self) -> int:
@@ -43,7 +43,7 @@ class Served:
 
 @contextmanager
 def started(loop: str, flush: str) -> Iterator[Served]:
-    """Run a broker on a store that goes with the broker."""
+    """Run a broker on a temporary store, removed at the end of the block."""
     with tempfile.TemporaryDirectory(prefix="tidewheel-bench-front-") as folder:
         ready = Path(folder) / "ready"
         command = [sys.executable, __file__, loop, str(Path(folder) / "store"), str(ready), flush]
