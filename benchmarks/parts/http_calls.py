@@ -1,6 +1,6 @@
-"""Calls over HTTP by a client with as little of its own as possible, and the broker's process from outside.
+"""Calls over HTTP by a client with low overhead, and the processor time and memory of a broker's process.
 
-What is sent is bytes on a socket that stays open; of an answer its length is read.
+A request is bytes on a persistent socket; of an answer only the status and the length are parsed.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ BODY: Final = "x" * 256
 LONE: Final = 500
 POLLS: Final = 1_000
 SCRAPE_SECONDS: Final = 0.5
-"""Between looks at the metrics of 1,000 topics, which cost processor time, too."""
+"""Interval between scrapes of the metrics of 1,000 topics, which cost processor time, too."""
 
 
 class Server:
-    """A broker's process, looked at from outside."""
+    """A broker's process, measured by /proc."""
 
     def __init__(self, process: int) -> None:
         self._proc = Path(f"/proc/{process}")
@@ -34,12 +34,12 @@ class Server:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") * 1e6
 
     def resident_bytes(self) -> int:
-        """Return the memory that it holds."""
+        """Return the resident memory."""
         return int((self._proc / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 class Connection:
-    """A connection to the HTTP interface that stays open."""
+    """A persistent connection to the HTTP interface."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -63,18 +63,18 @@ class Connection:
         return got
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         self._writer.close()
 
 
 async def connected(port: int, count: int) -> list[Connection]:
-    """Return so many connections."""
+    """Return `count` connections."""
     pairs = [await asyncio.open_connection("127.0.0.1", port, limit=1 << 24) for _ in range(count)]
     return [Connection(reader, writer) for reader, writer in pairs]
 
 
 async def lone_ms(work: Callable[[], Awaitable[object]]) -> dict[str, float]:
-    """Return figures of a call that is alone, in ms."""
+    """Return figures of `LONE` sequential calls, in ms."""
     took = []
     for _ in range(LONE):
         began = time.perf_counter()
@@ -124,7 +124,7 @@ async def measure_polls(
 
 
 async def open_polls(port: int) -> int:
-    """Return how many receives wait."""
+    """Return the number of waiting receives, from the metrics."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     text = (await reader.read()).decode()

@@ -1,4 +1,4 @@
-"""The sources of an older commit, beside those of now."""
+"""The sources of an older commit, for comparison with the current ones."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import statistics
 
 
 def figures(values: list[float]) -> dict[str, float]:
-    """Return median, 99th percentile, the greatest, how many, and how many below zero."""
+    """Return count, percentiles (p50, p99, p99.9), maximum, and the number of negative values (`early`)."""
     cuts = statistics.quantiles(values, n=1000, method="inclusive")
     return {
         "count": len(values),

@@ -1,4 +1,4 @@
-"""`tidewheel serve` in a process of its own."""
+"""`tidewheel serve` in a separate process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ START_SECONDS = 60
 
 @contextmanager
 def serving(store: Path, *options: str, tree: Path = ROOT) -> Iterator[dict[str, Any]]:
-    """Run `tidewheel serve` of a tree of sources; yield its `process`, and addresses `listen` and `http`."""
+    """Run `tidewheel serve` of a tree of sources; yield its `process`, `listen` and `http` addresses."""
     store = store.absolute()
     ready = store.with_suffix(".ready")
     ready.unlink(missing_ok=True)

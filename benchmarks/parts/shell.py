@@ -1,9 +1,10 @@
-"""The shipped core on a real disk, driven as `services.live` drives it, but without a loop and on any clock.
+"""The shipped core on a real disk, driven as by `services.live`, but without a loop and on any clock.
 
-    send_many, tick --> core --> flushes, checkpoints, read-ahead in worker threads --> told to the core here
+    send_many, tick --> core --> flushes, checkpoints, read-ahead in worker threads --> completed in the core
 
-Rules as in `services.live.flushing`: everything gathered goes into one flush, several fly at a time, none
-begins while a checkpoint is due, and a checkpoint is written by a worker while the core goes on, to a bound.
+The rules are those of `services.live.flushing`: a flush takes everything gathered, several are in flight at
+a time, none begins while a checkpoint is due and another flush is in flight, and a checkpoint is written by a
+worker while the core continues, up to a bound.
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ def real_ms() -> int:
 
 
 def memory_mib(name: str) -> float:
-    """Return a figure of this process as Linux has it: VmRSS, RssAnon, or VmHWM for the peak of VmRSS."""
+    """Return a memory figure of this process in MiB: VmRSS, RssAnon, or VmHWM for the peak of VmRSS."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return round(next(int(line.split()[1]) for line in lines if line.startswith(name)) / 1024, 1)
 
 
 def memory() -> dict[str, float]:
-    """Return what this process holds now and held at most."""
+    """Return the current and the peak resident memory of this process."""
     return {"rss_mib": memory_mib("VmRSS"), "peak_rss_mib": memory_mib("VmHWM")}
 
 
 def disk_bytes(root: Path) -> dict[str, int]:
-    """Return the bytes that each folder of a store takes on disk, and all of them.
+    """Return the bytes on disk of each top-level folder of a store.
 
-    Not counted is `reserve`, which is taken in advance as the rest of the last segment is.
+    Files directly in `root` are not counted, for example the preallocated `reserve`.
     """
     found: dict[str, int] = {}
     for folder, _, names in os.walk(root):
@@ -66,7 +67,7 @@ def disk_bytes(root: Path) -> dict[str, int]:
 
 
 def message(number: int, due_ms: int) -> Message:
-    """Return a delayed message of 256 bytes with an id as long as clients make them and a key of its own."""
+    """Return a delayed message of 256 bytes with an id of a client's length and a unique key."""
     return Message(
         topic=TOPIC,
         body=BODY,
@@ -78,7 +79,7 @@ def message(number: int, due_ms: int) -> Message:
 
 
 class Shell:
-    """A core over the store in `root`, whose time is what `clock` says; or one that is `opened` already."""
+    """A core over the store in `root` with the time of `clock`; or an already `opened` one."""
 
     def __init__(
         self, root: Path, clock: Clock = real_ms, opened: tuple[RealDisk, Broker] | None = None
@@ -95,7 +96,7 @@ class Shell:
         self.core = Broker.open(self.disk, BrokerSettings(), clock()) if opened is None else opened[1]
 
     def turn(self) -> None:
-        """Do what is due, take up what workers have done, and give them what is to do."""
+        """Run due work, complete the finished jobs of the workers, and submit new ones."""
         due_ms = self.core.next_due_ms()
         if due_ms is not None and due_ms <= self.clock():
             self._carry_out(self.core.tick(self.clock()))
@@ -107,7 +108,7 @@ class Shell:
             self._begin()
 
     def durable(self) -> None:
-        """Return when all that was appended is durable."""
+        """Wait until all appended records are durable."""
         wanted = self.core.end_offset
         self._begin()
         while self.core.durable_offset < wanted:
@@ -115,19 +116,19 @@ class Shell:
             self._begin()
 
     def settle(self) -> None:
-        """Return when the workers have nothing more to do."""
+        """Wait until the workers have no more jobs."""
         self._begin()
         while self._under_way_count:
             self._take_up(wait=True)
             self._begin()
 
     def checkpoint(self) -> None:
-        """Write a checkpoint now, as a stop does."""
+        """Write a checkpoint now, as at a clean stop."""
         self.settle()
         self.core.checkpoint(self.clock()).write(self.disk)
 
     def close(self) -> None:
-        """Let the store go."""
+        """Wait for the workers, and close the store."""
         self.settle()
         self._pool.shutdown()
         self.disk.close()
@@ -176,7 +177,7 @@ class Shell:
                 self._give(partial(effect.job.run, self.disk), then)
 
     def _give(self, work: Callable[[], None], then: Callable[[], None]) -> None:
-        """Let a worker do something, and `then` be called here."""
+        """Run `work` in a worker, and then `then` in this thread (`_take_up`)."""
 
         def run() -> None:
             error: BaseException | None = None
@@ -202,7 +203,7 @@ class Shell:
 
 
 def held(where: str, count: str) -> dict[str, Any]:
-    """Return what a process holds that has just opened a store with so many timers pending."""
+    """Open a store with `count` pending timers; return the anonymous memory of this process."""
     shell = Shell(Path(where))
     assert shell.core.gauges().pending_timers == int(count)
     return {"rss_anon_mib": memory_mib("RssAnon"), "pending": int(count)}

@@ -1,9 +1,9 @@
-"""A large store in little time: what a broker that took every message would have left, written in bulk.
+"""A large store written in bulk, equal to the store of a broker that took every message.
 
-    build(folder, count) -> bytes of log
+    build(folder, count, body_bytes) -> bytes of log
 
-A real broker makes the store and its topic. Then come records patched from one that `commitlog.record`
-encoded (places, id and key differ, each has its own CRC), in segments as they are, and what belongs to them:
+A real broker creates the store and its topic. Then come records patched from one encoded by
+`commitlog.record` (offsets, id and key differ, each has its own CRC), in segments, and their derived files:
 queue files, the key index with a checkpoint every 64 MiB of log, and the broker's snapshot with their ends.
 """
 
@@ -38,7 +38,7 @@ Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
 
 def build(folder: Path, count: int, body_bytes: int = 256) -> int:
-    """Make a store of `count` messages; return the bytes of its log."""
+    """Build a store of `count` messages; return the bytes of its log."""
     folder.mkdir(parents=True)
     disk = RealDisk(folder)
     first_offset = make_empty(disk)
@@ -57,7 +57,7 @@ def build(folder: Path, count: int, body_bytes: int = 256) -> int:
 
 
 def id_of(number: int) -> str:
-    """Return the id of a message, as long as clients' ids."""
+    """Return the id of a message, of the length of a client's."""
     return f"01A2B3C4D5E6{number:0{DIGITS}d}"
 
 
@@ -72,7 +72,7 @@ def place_of(number: int) -> tuple[int, int]:
 
 
 def make_empty(disk: RealDisk) -> int:
-    """Let a broker make the store and the topic; return where the log goes on."""
+    """Let a broker create the store and the topic; return the end offset of its log."""
     broker = Broker.open(disk, BrokerSettings(), NOW_MS)
     broker.topics.create(TOPIC, MessageType.MIXED, QUEUE_COUNT, NOW_MS)
     flush = broker.take_flush()
@@ -97,7 +97,7 @@ class Template:
         self._digits_at = [whole.index(name.encode()) + len(name) - DIGITS for name in (id_of(0), key_of(0))]
 
     def patched(self, number: int, physical_offset: int) -> bytes:
-        """Return the record of one message at its place."""
+        """Return the record of one message at an offset."""
         queue_id, queue_offset = place_of(number)
         struct.pack_into(">i", self._bytes, 12, queue_id)
         struct.pack_into(">qq", self._bytes, 20, queue_offset, physical_offset)
@@ -107,7 +107,7 @@ class Template:
 
 
 def places(first_offset: int, count: int, record_bytes: int) -> Offsets:
-    """Return where each message lies: back to back, none across the end of a segment."""
+    """Return the offset of each message: adjacent, none across the end of a segment."""
     parts: list[Offsets] = []
     while count > 0:
         left_bytes = limits.SEGMENT_BYTES_DEFAULT - first_offset % limits.SEGMENT_BYTES_DEFAULT
@@ -118,7 +118,7 @@ def places(first_offset: int, count: int, record_bytes: int) -> Offsets:
 
 
 def write_log(disk: RealDisk, template: Template, offsets: Offsets) -> None:
-    """Write every record, and the blanks that close segments."""
+    """Write all records, and the blanks at the end of full segments."""
     segment_bytes = limits.SEGMENT_BYTES_DEFAULT
     for first, part in batches(offsets):
         for segment in np.unique(part // segment_bytes).tolist():
@@ -136,7 +136,7 @@ def write_log(disk: RealDisk, template: Template, offsets: Offsets) -> None:
 
 
 def write_queues(disk: RealDisk, offsets: Offsets, record_bytes: int) -> Any:
-    """Write the files of every queue; return what the snapshot keeps of them."""
+    """Write the files of every queue; return their part of the snapshot."""
     dispatch = Dispatch(disk)
     for queue_id in range(QUEUE_COUNT):
         queue = dispatch.queue(TOPIC, queue_id)
@@ -148,7 +148,7 @@ def write_queues(disk: RealDisk, offsets: Offsets, record_bytes: int) -> Any:
 
 
 def write_keys(disk: RealDisk, offsets: Offsets) -> Any:
-    """Index every message by id and key, with a merge every 64 MiB of log; return what the snapshot keeps."""
+    """Index every message by id and key, with a merge every 64 MiB of log; return its snapshot part."""
     index, frozen = KeyIndex(disk), None
     per_checkpoint = max(1, len(offsets) * limits.SNAPSHOT_LOG_BYTES // int(offsets[-1]))
     for first, part in batches(offsets, per_checkpoint):
@@ -166,7 +166,7 @@ def write_keys(disk: RealDisk, offsets: Offsets) -> Any:
 
 
 def write_snapshot(disk: RealDisk, end_offset: int, count: int, derived_parts: dict[str, Any]) -> None:
-    """Write the broker's own snapshot again, with the ends that the messages have moved."""
+    """Rewrite the broker's snapshot with the queue ends and segments of the messages."""
     newest = snapshot.newest(disk)
     assert newest is not None
     counts = [len(range(queue_id, count, QUEUE_COUNT)) for queue_id in range(QUEUE_COUNT)]

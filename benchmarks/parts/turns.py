@@ -1,6 +1,6 @@
-"""The turns of an event loop, measured: the processor time of the loop's thread, and what ran meanwhile.
+"""Processor time of the turns of an event loop, and the callbacks that ran in them.
 
-The loop is Python's own, whose turns and callbacks can be told apart; a broker is served by libuv's.
+The loop is Python's, whose turns and callbacks can be measured; in production a broker runs on libuv's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BOUNDS_MS = (2, 5, 10, 20, 50, 100)
 
 
 class Turns:
-    """The processor time of each turn of the loop, and what ran in the worst."""
+    """The processor time of each turn of the loop, and the callbacks of the worst."""
 
     def __init__(self, worst: int) -> None:
         self._kept, self._worst = worst, list[tuple[int, int, list[tuple[int, str]]]]()
@@ -25,10 +25,10 @@ class Turns:
         self.count, self.above, self.began = 0, dict.fromkeys(BOUNDS_MS, 0), time.monotonic()
         self._collected = self.collected = 0
         self.longest: tuple[int, str] = (0, "")
-        """The callback that took longest, in ns of processor time, and its name."""
+        """The longest callback: its processor time in ns, and its name."""
 
     def watch(self, loop: Any) -> None:
-        """Measure every turn and every callback from now on."""
+        """Measure every turn, callback and garbage collection from now on."""
         run_once, run = loop._run_once, Handle._run
         clock, loop_thread = time.thread_time_ns, threading.get_ident()
 
@@ -70,13 +70,13 @@ class Turns:
             heapq.heappushpop(self._worst, entry)
 
     def restart(self) -> None:
-        """Forget what came before."""
+        """Reset all measurements."""
         self._worst, self.count, self.began, self.longest = [], 0, time.monotonic(), (0, "")
         self.collected = 0
         self.above = dict.fromkeys(BOUNDS_MS, 0)
 
     def told(self) -> dict[str, Any]:
-        """Return what was measured."""
+        """Return the measurements."""
         worst = [
             {
                 "ms": round(took / 1e6, 1),
@@ -91,7 +91,7 @@ class Turns:
 
 
 def named(callback: Any) -> str:
-    """Return the name of a callback, of a task that of its coroutine."""
+    """Return the name of a callback, or of the coroutine if it is a task's."""
     callback = getattr(callback, "func", callback)
     owner = getattr(callback, "__self__", None)
     if isinstance(owner, asyncio.Task):
