@@ -1,17 +1,17 @@
-"""Receiving: the core alone, over gRPC, beside Redis streams, and through a long backlog. Prints JSON.
+"""Receiving: the core alone, over gRPC, Redis streams, and a long backlog. Prints JSON.
 
     .venv/bin/python benchmarks/receive.py           [--seconds 5] [--folder DIR]
     .venv/bin/python benchmarks/receive.py backlog   [--count 10000000]
 
-Without a word: receive + acknowledge per second in batches of 32 of 256-byte messages, acknowledged when
-synced; bytes of log that each consumed message costs; and how long a long poll takes to wake. Beside it, in
-the same run, Redis streams (`XREADGROUP` and `XACK` with `appendfsync always`).
+Without an argument: receives and acknowledgements per second in batches of 32 of 256-byte messages, answered
+when synced; bytes of log for each consumed message; and the wake-up time of a long poll. Redis streams
+(`XREADGROUP` and `XACK` with `appendfsync always`) are measured in the same run.
 
-`backlog`: one group takes so many messages that wait for it; rate and memory at the start, in the middle and
-at the end of it. The first message stays leased all the while, so nothing below the rest is ever complete.
+`backlog`: one group consumes a backlog of `--count` messages; rate and memory at its start, middle and end.
+The first message stays leased throughout, so the completed offsets never form a prefix of the queue.
 
-Every part runs in a process of its own, so that its peak memory is its own. `beside` is the load of the
-machine when the run began and ended: figures taken beside other work are worth less.
+Every part runs in a separate process, so that peak memory is measured per part. `beside` is the load of the
+machine at the begin and end of the run: figures of a loaded machine are less reliable.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ PARTS = {
     "wake_up": "parts.receive.client",
     "redis": "parts.receive.redis_streams",
 }
-"""Where each part is; a part's process loads nothing else, for that would count as its memory."""
+"""Module of each part; a part's process loads nothing else, which would count as its memory."""
 
 
 def main() -> None:
-    """Measure what was chosen, or the one part that this process was started for."""
+    """Measure the chosen benchmark, or run the single part named on the command line."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("what", nargs="?", default="all", choices=["all", "backlog", "part"])
     arguments.add_argument("part", nargs="*", help=argparse.SUPPRESS)
@@ -89,7 +89,7 @@ def everything(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def backlog(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
-    """Take a backlog from its start to its end, and a part of it from Redis."""
+    """Measure a whole backlog, and up to `COMPARED_MAX` entries of it in Redis."""
     compared = min(chosen.count, COMPARED_MAX)
     return {
         "count": chosen.count,
@@ -104,14 +104,14 @@ def new(folder: Path) -> str:
 
 
 def built(folder: Path, count: int = STORED) -> str:
-    """Return a store with so many messages that nobody has received."""
+    """Return the path of a new store with `count` unreceived messages."""
     where = new(folder)
     measured("build", where, str(count))
     return where
 
 
 def measured(*part: str) -> Any:
-    """Return what a part says, run in a process of its own."""
+    """Run a part in a separate process; return its answer."""
     command = [sys.executable, __file__, "part", *part]
     run = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(run.stdout.splitlines()[-1])

@@ -2,17 +2,17 @@
 
     .venv/bin/python benchmarks/repeats.py [--old COMMIT] [--rounds 7] [--ids 500000] [--interval 0.2]
 
-All rows send new messages, 1 and 16 a call of the core (`MessageSender.send_many`, flush and publishing
+All rows send new messages, 1 and 16 per call of the core (`MessageSender.send_many`, flush and publishing
 included; no transport, a disk in memory). Rows:
 
     fresh        an empty store
-    many         `--ids` messages came within the last 30 s of the broker's clock
-    after_kill   that store, recovered after its process died: the first 30 s
+    many         `--ids` messages were sent within the last 30 s of the broker's clock
+    after_kill   that store, recovered after a kill of its process, in the first 30 s
     after_lead   a core that followed the one with many ids, and leads
 
-Each round measures the four in turn with a pause between; figures are the least of all rounds, processor
-microseconds a message, and their ratio to `fresh`. `table_bytes` is the memory of the table of ids after
-`--ids`. With `--old` the same is run with the sources of an older commit in a process of its own.
+Each round measures the four in turn with a pause between; figures are the minimum over all rounds, processor
+microseconds per message, and their ratio to `fresh`. `table_bytes` is the memory of the table of ids after
+`--ids`. With `--old` the same runs with the sources of an older commit in a separate process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ GATHERED = 64
 
 
 def main() -> None:
-    """Measure, at an older commit too if one is named."""
+    """Measure the current sources, and those of the older commit if one is given."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--old", help="a commit to compare with")
     arguments.add_argument("--rounds", type=int, default=7)
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def of_tree(tree: Path, chosen: argparse.Namespace) -> dict[str, Any]:
-    """Return what a process with the sources of one tree measures."""
+    """Return the figures of a process with the sources of one tree."""
     command = [sys.executable, __file__, "--here", "--rounds", str(chosen.rounds), "--ids", str(chosen.ids)]
     command += ["--interval", str(chosen.interval)]
     environment = os.environ | {"PYTHONPATH": str(tree)}
@@ -70,7 +70,7 @@ def of_tree(tree: Path, chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def measured(rounds: int, ids: int, interval_s: float) -> dict[str, Any]:
-    """Return the rows of the sources that are imported here."""
+    """Return the figures of the sources on the import path."""
     from commitlog.message import Message
     from commitlog.record import encode
     from commitlog.recovery import LogScan
@@ -79,7 +79,7 @@ def measured(rounds: int, ids: int, interval_s: float) -> dict[str, Any]:
 
     try:
         from services.broker.spine.settings import BrokerSettings
-    except ImportError:  # older commits, measured too, have no rooms
+    except ImportError:  # older commits, which are measured too, have another package layout
         from services.broker.settings import BrokerSettings  # type: ignore[import-not-found, no-redef]
 
     settings = BrokerSettings(segment_bytes=1 << 28, queue_count=8)
@@ -87,13 +87,13 @@ def measured(rounds: int, ids: int, interval_s: float) -> dict[str, Any]:
     marks = {"shop": "north", "colour": "blue"}
 
     class Fold:
-        """The part of a shared log, without one: with it a core follows."""
+        """Stub of a fold of a shared log, with which a core follows."""
 
         def freeze(self) -> None:
-            """Keep nothing."""
+            """Do nothing."""
 
         def thaw(self, frozen: Any) -> None:
-            """Take nothing over."""
+            """Do nothing."""
 
     def messages(amount: int) -> list[Message]:
         return [
@@ -179,7 +179,7 @@ def measured(rounds: int, ids: int, interval_s: float) -> dict[str, Any]:
 
 
 def table_bytes(repeats: Any) -> int:
-    """Return the memory of the table of ids, also of one of before."""
+    """Return the memory of the table of ids in bytes, for current and older versions."""
     if not hasattr(repeats, "ids"):
         return len(repeats._slots)
     return int(repeats.ids._array.nbytes) + 230 * int(repeats.ids.overflow_count)

@@ -1,16 +1,17 @@
-"""How long one turn of the broker's loop keeps everybody else waiting, under all that a broker does at once.
+"""Delay of other calls by one turn of the broker's loop, under a combined load.
 
     python benchmarks/stalls.py FOLDER [--minutes 10] [--timers 1000000] [--halves 200000] [--worst 12]
 
-In one process, over a real disk in an empty folder: a live broker that holds so many pending timers and open
-halves, while messages, delayed messages and halves are sent, received and acknowledged, a checkpoint comes
-every few seconds, retention deletes small segments, and the metrics are scraped once a second. Prints JSON:
+In one process, over a real disk in an empty folder: a live broker with `--timers` pending timers and
+`--halves` open halves, while messages, delayed messages and halves are sent, received and acknowledged,
+checkpoints run every few seconds, retention deletes small segments, and the metrics are scraped once a
+second. Prints JSON:
 
-    turn_ms    the loop thread's own processor time in a turn of the loop: how often above a bound, the worst
-    worst      the worst turns: when, their milliseconds, and the callbacks that took most of them
-    ping_ms    wall time that a thread waits until the loop does what it asks for
+    turn_ms    processor time of the loop's thread in a turn of the loop: counts above bounds, the maximum
+    worst      the worst turns: time, milliseconds, and the longest callbacks
+    ping_ms    wall time from the call of another thread to its execution by the loop
 
-The loop is Python's own, whose turns can be told apart; a broker is served by libuv's.
+The loop is Python's, whose turns can be measured; in production a broker runs on libuv's.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ SENT, DELAYED, HALVES, LEFT_OPEN_EACH = 16, 4, 2, 5
 
 
 class Pings:
-    """A thread that asks the loop for something, and how long that takes."""
+    """A thread that schedules callbacks on the loop, and their delays in ms."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop, self.waits_ms = loop, list[float]()
@@ -69,7 +70,7 @@ class Pings:
             self.waits_ms.append((time.perf_counter() - began) * 1000)
 
     def told(self) -> dict[str, float]:
-        """End the thread; return what was measured."""
+        """Stop the thread; return percentiles of the delays."""
         self._stop.set()
         cuts = statistics.quantiles(self.waits_ms, n=10_000, method="inclusive")
         shares = {"p50": 4_999, "p99": 9_899, "p999": 9_989, "p9999": 9_998}
@@ -78,7 +79,7 @@ class Pings:
 
 
 class Load:
-    """All that a broker is asked for at once."""
+    """The combined load on a broker."""
 
     def __init__(self, live: LiveBroker, metrics: Metrics) -> None:
         self._live, self._probes = live, Probes(live, metrics, dict)
@@ -86,7 +87,7 @@ class Load:
         self.counts = {"sent": 0, "halves": 0, "received": 0, "checkpoints": 0, "scrapes": 0}
 
     async def preload(self, timers: int, halves: int) -> None:
-        """Set timers over a month, and leave halves open whose checks come over the next minutes."""
+        """Set timers over a month, and leave halves open whose check-backs are due in 1 to 6 minutes."""
         now_ms, in_flight = self._live.now_ms(), set[asyncio.Task[Any]]()
         for first in range(0, timers + halves, PRELOADED):
             numbers = range(first, min(first + PRELOADED, timers + halves))
@@ -102,7 +103,7 @@ class Load:
         await asyncio.wait(in_flight)
 
     async def run(self, seconds: float) -> None:
-        """Play everything for so long."""
+        """Run all parts of the load for `seconds`."""
         parts = (self._produce(), self._consume(), self._consume(), self._checkpoint(), self._scrape())
         tasks = [asyncio.ensure_future(part) for part in parts]
         done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
@@ -160,7 +161,7 @@ class Load:
 
 
 async def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Preload, play, and tell."""
+    """Preload the broker, run the load, and return the figures."""
     loop = asyncio.get_running_loop()
     turns = Turns(given.worst)
     settings = BrokerSettings(
@@ -181,12 +182,12 @@ async def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
         try:
             await load.run(given.minutes * 60)
         except ResultUnknown:
-            await live.broken  # which says what the bug was
+            await live.broken  # raises the cause
             raise
         pending = {"timers": live.core.gauges().pending_timers, "halves": live.core.gauges().open_halves}
         load.counts["segments_deleted"] = (live.core._log.first_offset - segments) // settings.segment_bytes
         told = turns.told() | {"ping_ms": pings.told(), "counts": load.counts, "pending": pending}
-        await asyncio.sleep(1)  # a checkpoint may have begun
+        await asyncio.sleep(1)  # a checkpoint may be in progress
         await live.close()
     return told | {"preload": preloaded if given.preload else preloaded["turn_ms"]}
 

@@ -4,15 +4,15 @@
 
 * appends: durable appends per second of records with 256-byte bodies, 1, 16 and 128 in flight, on a real
   disk. `log` is the CommitLog: encoding, group commit, a thread that syncs. `broker` is the live broker:
-  checks, queues, key index, and for each message in flight a coroutine that waits until it is durable. In
-  turn with them a baseline: one thread that writes batches of as many records, encoded beforehand, by pwrite
-  and fdatasync. Medians of the rounds.
-* open: how long `Broker.open` takes on a store of so many records and what memory the process holds then,
-  after a clean stop, and after kill -9 with almost 64 MiB of log behind the last snapshot. The records are
+  checks, queues, key index, and for each message in flight a coroutine that waits until it is durable. The
+  baseline, measured in turn with them, is one thread that writes batches of as many records, encoded
+  beforehand, with pwrite and fdatasync. Medians of the rounds.
+* open: duration of `Broker.open` on a store of `--records` records and memory of the process afterwards,
+  after a clean stop, and after kill -9 with at least 60 MiB of log after the last snapshot. The records are
   written in bulk (`parts/store_builder.py`); the stop and the kill are those of a live broker.
 * reads: random messages of that store by queue offset and by key.
 
-Every figure is taken in a process of its own. Absolute figures move with the machine, ratios less.
+Every figure is measured in a separate process. Absolute figures vary with the machine, ratios less.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ UNSAVED_BYTES = limits.SNAPSHOT_LOG_BYTES - 4 * 1024 * 1024
 
 
 def main() -> None:
-    """Run everything, or the one part that this process was started for."""
+    """Run everything, or the single part named by `--part`."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--records", type=int, default=200_000, help="how many the opened store has")
     arguments.add_argument("--rounds", type=int, default=3, help="how often appends are measured")
@@ -72,12 +72,12 @@ def main() -> None:
 
 
 def appends(folder: Path, rounds: int) -> list[dict[str, float]]:
-    """Measure the broker beside the baseline, in turn."""
+    """Measure log, broker and baseline in turn, for each number of appends in flight."""
     return [beside_baseline(folder, rounds, in_flight) for in_flight in SENDS]
 
 
 def beside_baseline(folder: Path, rounds: int, in_flight: int) -> dict[str, float]:
-    """Measure one number of callers."""
+    """Return the median rates with one number of appends in flight, and their ratios to the baseline."""
     rates: dict[str, list[float]] = {"baseline": [], "log": [], "broker": []}
     for number in range(rounds):
         for part, measurements in rates.items():
@@ -113,7 +113,7 @@ def opens(folder: Path, records: int) -> dict[str, Any]:
 
 
 def measured(*part: str) -> Any:
-    """Return what a part says, run in a process of its own; None if the part killed itself."""
+    """Run a part in a separate process; return its answer, None if the part killed itself."""
     run = subprocess.run([sys.executable, __file__, "--part", *part], stdout=subprocess.PIPE, text=True)
     if run.returncode == -signal.SIGKILL:
         return None
@@ -122,7 +122,7 @@ def measured(*part: str) -> Any:
 
 
 def baseline(where: str, in_flight: str) -> float:
-    """Return the durable appends per second of one thread that does nothing else."""
+    """Return the durable appends per second of one thread with pwrite and fdatasync."""
     batch_count, batch = SENDS[int(in_flight)] // int(in_flight), encoded() * int(in_flight)
     Path(where).mkdir()
     descriptor = os.open(Path(where) / "batches", os.O_RDWR | os.O_CREAT)
@@ -137,7 +137,7 @@ def baseline(where: str, in_flight: str) -> float:
 
 
 def commit_log(where: str, in_flight: str) -> float:
-    """Return the durable appends per second to the log, each flush as large as what has gathered."""
+    """Return the durable appends per second to the log, with `in_flight` records per flush."""
     disk, new = RealDisk(Path(where)), [record_of(one) for one in messages("M", SENDS[int(in_flight)])]
     log = CommitLog(disk, limits.SEGMENT_BYTES_DEFAULT, 0, 0)
     disk.allocate(layout.segment_path(0), limits.SEGMENT_BYTES_DEFAULT)
@@ -156,17 +156,17 @@ def commit_log(where: str, in_flight: str) -> float:
 
 
 def encoded() -> bytes:
-    """Return one record as the broker stores records."""
+    """Return one record in the broker's format."""
     return record.encode(record_of(message("M", 0)))
 
 
 def record_of(one: Message) -> Record:
-    """Return a message's record, without a place in the log."""
+    """Return a message's record, without an offset."""
     return Record(topic=TOPIC, body=one.body, properties=properties.encode_message(one))
 
 
 def broker(where: str, in_flight: str) -> float:
-    """Return the durable sends per second of so many callers at a time."""
+    """Return the durable sends per second of `in_flight` concurrent callers."""
 
     async def run() -> float:
         async with open_live_broker(Path(where)) as live:
@@ -180,7 +180,7 @@ def broker(where: str, in_flight: str) -> float:
 
 
 async def send_all(live: LiveBroker, wanted: Iterator[Message], in_flight: int) -> None:
-    """Send everything, so many at a time."""
+    """Send everything with `in_flight` concurrent callers."""
 
     async def caller() -> None:
         for one in wanted:
@@ -190,12 +190,12 @@ async def send_all(live: LiveBroker, wanted: Iterator[Message], in_flight: int) 
 
 
 def messages(prefix: str, count: int) -> Iterator[Message]:
-    """Return so many different messages."""
+    """Return `count` messages with different ids."""
     return (message(prefix, number) for number in range(count))
 
 
 def message(prefix: str, number: int) -> Message:
-    """Return a message of 256 bytes with a key and an id as long as clients' ids."""
+    """Return a message of 256 bytes with a key and an id of a client's length."""
     return Message(
         topic=TOPIC, body=BODY, message_id=f"{prefix}{number:033d}", keys=(f"order-{prefix}{number}",)
     )
@@ -212,7 +212,7 @@ def stop(where: str) -> None:
 
 
 def kill(where: str) -> None:
-    """Let a broker append as much as a snapshot may lie behind, and die by kill -9."""
+    """Append almost as much log as may follow a snapshot, then end the process with SIGKILL."""
 
     async def run() -> None:
         async with open_live_broker(Path(where)) as live:
@@ -225,7 +225,7 @@ def kill(where: str) -> None:
 
 
 def opened(where: str) -> dict[str, float]:
-    """Return how long opening takes, and the memory then."""
+    """Open a store; return the seconds, and the memory afterwards."""
     began = time.perf_counter()
     core = open_core(where)
     seconds = time.perf_counter() - began
@@ -238,7 +238,7 @@ def opened(where: str) -> dict[str, float]:
 
 
 def memory_mib(name: str) -> int:
-    """Return a figure of this process from /proc, in MiB."""
+    """Return a memory figure of this process from /proc, in MiB."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(name)) // 1024
 
@@ -257,7 +257,7 @@ def read(where: str, how: str) -> float:
 
 
 def by_queue_offset(core: Broker, number: int) -> bool:
-    """Read the message of that number where it lies in its queue."""
+    """Read the message of that number by its queue offset."""
     queue_id, queue_offset = store_builder.place_of(number)
     return len(core.finding.read(TOPIC, queue_id, queue_offset, 1)) == 1
 
@@ -273,13 +273,13 @@ def open_core(where: str) -> Broker:
 
 
 def now_ms() -> int:
-    """Return the time."""
+    """Return wall time in milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 @asynccontextmanager
 async def open_live_broker(where: Path) -> AsyncIterator[LiveBroker]:
-    """Open a live broker as `tidewheel serve` does; close the broker at the end."""
+    """Open a live broker as in `tidewheel serve`; close it at the end of the block."""
     where.mkdir(parents=True, exist_ok=True)
     disk = RealDisk(where)
     with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 1) as writer:

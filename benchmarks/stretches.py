@@ -1,17 +1,17 @@
-"""How long one call can hold the broker's loop: every operation at the largest size that it may have.
+"""Longest time for which one call holds the broker's loop: every operation at its largest size.
 
     python benchmarks/stretches.py FOLDER [--only NAME ...] [--topics 20000] [--timers 200000] [--profile]
 
 In one process, over a real disk in an empty folder: a live broker with many topics, groups, clients,
-schedules, timers, halves and dead letters, behind the handlers of both ports. Each operation is called as a
-client or operator would, and nothing else runs. Prints JSON, for each operation:
+schedules, timers, halves and dead letters, called through the handlers of both ports. Each operation is
+called as by a client or operator, and nothing else runs. Prints JSON, for each operation:
 
-    stretch_ms    the longest that one callback held the loop: processor time of the loop's thread
+    stretch_ms    processor time of the loop's thread in the longest callback
     ran           that callback
     turn_ms       the longest turn of the loop, in which several callbacks may run
-    collector_ms  the longest run of Python's collector meanwhile, which is part of them
+    collector_ms  the longest run of Python's garbage collector in that time, which is included in them
 
-`limit_ms` is what no stretch may exceed. `--profile` tells where the time of an operation went (stderr).
+`limit_ms` is the limit of a stretch. `--profile` prints a profile of each operation to stderr.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ CONTAINS = " OR ".join([*(f"p CONTAINS 'word{number}'" for number in range(99)),
 
 
 def blocks(count: int) -> bytes:
-    """Return gzip of so many blocks, each of which has a code of its own, for 28 bytes."""
+    """Return gzip data of `count` deflate blocks of 28 bytes, each with its own Huffman code."""
     piece = bytes(random.Random(1).choices(range(16), [1 / (n + 1) for n in range(16)], k=28))
     packing = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
     block, plain = packing.compress(piece) + packing.flush(zlib.Z_FULL_FLUSH), piece * count
@@ -88,7 +88,7 @@ BLOCKS = blocks(260_000)
 
 
 class Client:
-    """A connection of a client, as the protocol port has it: what is answered to a call ends it."""
+    """A client's connection as seen by the protocol port; the answer to a unary call ends the call."""
 
     host, number, is_encrypted, is_authenticated = "127.0.0.1", 1, False, True
 
@@ -102,7 +102,7 @@ class Client:
         self.commands: list[bytes] = []
 
     def calls(self, serving: Any, path: str, requests: list[bytes]) -> Awaitable[Any]:
-        """Call with all requests in one turn; what is returned ends with the last answer."""
+        """Make a call for each request in one turn; return an awaitable of all answers."""
         over = []
         for request in requests:
             self._stream_id += 1
@@ -121,7 +121,7 @@ class Client:
         return asyncio.wait(over, timeout=120)
 
     def start(self, stream_id: int, call: Any) -> None:
-        """Run a call."""
+        """Run a call as a task."""
         task = self._loop.create_task(call)
         self._tasks.add(task)
         task.add_done_callback(lambda _: self.end(stream_id))
@@ -134,11 +134,11 @@ class Client:
         await asyncio.sleep(0.05)
 
     def reply(self, stream_id: int, reply: bytes) -> None:
-        """Take the answer of a call."""
+        """End the call: its only answer has arrived."""
         self.end(stream_id)
 
     async def send_message(self, stream_id: int, reply: bytes) -> None:
-        """Take one of many answers."""
+        """Ignore one of the answers of a streaming call."""
 
     def end(self, stream_id: int, *why: Any) -> None:
         """End a call."""
@@ -148,7 +148,7 @@ class Client:
 
 
 class World:
-    """A broker that holds much, and what can be asked of it."""
+    """A filled broker and its operations."""
 
     def __init__(self, live: LiveBroker, endpoints: Endpoints, given: argparse.Namespace) -> None:
         self._live, self._faces, self._given = live, endpoints, given
@@ -158,7 +158,7 @@ class World:
     async def http(
         self, method: str, target: str, body: bytes = b"", content_type: str = "application/json"
     ) -> None:
-        """Ask the HTTP interface; a body comes in pieces, as from a socket."""
+        """Call the HTTP interface; a body arrives in pieces, as from a socket."""
         path, _, query = target.partition("?")
         pieces = [body[at : at + PIECE] for at in range(0, len(body), PIECE)] or [b""]
         last = len(pieces) - 1
@@ -198,7 +198,7 @@ class World:
         await self.client.calls(self._faces.serving, path, list(requests))
 
     async def fill(self) -> None:
-        """Make all that operations look at."""
+        """Create the topics, groups, messages, timers, halves, schedules and clients of the operations."""
         given, live, core = self._given, self._live, self._live.core
         now_ms = live.now_ms()
         for number in range(given.topics):
@@ -254,7 +254,7 @@ class World:
         await live.call(core.topics.create, "mark", MessageType.MIXED, 4)
 
     async def _bury(self, count: int) -> None:
-        """Have one group give up so many messages."""
+        """Move `count` messages of one group to dead letters."""
         live, core = self._live, self._live.core
         await live.call(core.group_views.set_policy, "buried", GroupPolicy(attempts_max=1))
         await live.call(core.group_views.create, "buried", DEEP, GroupStart())
@@ -278,7 +278,7 @@ class World:
         return Message(**{"body": b"x" * 256, "message_id": f"M{self._count:033d}"} | given)
 
     async def receive(self, group: str, topic: str, expression: str) -> None:
-        """Receive with an SQL filter, until nothing more is there."""
+        """Receive once with an SQL filter, with a long poll of 3 s."""
         await self._live.receivers.receive(
             group, topic, parse_sql(expression), 32, 60_000, "client-1", False, 3
         )
@@ -432,11 +432,11 @@ class World:
         await asyncio.gather(*calls)
 
     async def _receive_by_costly_filters(self) -> None:
-        """Ask for words that have the beginning and the end of what is there: the worst for a search."""
+        """Receive with words whose begin and end occur in the values: the worst case of a search."""
         letters = string.ascii_lowercase + string.digits
         middles = ("".join(pair) for pair in product(letters, letters))
         for _ in range(limits.FILTERS_PER_GROUP_MAX):
-            await asyncio.sleep(0)  # each is a call of its own, also one that is refused at once
+            await asyncio.sleep(0)  # a turn for each call, even if it is refused at once
             words = [f"p CONTAINS 'aaaa{middle}aaa'" for middle in islice(middles, 100)]
             with suppress(TooManyFilters):
                 await self._live.receivers.receive(
@@ -528,7 +528,7 @@ class World:
         return service.SendMessageRequest(messages=messages).SerializeToString()
 
     async def _unpack(self, packed: bytes) -> None:
-        """Take a call apart as the port does with what it reads from a connection."""
+        """Unpack a call in pieces, as the port does with the bytes of a connection."""
         messages = Messages(limits.REQUEST_BYTES_MAX, is_gzip=True)
         said = b"\1" + len(packed).to_bytes(4, "big") + packed
         for at in range(0, len(said), PIECE):
@@ -606,7 +606,7 @@ def _varint(number: int) -> bytes:
 
 
 async def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Fill, ask for one thing after the other, and tell."""
+    """Fill a broker, run the operations one after the other, and return the figures."""
     loop = asyncio.get_running_loop()
     settings = ServeSettings(store=folder)
     with ThreadPoolExecutor(limits.FLUSHES_IN_FLIGHT_MAX + 4) as workers:
@@ -633,8 +633,8 @@ async def measure(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
 async def measured(
     turns: Turns, operation: Callable[[], Awaitable[Any]], name: str, given: argparse.Namespace
 ) -> dict[str, Any]:
-    """Run one operation; return the longest stretch."""
-    asked = operation()  # what it asks is made before
+    """Run one operation; return its longest stretch and turn."""
+    asked = operation()  # builds the request before the measurement
     await asyncio.sleep(0.1)
     turns.restart()
     profile = cProfile.Profile() if given.profile else None

@@ -2,14 +2,14 @@
 
     .venv/bin/python benchmarks/takeovers.py [--old 4648fb2d] [--rounds 4] [--kills 10] [--seconds 4]
 
-* takeovers: the leader is killed (`kill -9`); seconds until the other node, asked each 20 ms over HTTP, has
-  taken a message. The killed node is started again, and follows, before the next kill. p50 and p90 of all.
-* sends: 1, 16 and 128 messages of 256 B in flight to the leader: sends a second, and processor microseconds
-  of the leader for each. The best of all rounds.
+* takeovers: the leader is killed (`kill -9`); seconds until the other node, polled every 20 ms over HTTP, has
+  accepted a message. The killed node is started again, and follows, before the next kill. p50 and p90 of all.
+* sends: 1, 16 and 128 messages of 256 B in flight to the leader: sends per second, and processor
+  microseconds of the leader for each. The best of all rounds.
 
-Each round runs the older sources and those of now, on a PostgreSQL and stores of their own; the older ones
-come from git, and run with the packages that are installed here. One machine, one disk: it is ratios that
-count. `beside` is the load of the machine when the run began and ended.
+Each round runs the older and the current sources, each with a new PostgreSQL and new stores; the older ones
+come from git, and run with the packages installed here. One machine, one disk: only ratios are comparable.
+`beside` is the load of the machine at the begin and end of the run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PERCENTILES: Final = (50, 90)
 
 
 def main() -> None:
-    """Measure both, in turns."""
+    """Measure both trees in turns, and print the figures."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--old", default="4648fb2d", help="the commit to compare with")
     arguments.add_argument("--rounds", type=int, default=4, help="how often each is measured")
@@ -75,7 +75,7 @@ class Pair:
         self._nodes: dict[str, dict[str, Any]] = {}
 
     def start(self, name: str) -> None:
-        """Start a node that does not run."""
+        """Start a stopped node."""
         self._stacks[name] = stack = ExitStack()
         options = ("--cluster", self._url, "--node", name)
         self._nodes[name] = stack.enter_context(serving(self._folder / name, *options, tree=self._tree))
@@ -86,17 +86,17 @@ class Pair:
             stack.close()
 
     def roles(self) -> dict[str, str]:
-        """Return which node leads and which follows; raise nothing while they do not say so."""
+        """Return the names of the nodes by their reported roles."""
         return {view(node)["role"]: name for name, node in self._nodes.items()}
 
     def settled(self) -> tuple[str, str]:
-        """Return which node leads and which follows, once they do."""
+        """Return (leader, follower), once the nodes have these roles."""
         until(lambda: self.roles().keys() == {"leading", "following"})
         roles = self.roles()
         return roles["leading"], roles["following"]
 
     def takeover_seconds(self) -> float:
-        """Kill the leader; return how long it takes until the other node has taken a message."""
+        """Kill the leader; return the seconds until the other node has accepted a message; restart it."""
         leader, follower = self.settled()
         send(self._nodes[leader])
         os.kill(self._nodes[leader]["process"], signal.SIGKILL)
@@ -108,7 +108,7 @@ class Pair:
         return seconds
 
     def sends(self, seconds: float) -> Iterator[tuple[str, float]]:
-        """Yield rows of rates and costs of sends to the leader."""
+        """Yield (row, value) of rates and processor costs of sends to the leader."""
         leader = self._nodes[self.settled()[0]]
         for in_flight in CONNECTIONS:
             process = Served(leader["process"], leader["listen"])
@@ -131,7 +131,7 @@ class Pair:
 
 @contextmanager
 def pair(tree: Path, engine: str, folder: Path) -> Iterator[Pair]:
-    """Run an engine and two nodes of a tree over it, of which one leads."""
+    """Run an engine and two nodes of a tree over it."""
     folder.mkdir()
     with empty_log(engine) as url:
         command = [sys.executable, "-m", "services.cli.main", "cluster", "create", url]
@@ -147,7 +147,7 @@ def pair(tree: Path, engine: str, folder: Path) -> Iterator[Pair]:
 
 
 def compared_takeovers(took: dict[str, list[float]]) -> dict[str, Any]:
-    """Return percentiles of both, in seconds, and their ratios."""
+    """Return percentiles of both trees, in seconds, and their ratios."""
     rows: dict[str, Any] = {"count": {name: len(all_of) for name, all_of in took.items()}}
     for percent in PERCENTILES:
         row = {name: sorted(all_of)[len(all_of) * percent // 100] for name, all_of in took.items()}
@@ -159,7 +159,7 @@ def compared_takeovers(took: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def compared_rates(rates: dict[str, dict[str, list[float]]]) -> dict[str, Any]:
-    """Return the best of each row of both, and their ratio."""
+    """Return the best of each row of both trees, and their ratio."""
     rows = {}
     for row, old in rates["old"].items():
         best = max if row.endswith("per_second") else min

@@ -1,4 +1,4 @@
-"""Timers: the structure alone, the broker's core, Redis beside it, and the live server. Prints JSON.
+"""Timers: the structure alone, the broker's core, Redis for comparison, and the live server. Prints JSON.
 
     .venv/bin/python benchmarks/timers.py structure [--count 100000000]
     .venv/bin/python benchmarks/timers.py wheel     [--count 10000000]
@@ -6,8 +6,8 @@
     .venv/bin/python benchmarks/timers.py crowd     [--count 1000000]
     .venv/bin/python benchmarks/timers.py steady    [--rate 2000] [--seconds 60]
 
-Every part runs in a process of its own, so that its peak memory is its own. `beside` is the load of the
-machine when the run began and ended: figures taken beside other work are worth less.
+Every part runs in a separate process, so that peak memory is measured per part. `beside` is the load of the
+machine at the begin and end of the run: figures of a loaded machine are less reliable.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ COMPARED = 1_000_000
 
 
 def main() -> None:
-    """Run what was chosen, or the one part that this process was started for."""
+    """Run the chosen benchmark, or the single part named on the command line."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("what", choices=[*COUNTS, "part"])
     arguments.add_argument("part", nargs="*", help=argparse.SUPPRESS)
@@ -55,14 +55,14 @@ def main() -> None:
 
 
 def measured(*part: str) -> Any:
-    """Return what a part says, run in a process of its own."""
+    """Run a part in a separate process; return its answer."""
     run = subprocess.run([sys.executable, __file__, "part", *part], stdout=subprocess.PIPE, text=True)
     run.check_returncode()
     return json.loads(run.stdout.splitlines()[-1])
 
 
 def structure(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
-    """Measure the shipped structure, offsets only, and at a million others beside it."""
+    """Measure the shipped structure, offsets only, and with a million timers also a heap and SQLite."""
     figures: dict[str, Any] = {"what": "offsets only, no records", "spread_over_days": chosen.days}
     span_ms = str(int(chosen.days * DAY_MS))
     for count in sorted({COMPARED, chosen.count}):
@@ -89,7 +89,7 @@ def wheel(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def redis(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
-    """Measure durable sets and memory beside Redis, in turn."""
+    """Measure durable sets and memory of the core and of Redis, in turn."""
     count = str(chosen.count)
     figures: dict[str, Any] = {"count": chosen.count, "batch": BATCH, "batches_outstanding": 1}
     figures["ours"] = measured("ours", str(folder / "ours"), count)
@@ -105,13 +105,13 @@ def redis(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
 
 
 def crowd(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
-    """Measure a second in which all are due."""
+    """Measure one second in which all timers are due."""
     figures: dict[str, Any] = import_module("parts.timers.live").crowd(folder, chosen.count, measured)
     return figures
 
 
 def steady(folder: Path, chosen: argparse.Namespace) -> dict[str, Any]:
-    """Measure how late a steady stream is."""
+    """Measure the lateness of a steady stream."""
     steady_of = import_module("parts.timers.live").steady
     figures: dict[str, Any] = steady_of(folder, chosen.rate, chosen.seconds, measured)
     return figures
@@ -140,7 +140,7 @@ PARTS = {
     "produce": "parts.timers.client",
     "consume": "parts.timers.client",
 }
-"""Where each part is; a part's process loads nothing else, for that would count as its memory."""
+"""Module of each part; a part's process loads nothing else, which would count as its memory."""
 
 
 if __name__ == "__main__":

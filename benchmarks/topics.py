@@ -1,26 +1,26 @@
-"""The cost of many topics: of starts, stops, memory, pauses, and each message. Prints JSON.
+"""Cost of many topics: of starts, stops, memory, pauses, and each message. Prints JSON.
 
     .venv/bin/python benchmarks/topics.py [--topics 10000] [--queues 8] [--rounds 40] [--folder DIR]
 
-`process`: a store of `--topics` topics, a message in each of their queues. `tidewheel serve` starts on it,
-after a stop and after kill -9, both under load (16 connections that send to all topics in turn, over HTTP):
-seconds and processor time until it is ready, and seconds of a stop. Memory is what is in no file, less that
-of a broker with one topic, for each queue.
+`process`: a store of `--topics` topics, with a message in each of their queues. `tidewheel serve` starts on
+it, then again after a stop and after kill -9, both under load (16 connections that send to all topics in
+turn, over HTTP): seconds and processor time until it is ready, and seconds of a stop. Memory is the anonymous
+memory above that of a broker with one topic, for each queue.
 
 `core`: live brokers over real disks in one process, with 1, 250, 2,000 and `--topics` topics, measured in
-turn; a figure is the least of the rounds, processor microseconds a message, flushes included, and its ratio
-to that over one topic. Each call goes to the next topic. Rounds are short and many, so that
-each broker has samples that nothing else slowed.
+turn; a figure is the minimum over the rounds, processor microseconds per message, flushes included, and its
+ratio to that with one topic. Each call uses the next topic. Rounds are short and many, so that each broker
+has undisturbed samples.
 
-    send_1, send_16    calls of one message, 64 under way, and of 16 messages of one topic
-    receive            a send, a receive of one message and its acknowledgement, 64 under way; the group has
+    send_1, send_16    sends with 64 in flight, and groups of 16 concurrent sends to one topic
+    receive            a send, a receive of one message and its acknowledgement, 64 in flight; the group has
                        received from every topic before
-    delayed            timers of some milliseconds: set, due, delivered
+    delayed            timers due in 200 ms: set, due, delivered
 
-Calls that are alone have a flush each, whose cost is the disk's: that is why 64 are under way.
+A lone call needs a flush, whose cost is the disk's; therefore 64 calls are in flight.
 
-`checkpoint`: the longest that a checkpoint of the largest of these brokers holds the loop at once, in ms: its
-beginning, and the slices in which rows are taken.
+`checkpoint`: the longest time for which a checkpoint of the largest of these brokers holds the loop without a
+pause, in ms: its begin, and the slices in which rows are taken.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ BODY = b"x" * 256
 GROUP = "carts"
 CALLS, RECEIVED, UNDER_WAY = 2_000, 1_000, 64
 REST_SECONDS = 0.01
-"""Between samples, and between looks at the timers."""
+"""Pause between samples, and between polls of the pending timers."""
 START_SECONDS = 300
 
 
 def main() -> None:
-    """Measure all."""
+    """Measure the chosen parts, and print the figures."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("--topics", type=int, default=10_000)
     arguments.add_argument("--queues", type=int, default=8)
@@ -95,19 +95,19 @@ def named(number: int) -> str:
 
 
 def now_ms() -> int:
-    """Return the time."""
+    """Return wall time in milliseconds."""
     return time.time_ns() // 1_000_000
 
 
 def opened(folder: Path, queues: int, writer: ThreadPoolExecutor) -> LiveBroker:
-    """Return a live broker of this process on a store."""
+    """Open a live broker on a store in this process."""
     settings = BrokerSettings(segment_bytes=1 << 26, queue_count=queues)
     loop = asyncio.get_running_loop()
     return LiveBroker(RealDisk(folder), settings, now_ms, loop.call_later, writer)
 
 
 async def fill(live: LiveBroker, topics: int, queues: int) -> None:
-    """Make the topics, with a message in each queue."""
+    """Create the topics, and send a message to each queue."""
     for number in range(topics):
         live.core.topics.create(named(number), MessageType.MIXED, queues, live.now_ms())
         if number % 1_000 == 999:
@@ -118,12 +118,12 @@ async def fill(live: LiveBroker, topics: int, queues: int) -> None:
 
 
 def message(topic: int, number: int, **given: Any) -> Message:
-    """Return a message."""
+    """Return a message of 256 bytes to a topic."""
     return Message(topic=named(topic), body=BODY, message_id=f"{number:032d}", **given)
 
 
 async def filled(folder: Path, topics: int, queues: int) -> None:
-    """Make a store and stop."""
+    """Build a store, and close it."""
     with ThreadPoolExecutor(4) as writer:
         live = opened(folder, queues, writer)
         await fill(live, topics, queues)
@@ -134,7 +134,7 @@ async def filled(folder: Path, topics: int, queues: int) -> None:
 
 
 def processes(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Measure starts and stops of a broker's process."""
+    """Measure starts, stops and memory of a broker's process."""
     one, many = folder / "one", folder / "many"
     for store, topics in ((one, 1), (many, given.topics)):
         command = [sys.executable, __file__, "--fill", str(store), "--topics", str(topics)]
@@ -163,7 +163,7 @@ def environment() -> dict[str, str]:
 
 
 def started(store: Path) -> dict[str, Any]:
-    """Start a broker; return its process, addresses, and what the start took."""
+    """Start a broker; return its process, addresses, and the wall and processor time of the start."""
     ready = store.with_suffix(".ready")
     ready.unlink(missing_ok=True)
     where = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", "--ready-file", str(ready))
@@ -182,18 +182,18 @@ def started(store: Path) -> dict[str, Any]:
 
 
 def anonymous(one: dict[str, Any]) -> int:
-    """Return the bytes of a process's memory that no file has."""
+    """Return the anonymous memory of a process in bytes."""
     rollup = Path(f"/proc/{one['process'].pid}/smaps_rollup").read_text()
     return 1024 * next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Anonymous:"))
 
 
 def shown(one: dict[str, Any]) -> dict[str, float]:
-    """Return what a start took, rounded."""
+    """Return the rounded wall and processor time of a start."""
     return {"seconds": round(one["seconds"], 2), "processor_s": round(one["busy_s"], 2)}
 
 
 def stopped(process: subprocess.Popen[bytes], sent: signal.Signals = signal.SIGTERM) -> float:
-    """End a process; return the seconds that it took."""
+    """Send a signal to a process; return the seconds until it ended."""
     began = time.monotonic()
     process.send_signal(sent)
     process.wait()
@@ -201,7 +201,7 @@ def stopped(process: subprocess.Popen[bytes], sent: signal.Signals = signal.SIGT
 
 
 def loaded(one: dict[str, Any], topics: int, sent: signal.Signals) -> tuple[int, float]:
-    """Send to all topics for as long as it takes to reach each; end the broker; return (sent, seconds)."""
+    """Send until all topics have a message; end the broker under this load; return (sent, seconds)."""
 
     async def send() -> tuple[int, float]:
         connections = await connected(int(one["http"].rpartition(":")[2]), 16)
@@ -229,18 +229,18 @@ def loaded(one: dict[str, Any], topics: int, sent: signal.Signals) -> tuple[int,
 
 
 class Bench:
-    """A live broker with so many topics."""
+    """A live broker with `topics` topics."""
 
     def __init__(self, live: LiveBroker, topics: int) -> None:
         self.live, self.topics = live, topics
         self._turn, self._ids = count(), count(1 << 40)
 
     def next_topic(self) -> int:
-        """Return the next topic in turn, in steps that no order of names has."""
+        """Return the next topic in turn, in steps that do not follow the order of names."""
         return next(self._turn) * 7_919 % self.topics
 
     async def send_1(self) -> int:
-        """Send single messages, 64 under way."""
+        """Send single messages, 64 in flight; return the number sent."""
 
         async def some() -> None:
             for _ in range(CALLS // UNDER_WAY):
@@ -250,14 +250,14 @@ class Bench:
         return CALLS // UNDER_WAY * UNDER_WAY
 
     async def send_16(self) -> int:
-        """Send 16 messages a call."""
+        """Send groups of 16 concurrent messages to one topic each; return the number sent."""
         for _ in range(CALLS // 16):
             topic = self.next_topic()
             await asyncio.gather(*(self.live.send(message(topic, next(self._ids))) for _ in range(16)))
         return CALLS
 
     async def receive(self, messages: int = RECEIVED) -> int:
-        """Send, receive and acknowledge single messages, 64 under way."""
+        """Send, receive and acknowledge single messages, 64 in flight; return the number received."""
         live, received = self.live, 0
         places = iter([self.next_topic() for _ in range(messages)])
 
@@ -277,7 +277,7 @@ class Bench:
         return received
 
     async def delayed(self) -> int:
-        """Set timers that are due at once; return when all are delivered, and durable."""
+        """Set timers due at one time in 200 ms; return their number when all are delivered and durable."""
         core = self.live.core
         due_ms = self.live.now_ms() + 200
         sends = (message(self.next_topic(), next(self._ids), delivery_ms=due_ms) for _ in range(CALLS))
@@ -296,7 +296,7 @@ ROWS: dict[str, Callable[[Bench], Awaitable[int]]] = {
 
 
 async def cores(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Measure each message, over few and many topics."""
+    """Measure the cost of a message with few and many topics, and a checkpoint."""
     memory.keep_little()
     sizes = sorted({*SIZES, given.topics})
     with ThreadPoolExecutor(4) as writer:
@@ -323,14 +323,14 @@ async def cores(folder: Path, given: argparse.Namespace) -> dict[str, Any]:
 
 
 def ratios(of: dict[int, float]) -> dict[str, dict[str, float]]:
-    """Return each figure with its ratio to that of one topic."""
+    """Return each figure with its ratio to that with one topic."""
     return {
         str(topics): {"us": round(took, 1), "ratio": round(took / of[1], 2)} for topics, took in of.items()
     }
 
 
 def held(bench: Bench) -> dict[str, float]:
-    """Return how long a checkpoint holds the loop at once, in ms."""
+    """Return the times for which a checkpoint holds the loop, in ms, with its write time and size."""
     core, slices = bench.live.core, []
     began = time.perf_counter()
     checkpoint = core.checkpoint(bench.live.now_ms())

@@ -1,11 +1,11 @@
-"""Transactions: the core alone and over gRPC, beside what a user would do instead. Prints JSON.
+"""Transactions: the core alone and over gRPC, compared with the alternatives. Prints JSON.
 
     .venv/bin/python benchmarks/transactions.py [--seconds 5] [--checks 10000] [--folder DIR]
 
 Figures: half + commit per second with 1 and 64 producers, check-backs per second, bytes of log for each; in
 the same run an outbox in SQLite with a relay, and two plain sends (`parts/transactions/client.py`). Bodies
-have 256 bytes. `beside` is the load of the machine when the run began and ended: figures taken beside other
-work are worth less.
+have 256 bytes. `beside` is the load of the machine at the begin and end of the run: figures of a loaded
+machine are less reliable.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PARTS = {
 
 
 def main() -> None:
-    """Measure everything, or the one part that this process was started for."""
+    """Measure everything, or run the single part named on the command line."""
     arguments = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     arguments.add_argument("part", nargs="*", help=argparse.SUPPRESS)
     arguments.add_argument("--seconds", type=float, default=5.0, help="for how long each rate is measured")
@@ -66,7 +66,7 @@ def core(folder: Path, seconds: float, checks: int) -> dict[str, Any]:
 
 
 def grpc(folder: Path, seconds: float, checks: int) -> dict[str, Any]:
-    """Measure over gRPC, each way with a server and a client of its own."""
+    """Measure over gRPC, each way with a separate server and client."""
     figures: dict[str, Any] = {}
     for way in WAYS:
         for producers in PRODUCERS:
@@ -80,7 +80,7 @@ def grpc(folder: Path, seconds: float, checks: int) -> dict[str, Any]:
 
 
 def measured(*part: str) -> Any:
-    """Return what a part says, run in a process of its own."""
+    """Run a part in a separate process; return its answer."""
     run = subprocess.run([sys.executable, __file__, *part], stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(run.stdout.splitlines()[-1])
 
