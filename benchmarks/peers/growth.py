@@ -1,21 +1,21 @@
-"""A broker that has grown, beside one that has not: what a message costs. Prints JSON, a table on stderr.
+"""Cost of a message at a broker that has grown and at a small one. Prints JSON, a table on stderr.
 
     .venv/bin/python benchmarks/peers/growth.py [--rows topics,ids] [--rounds 10] [--calls 2000]
                                                 [--write docs/performance.md]
     .venv/bin/python benchmarks/peers/growth.py --read figures.json --write docs/performance.md
 
-Every broker is `tidewheel serve` in a process of its own, asked over gRPC by the load of `rocketmq.py`, as
-`--flush sync` by default. The figures are the processor time of its process for each message, of the kinds
-that `growth_load` has; brokers of a row are measured in turns, and the others stand still meanwhile.
+Every broker is `tidewheel serve` in a separate process, called over gRPC by the load of `rocketmq.py`, with
+`--flush sync` by default. The figures are the processor time of its process for each message of the kinds in
+`growth_load`; brokers of a row are measured in turns, while the others are stopped.
 
     topics        1, 250, 2,000 and 10,000 topics of 8 queues (--sizes), 16 messages in each
-    ids           after 10 minutes of sends (--minutes), beside a new broker
-    restart       the first 30 s after kill -9 under load, with the most topics, beside one that goes on
-    groups        1,000 groups of a topic (--groups), beside one
-    connections   10,000 connections that say nothing (--connections), beside none
-    messages      a store of 5,000,000 messages (--messages): starts too, beside a small one
+    ids           after 10 minutes of sends (--minutes), compared with a new broker
+    restart       the first 30 s after kill -9 under load, with the most topics, compared with a running one
+    groups        1,000 groups of a topic (--groups), compared with one
+    connections   10,000 idle connections (--connections), compared with none
+    messages      a store of 5,000,000 messages (--messages), with its starts, compared with a small one
 
-On two quiet cores it takes about 40 minutes: 6, 13, 4, 3, 4 and 9. It wants Linux and 20 GB of disk.
+On two idle cores it takes about 40 minutes: 6, 13, 4, 3, 4 and 9. It needs Linux and 20 GB of disk.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from peers_servers import CannotRun
 
 DISK_FREE_BYTES: Final = 20 << 30
 FILES_SPARE: Final = 5_000
-"""Of a broker with that many connections: its store, and the load."""
+"""Open files in addition to one per connection: the broker's store, and the load."""
 
 
 async def measured(given: argparse.Namespace) -> dict[str, Any]:
@@ -67,7 +67,7 @@ async def measured(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def allow_files(connections: int) -> None:
-    """Let this process and its children open as many files; raise `CannotRun` if they may not."""
+    """Raise the limit of open files of this process and its children; raise `CannotRun` if it is too low."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most < connections + FILES_SPARE:
         raise CannotRun(
@@ -78,12 +78,12 @@ def allow_files(connections: int) -> None:
 
 
 def sizes_of(text: str) -> list[int]:
-    """Read numbers of topics with commas."""
+    """Parse a comma-separated list of numbers of topics."""
     return [int(one) for one in text.split(",")]
 
 
 def arguments() -> argparse.Namespace:
-    """Return what was asked for."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=names_of(list(ROWS)), default=list(ROWS), help="with commas")
     parser.add_argument("--rounds", type=int, default=10)
@@ -103,7 +103,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure or read, and write the table."""
+    """Measure or read figures, and write the table; return the exit code."""
     return reported(arguments(), measured, table, PLACE)
 
 

@@ -1,13 +1,13 @@
-"""A broker that has grown, and what a message costs it: samples of so many calls, to its topics in turn.
+"""Samples of the cost of a message at a broker that has grown, with calls to its topics in turn.
 
-A sample is a fixed number of messages, so that brokers of any size do the same work; requests are made before
-it begins. Its figure is the processor time of the broker's process, flushes, checkpoints and answers
-included, split_call by the messages. Topics follow each other in steps that no order of names has.
+A sample is a fixed number of messages, so that brokers of any size do the same work; requests are built
+before it begins. Its figure is the processor time of the broker's process, flushes, checkpoints and answers
+included, divided by the messages. Topics are visited in steps that do not follow the order of names.
 
-    send-1      one message a call, 16 connections x 8
-    send-16     the same with 16 messages a call
-    receive     one message received and acknowledged, 128 under way; what is received was stored before
-    delayed     from setting a timer until a second after it is due, when none may be left
+    send-1      one message per call, 16 connections x 8
+    send-16     the same with 16 messages per call
+    receive     one message received and acknowledged, 128 in flight; the messages are stored beforehand
+    delayed     from setting a timer until a second after it is due, when none may be pending
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from services.rpc.generated import definition_pb2 as wire
 
 STEP: Final = 7_919
 PART: Final = 1_000
-"""Calls of a load that has no time limit, before they are waited for."""
+"""Calls of a fill between two waits for their answers."""
 MANY: Final = 4
-"""Times as many messages in a sample of 16 a call: 2,000 would be one call of each stream."""
+"""Factor of messages in a sample of 16 per call: 2,000 would be one call of each stream."""
 DUE_SECONDS, DELIVERY_SECONDS, IDLE_SECONDS = 3, 1.0, 5.0
 Place = tuple[str, str]
 """The names of a topic and of a group."""
@@ -46,7 +46,7 @@ class Grown:
         self._turn = count()
 
     def told(self) -> dict[str, Any]:
-        """Return what was measured: the samples in the order of rounds, and single figures."""
+        """Return the samples in the order of rounds, and single figures."""
         return {"broker": self.name, "costs": self.costs, "facts": self.facts}
 
     def places(self, number: int) -> list[Place]:
@@ -60,7 +60,7 @@ class Grown:
     # Growing.
 
     async def fill(self) -> None:
-        """Make every topic, with 16 messages, and let every group receive one."""
+        """Create every topic with 16 messages, and receive one message with every group."""
         load = self._load()
         try:
             await self._store(load, map(topic_of, range(self.topics)), PER_CALL)
@@ -72,7 +72,7 @@ class Grown:
             load.close()
 
     async def send_for(self, seconds: float) -> int:
-        """Send one message a call, as fast as they are answered; return how many there were."""
+        """Send one message per call as fast as possible for `seconds`; return the number of messages."""
         load = self._load()
         try:
             opened = await self._endless(load)
@@ -85,7 +85,7 @@ class Grown:
             load.close()
 
     async def kill_under_load(self, seconds: float) -> None:
-        """Send for so long, and kill the broker meanwhile."""
+        """Send for `seconds`, and kill the broker during the load."""
         load = self._load()
         try:
             await self._endless(load)
@@ -113,7 +113,7 @@ class Grown:
     # Samples.
 
     async def sample(self, kind: str, messages: int) -> None:
-        """Measure so many messages of a kind, with other brokers stopped; raise `LoadFailed`."""
+        """Measure `messages` of a kind, with this broker running only meanwhile; raise `LoadFailed`."""
         os.sync()
         await self.server.thaw()
         load = self._load()
@@ -125,7 +125,7 @@ class Grown:
         self.costs.setdefault(kind, []).append(found)
 
     async def send(self, load: Load, messages: int, per_call: int = 1) -> Figures:
-        """Send messages."""
+        """Send messages; return the figures."""
         makers = [
             calls.sending(topic, wire.NORMAL, per_call) for topic, _ in self.places(messages // per_call)
         ]
@@ -136,7 +136,7 @@ class Grown:
         return figures
 
     async def receive(self, load: Load, messages: int) -> Figures:
-        """Receive and acknowledge one message at a time of what is stored first."""
+        """Store messages, then receive and acknowledge them one at a time; return the figures."""
         places = self.places(messages)
         await self._store(load, (topic for topic, _ in places), 1)
         opened = await load.consumers(CONNECTIONS)
@@ -146,7 +146,7 @@ class Grown:
         return figures
 
     async def delay(self, load: Load, messages: int) -> Figures:
-        """Set timers, and wait until a second after all of them are due."""
+        """Set timers, and wait until a second after they are due; raise `LoadFailed` if any is pending."""
         topics, opened = [topic for topic, _ in self.places(messages)], await load.producers(CONNECTIONS)
         due_s = int(time.time()) + DUE_SECONDS + 1
         asked = [calls.sending(topic, wire.DELAY, due_s=due_s)() for topic in topics]
@@ -162,7 +162,7 @@ class Grown:
         return {"server_us": figures["server_us"], "load_busy": figures["load_busy"]}
 
     async def idle_ms(self) -> float:
-        """Return the processor time in ms that each second takes in which nothing is asked."""
+        """Return the processor time of an idle broker, in ms per second."""
         await self.server.thaw()
         before_s = self.server.processor_seconds()
         await asyncio.sleep(IDLE_SECONDS)
@@ -191,12 +191,12 @@ def group_of(number: int) -> str:
 
 
 def parts(whole: list[Any]) -> Iterator[list[Any]]:
-    """Yield a list in pieces."""
+    """Yield a list in pieces of up to `PART`."""
     return (whole[first : first + PART] for first in range(0, len(whole), PART))
 
 
 async def work(opened: list[Connection], worker: Callable[[Iterator[Any]], Worker], whole: list[Any]) -> None:
-    """Let all streams of all connections share what is to be done, and wait until it is."""
+    """Let the streams of all connections share the items of `whole`, and wait until all are done."""
     left = iter(whole)
     for connection in opened:
         for _ in range(STREAMS):
@@ -205,7 +205,7 @@ async def work(opened: list[Connection], worker: Callable[[Iterator[Any]], Worke
 
 
 def each(load: Load, left: Iterator[Asked], counted: int = 1) -> Worker:
-    """Make each of the calls that all such workers share."""
+    """Make calls from an iterator shared by all workers."""
     for asked in left:
         began = time.perf_counter()
         calls.check((yield asked))
@@ -221,7 +221,7 @@ def endless(load: Load, asked: Iterator[Asked]) -> Worker:
 
 
 def receives(load: Load, left: Iterator[Place]) -> Worker:
-    """Receive one message from each of the places that all such workers share, and acknowledge it."""
+    """Receive and acknowledge one message from each place of an iterator shared by all workers."""
     for topic, group in left:
         began = time.perf_counter()
         messages = calls.received((yield calls.receiving(topic, group, batch=1)))

@@ -1,7 +1,7 @@
-"""The rows of growth: brokers that are alike but for one thing, measured in rounds, in turns.
+"""The rows of growth: brokers that differ in one respect, measured in rounds, in turns.
 
-The first broker of a row is the one that has not grown; what counts is the others' ratio to it in the same
-round. Brokers run one at a time (`peers_servers`).
+The first broker of a row is the baseline; the result is the others' ratio to it in the same round. Brokers
+run one at a time (`peers_servers`).
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from peers_rows import Load, fill, memory
 from peers_servers import Tidewheel
 
 LOAD_SECONDS: Final = 3.0
-"""How long a broker is under load before it is killed."""
+"""Duration of the load on a broker before it is killed."""
 FIRST_SECONDS: Final = 30.0
-"""After a start, what counts as its beginning."""
+"""Duration of the measurement after a start."""
 FIRST_KINDS: Final = ("send-1", "send-16", "receive")
 FILL_STEP: Final = 100_000
 CONNECTIONS_SPARE: Final = 1_000
 
 
 class Rows:
-    """The folder, the options and the brokers of a row, which end with it."""
+    """The folder, the options and the brokers of a row; the brokers are killed at its end."""
 
     def __init__(self, folder: Path, given: argparse.Namespace, stack: AsyncExitStack) -> None:
         self.given, self._folder, self._stack, self._started = given, folder, stack, 0
 
     async def broker(self, name: str, topics: int = 1, groups: int = 1, *options: str) -> Grown:
-        """Start a broker, make its topics and groups, and stop it until it is measured."""
+        """Start a broker, create its topics and groups, and freeze it until it is measured."""
         tell(f"starting: {name}")
         self._started += 1
         server = Tidewheel(self._folder / f"broker-{self._started}", self.given.flush, *options)
@@ -49,7 +49,7 @@ class Rows:
         return grown
 
     async def compare(self, brokers: Sequence[Grown]) -> None:
-        """Measure every kind on each broker in turn: a round that warms, then those that count."""
+        """Measure every kind on each broker in turn: one warm-up round, then the rounds that count."""
         for number in range(self.given.rounds + 1):
             tell(f"round {number} of {self.given.rounds}")
             await self._round(brokers, list(KINDS), number)
@@ -61,7 +61,7 @@ class Rows:
             one.facts["idle_ms"] = await one.idle_ms()
 
     async def compare_for(self, brokers: Sequence[Grown], kinds: Sequence[str], seconds: float) -> None:
-        """Measure for so long, with no round that warms."""
+        """Measure for `seconds`, without a warm-up round."""
         ends, number = time.monotonic() + seconds, 0
         while time.monotonic() < ends:
             await self._round(brokers, kinds, number)
@@ -84,7 +84,7 @@ async def topics(rows: Rows) -> list[Grown]:
 
 
 async def ids(rows: Rows) -> list[Grown]:
-    """Measure a broker after minutes of fresh ids."""
+    """Measure a broker after minutes of sends with fresh ids, and a new one."""
     minutes = rows.given.minutes
     old = await rows.broker(f"after {minutes:g} minutes of fresh ids")
     await old.server.thaw()
@@ -96,10 +96,10 @@ async def ids(rows: Rows) -> list[Grown]:
 
 
 async def restart(rows: Rows) -> list[Grown]:
-    """Measure a broker in its first seconds after it was killed under load, beside one that goes on.
+    """Measure a broker in the first seconds after it was killed under load, and one that keeps running.
 
-    Both have the largest number of topics. The broker's time stands still while the other one is measured,
-    and the seconds count from its start for both.
+    Both have the largest number of topics. Each is frozen while the other is measured. `FIRST_SECONDS` are
+    counted from the restart in wall time, so they include the turns of both.
     """
     size = max(rows.given.sizes)
     on = await rows.broker(f"{size:,} topics, goes on", size)
@@ -118,7 +118,7 @@ async def restart(rows: Rows) -> list[Grown]:
 
 
 async def groups(rows: Rows) -> list[Grown]:
-    """Measure a topic with many groups."""
+    """Measure a topic with one group and with many."""
     count = rows.given.groups
     one, many = await rows.broker("1 group"), await rows.broker(f"{count:,} groups of a topic", 1, count)
     await rows.compare([one, many])
@@ -128,7 +128,7 @@ async def groups(rows: Rows) -> list[Grown]:
 
 
 async def connections(rows: Rows) -> list[Grown]:
-    """Measure a broker with many clients that have said their settings and then nothing."""
+    """Measure a broker with many idle clients, which have only sent their settings."""
     count = rows.given.connections
     options = ("--connections-per-address", str(count + CONNECTIONS_SPARE))
     none = await rows.broker("no other connection", 1, 1, *options)
@@ -148,7 +148,7 @@ async def connections(rows: Rows) -> list[Grown]:
 
 
 async def messages(rows: Rows) -> list[Grown]:
-    """Measure starts, memory and costs of a large store."""
+    """Measure starts, memory and costs of a large and of an empty store."""
     count = rows.given.messages
     small, large = await rows.broker("an empty store"), await rows.broker(f"{count:,} messages")
     await large.server.thaw()
@@ -182,7 +182,7 @@ ROWS: Final[dict[str, Callable[[Rows], Awaitable[list[Grown]]]]] = {
 
 
 async def measure(name: str, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
-    """Run a row; return its figures, the broker first that has not grown. Raise `LoadFailed`."""
+    """Run a row; return its figures, the baseline first. Raise `LoadFailed` if nothing was measured."""
     async with AsyncExitStack() as stack:
         brokers = await ROWS[name](Rows(folder, given, stack))
         if not all(one.costs for one in brokers):

@@ -1,7 +1,7 @@
 """The figures of growth as a table in Markdown: a line for each broker.
 
-A figure is the middle of its rounds; behind it is the middle of its ratios to the first broker of the row in
-the same round, with the least and the most of them.
+A figure is the median of its rounds, followed by the median of its ratios to the first broker of the row in
+the same round, with their minimum and maximum.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FACTS: Final = {
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """Return the table, and notes on the machine and failures below."""
+    """Return the table, followed by notes on the machine and failures."""
     lines = [f"| broker | {' | '.join(TITLES.values())} | memory (in no file) | besides |"]
     lines.append("|---" * (len(TITLES) + 3) + "|")
     for row in found["figures"]:
@@ -50,7 +50,7 @@ def table(found: Mapping[str, Any]) -> str:
 
 
 def cost_text(samples: Sequence[Mapping[str, float]], beside: Sequence[Mapping[str, float]]) -> str:
-    """Write the processor time of a message, and its ratio to that of the first broker if that is another."""
+    """Format the processor time of a message, with its ratio to that of the row's first broker."""
     if not samples:
         return ""
     text = f"{median(one['server_us'] for one in samples):,.0f} us"
@@ -61,12 +61,12 @@ def cost_text(samples: Sequence[Mapping[str, float]], beside: Sequence[Mapping[s
 
 
 def memory_text(facts: Mapping[str, float]) -> str:
-    """Write the memory of a broker that is warm."""
+    """Format the memory of a warm broker: resident (anonymous)."""
     return f"{facts['resident_mb']:,.0f} MB ({facts['anonymous_mb']:,.0f})"
 
 
 def facts_text(facts: Mapping[str, float]) -> str:
-    """Write the figures that only some brokers have."""
+    """Format the figures that only some brokers have."""
     texts = {name: text for name, text in FACTS.items() if name in facts}
     return "; ".join(
         text.format(ms(facts[name]) if name == "p99_ms_max" else facts[name]) for name, text in texts.items()

@@ -1,10 +1,9 @@
-"""What is asked of both servers, and what their replies must say.
+"""Requests to both servers, and checks of their replies.
 
-Each message has a body of 256 bytes, a key of its own and two properties, as orders of a shop have. Requests
-are made once by protobuf around marks of the same length as what takes their place, and are filled in for
-each call: a key and an id (delayed and half messages are known by it), and, where time from send to receipt
-is measured, the moment in the body. Replies are checked by the place that an OK status has in them;
-only what is used further is parsed.
+Each message has a body of 256 bytes, a unique key and two properties. Requests are encoded once by protobuf
+with placeholders of the final length, which are filled in for each call: a key and an id (which identifies
+delayed and half messages), and, where the time from send to receipt is measured, the send time in the body.
+Replies are checked by the position of an OK status in them; only fields that are used further are parsed.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ PROPERTIES: Final = {"tenant": "north", "currency": "EUR"}
 STAMP_MARK: Final = b"!" * STAMP_BYTES
 OK_CODE: Final = b"\x08\xa0\x9c\x01"
 OK_AT: Final = 7
-"""Five bytes of gRPC's, the tag of the status and its length are before its code, which is 20000."""
+"""Position of the status code (20000) after gRPC's five bytes, the tag of the status and its length."""
 _ids: Final = count(time.time_ns() << 24)
 
 
 def framed(message: Any) -> bytes:
-    """Return a message as gRPC has it on the wire."""
+    """Return a message in gRPC's wire format."""
     payload: bytes = message.SerializeToString()
     return b"\0" + len(payload).to_bytes(4, "big") + payload
 
@@ -46,7 +45,7 @@ def framed(message: Any) -> bytes:
 def sending(
     topic: str, message_type: wire.MessageType, messages: int = 1, due_s: int | None = None
 ) -> Callable[[], Asked]:
-    """Return what makes the next SendMessage of so many messages, each with a key and an id of its own."""
+    """Return a function that makes the next SendMessage of `messages`, each with a unique key and id."""
     system = wire.SystemProperties(
         keys=[KEY_MARK.decode()],
         message_id=ID_MARK.decode(),
@@ -69,22 +68,22 @@ def sending(
 
 
 def _named(before_key: bytes, before_id: bytes, number: int) -> bytes:
-    """Return a part of a request with the key and the id of its message."""
+    """Return a part of a request with the key and the id of one message."""
     return b"%sorder-%012d%s01%032X" % (before_key, number % KEYS, before_id, number)
 
 
 def stamped(asked: Asked) -> Asked:
-    """Return a request whose message says when it was sent."""
+    """Return a request with the send time in the body of its message."""
     return asked[0], asked[1].replace(STAMP_MARK, b"%016x" % time.perf_counter_ns())
 
 
 def stamp_s(body: bytes) -> float:
-    """Return when a message was sent, as `time.perf_counter` has it."""
+    """Return the send time in a body, on the clock of `time.perf_counter`."""
     return int(body[:STAMP_BYTES], 16) / 1e9
 
 
 def receiving(topic: str, group: str, wait_seconds: int = 5, batch: int = BATCH) -> Asked:
-    """Return a ReceiveMessage of up to `batch` messages, from whichever queue has some."""
+    """Return a ReceiveMessage of up to `batch` messages, from any queue."""
     request = service.ReceiveMessageRequest(
         group=wire.Resource(name=group),
         message_queue=wire.MessageQueue(topic=wire.Resource(name=topic), id=-1),
@@ -97,7 +96,7 @@ def receiving(topic: str, group: str, wait_seconds: int = 5, batch: int = BATCH)
 
 
 def received(reply: bytes) -> list[Any]:
-    """Return the messages of a reply, which may be none."""
+    """Return the messages of a reply, possibly none; raise `LoadFailed` for other statuses than OK."""
     found, at, end = [], 0, len(reply)
     parse = service.ReceiveMessageResponse.FromString
     while at < end:
@@ -123,7 +122,7 @@ def acknowledging(topic: str, group: str, messages: Sequence[Any]) -> Asked:
 
 
 def committing(topic: str, half: Any) -> Asked:
-    """Return the commit of a half message, by what its sending was answered with."""
+    """Return the commit of a half message, given the entry of its send's reply."""
     request = service.EndTransactionRequest(
         topic=wire.Resource(name=topic),
         message_id=half.message_id,
@@ -135,30 +134,30 @@ def committing(topic: str, half: Any) -> Asked:
 
 
 def sent_entry(reply: bytes) -> Any:
-    """Return what a message was stored as."""
+    """Return the first entry of a SendMessage reply."""
     check(reply)
     return service.SendMessageResponse.FromString(reply[5:]).entries[0]
 
 
 def check(reply: bytes) -> None:
-    """Raise unless the status in a unary reply is OK."""
+    """Raise `LoadFailed` unless the status in a unary reply is OK."""
     if not reply.startswith(OK_CODE, OK_AT):
         raise LoadFailed(f"A call was answered with {said(status_of(reply))}")
 
 
 def status_of(reply: bytes) -> Any:
-    """Return the status in a unary reply, whose place is the same in all replies."""
+    """Return the status in a unary reply, which has the same position in all replies."""
     return service.HeartbeatResponse.FromString(reply[5:]).status
 
 
 def said(status: Any) -> str:
-    """Return a status in words."""
+    """Return a status as text."""
     name = wire.Code.Name(status.code) if status.code in wire.Code.values() else str(status.code)
     return f"{name}: {status.message}"
 
 
 def producer_settings(topic: str) -> bytes:
-    """Return what a producer says first."""
+    """Return the first Telemetry command of a producer."""
     settings = _settings(wire.PRODUCER)
     settings.publishing.topics.add(name=topic)
     settings.publishing.max_body_size = 4 << 20
@@ -166,7 +165,7 @@ def producer_settings(topic: str) -> bytes:
 
 
 def consumer_settings(topic: str, group: str) -> bytes:
-    """Return what a simple consumer says first."""
+    """Return the first Telemetry command of a simple consumer."""
     settings = _settings(wire.SIMPLE_CONSUMER)
     settings.subscription.group.name = group
     entry = settings.subscription.subscriptions.add()

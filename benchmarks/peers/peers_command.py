@@ -1,4 +1,4 @@
-"""Both commands of this folder: names with commas, progress, room on the disk, signals, and the report."""
+"""Common parts of this folder's commands: lists of names, progress, disk space, signals, and the report."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from peers_servers import CannotRun
 
 
 def tell(line: str) -> None:
-    """Print how far the run is."""
+    """Print a line of progress to stderr."""
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
 
 def names_of(allowed: Sequence[str]) -> Callable[[str], list[str]]:
-    """Return what reads a list of names with commas."""
+    """Return a parser of a comma-separated list of names."""
 
     def read(text: str) -> list[str]:
         names = text.split(",")
@@ -38,7 +38,7 @@ def names_of(allowed: Sequence[str]) -> Callable[[str], list[str]]:
 
 
 def end_by_signals() -> None:
-    """Cancel this task when the process is told to end, so that all servers end too."""
+    """Cancel this task on SIGTERM and SIGINT, so that all servers end too."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     assert task is not None
     for stop in (signal.SIGTERM, signal.SIGINT):
@@ -46,7 +46,7 @@ def end_by_signals() -> None:
 
 
 def check_disk(folder: Path, free_bytes: int, used_max: float = 1.0) -> None:
-    """Raise `CannotRun` if the disk of a folder has less room, or more in use."""
+    """Raise `CannotRun` if the disk of a folder has less free space, or a higher share in use."""
     disk = shutil.disk_usage(folder)
     if disk.free >= free_bytes and disk.used / disk.total <= used_max:
         return
@@ -63,7 +63,7 @@ def reported(
     table: Callable[[dict[str, Any]], str],
     place: str,
 ) -> int:
-    """Measure, or read figures; print them and their table, write it to its place; return the exit code.
+    """Measure, or read figures; print them and their table, write it to a page; return the exit code.
 
     `given` has the options `--read` and `--write`.
     """

@@ -1,11 +1,11 @@
-"""Header fields of the load: a few of its own, or those that RocketMQ's Java client was recorded with.
+"""Header fields of the load: a minimal set, or those recorded from RocketMQ's Java client.
 
-A client of HTTP/2 may use the table that its server offers (RFC 7541). Ours asks with the first call that it
-be none, so from then on each block says everything. RocketMQ's offers 4,096 bytes, so fields that stay the
-same are put into it by the first blocks of a connection, and are a byte each from then on. What changes with
-each call is written out for both: a request id and a timeout, and a date that changes with each second, as
-the recorded clients have them. (The Java client enters these into the table as well, which so runs over every
-thirty calls; this load does not.)
+An HTTP/2 client may use the dynamic table that its server offers (RFC 7541). Tidewheel's server sets its size
+to 0 with the first call, so from then on each block contains all fields. RocketMQ's offers 4,096 bytes, so
+constant fields are entered into it by the first blocks of a connection, and take one byte each from then on.
+Fields that change with each call are literals for both: a request id and a timeout, and a date that changes
+every second, as in the recordings. (The Java client enters these into the table as well, which therefore
+overflows every thirty calls; this load does not.)
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_TABLE: Final = b"\x20"
 INDEXED, INSERTED, WRITTEN = 0x80, 0x40, 0x00
 Field = tuple[bytes, bytes]
 Changing = Callable[[bytes], bytes]
-"""Makes the value of a field for the next call of an RPC."""
+"""Returns the value of a field for the next call of an RPC."""
 
 PLAIN: Final[Sequence[Field]] = (
     (b":method", b"POST"),
@@ -45,7 +45,7 @@ PLAIN: Final[Sequence[Field]] = (
 
 
 def stable_fields(kind: str, client_id: str, *, is_tls: bool) -> list[Field]:
-    """Return the fields that are the same with each call of a client, but for its path."""
+    """Return the fields that are the same in each call of a client, except its path."""
     own = {b"x-mq-client-id": client_id.encode(), b":scheme": b"https" if is_tls else b"http"}
     fields = dict(PLAIN if kind == "plain" else recorded()) | own
     return [(name, value) for name, value in fields.items() if name not in changing_fields(kind)]
@@ -59,7 +59,7 @@ def recorded() -> list[Field]:
 
 
 def changing_fields(kind: str) -> dict[bytes, Changing]:
-    """Return what makes the value of each field that is not the same with each call."""
+    """Return the functions for the values of the fields that change with each call."""
     if kind == "plain":
         return {}
     numbers = count(time.time_ns() & 0xFFFFFFFF)
@@ -71,19 +71,19 @@ def changing_fields(kind: str) -> dict[bytes, Changing]:
 
 
 def request_id(number: int) -> bytes:
-    """Return a request id of a UUID's shape."""
+    """Return a request id in the format of a UUID."""
     return b"%08x-9595-4550-ae49-%012x" % (number * 2_654_435_761 & 0xFFFFFFFF, number)
 
 
 def timeout(rpc: bytes, number: int) -> bytes:
-    """Return the time for a call, as the Java client has it: 3 s, beside what a long poll may take."""
+    """Return the grpc-timeout of a call as in the Java client: 3 s, or 8 s for a long poll."""
     if rpc == b"Telemetry":
         return b"31535999M"
     return b"%du" % ((7_990_000 if rpc == b"ReceiveMessage" else 2_990_000) + number % 9_999)
 
 
 class Date:
-    """The date of this second, written once a second."""
+    """The current date, formatted once per second."""
 
     def __init__(self) -> None:
         self._second, self._text = 0, b""
@@ -97,7 +97,7 @@ class Date:
 
 
 class FieldWriter:
-    """A writer of the header blocks of one connection, to be sent in the order of writing."""
+    """A writer of the header blocks of one connection, which must be sent in the order of writing."""
 
     def __init__(
         self, stable: Sequence[Field], changing: Mapping[bytes, Changing], *, uses_table: bool
@@ -126,7 +126,7 @@ class FieldWriter:
         return b"".join(parts)
 
     def _new(self, rpc: bytes) -> bytes:
-        """Write a block that may put fields into the table; it is known from the first that puts in none."""
+        """Write a block that may add fields to the table; it is cached once it adds none."""
         before, begins = self._inserted, self._begins
         self._begins = b""
         stable = [*self._pseudo, (b":path", SERVICE + rpc), *self._others]
@@ -151,7 +151,7 @@ class FieldWriter:
         return integer(of_name, how, limit) + (b"" if of_name else string(name)) + string(value)
 
     def _name(self, name: bytes) -> bytes:
-        """Return how a field begins whose value is written out; its name goes into the table once."""
+        """Return the begin of a field with a literal value; its name is added to the table once."""
         if place := self._place(name):
             return integer(place, WRITTEN, 0x0F)
         how = INSERTED if self._insert((name, bytes(64))) else WRITTEN
@@ -173,10 +173,10 @@ class FieldWriter:
 
 
 def integer(value: int, how: int, limit: int) -> bytes:
-    """Return an integer of HPACK below `limit` + 128, after the bits that say what it is for."""
+    """Return an HPACK integer below `limit` + 128, with the bits `how` of its representation."""
     return bytes((how | value,)) if value < limit else bytes((how | limit, value - limit))
 
 
 def string(text: bytes) -> bytes:
-    """Return a string of HPACK of less than 127 bytes, as it is."""
+    """Return an HPACK string of less than 127 bytes, without Huffman coding."""
     return bytes((len(text),)) + text

@@ -1,13 +1,14 @@
-"""One connection of a load: HTTP/2 and gRPC, as much of them as a client needs that asks and measures.
+"""One connection of a load: the parts of HTTP/2 and gRPC that a measuring client needs.
 
-The load must not be the limit on cores that it shares with what it measures, so who asks is a *worker*, a
-plain generator: it yields a call (or a list of calls, which are then under way together) and is sent the
-reply (or the list of replies); nothing is scheduled between a reply and the next call. All that one piece of
-bytes from the server leads to leaves in one write. A call takes 9 us of a core so (`load_busy` of the rows).
+The load shares the cores with the server under test and must not be the bottleneck. Its calls are made by
+*workers*, plain generators: a worker yields a call (or a list of calls, which are then in flight together)
+and is sent the reply (or the list of replies); nothing is scheduled between a reply and the next call. All
+frames caused by one read from the server leave in one write. A call then takes 9 us of a core (`load_busy`
+of the rows).
 
-Every call must end with gRPC's status 0, or the load has failed: `Failures` keeps the first words of it. The
-status inside a reply is the worker's to look at (`peers_calls`). Windows for what is received are as wide as
-HTTP/2 has them; requests must be smaller than a frame, and wait for the connection's window if they have to.
+Every call must end with gRPC's status 0, or the load has failed: `Failures` keeps the first reason. The
+status inside a reply is checked by the worker (`peers_calls`). Receive windows have the maximum of HTTP/2;
+requests must be smaller than a frame, and wait for the connection's window if necessary.
 """
 
 from __future__ import annotations
@@ -40,23 +41,23 @@ Worker = Generator[Any, Any, None]
 
 
 class LoadFailed(Exception):
-    """A call was not answered as it has to be."""
+    """A call was not answered as required."""
 
 
 class Failures:
-    """The number of failures, and the words of the first."""
+    """The number of failures, and the reason of the first."""
 
     def __init__(self, tell: Callable[[], None] = lambda: None) -> None:
         self.count, self.first, self._tell = 0, "", tell
 
     def note(self, why: str) -> None:
-        """Note a failure, and tell the waiting load."""
+        """Record a failure, and notify the waiting load."""
         self.count += 1
         self.first = self.first or why
         self._tell()
 
     def check(self) -> None:
-        """Raise `LoadFailed` if a failure was noted."""
+        """Raise `LoadFailed` if a failure was recorded."""
         if self.count:
             raise LoadFailed(f"{self.count} calls failed; the first: {self.first}")
 
@@ -67,7 +68,7 @@ def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
 
 
 class Together:
-    """Calls that a worker waits for at once."""
+    """A list of calls that a worker waits for."""
 
     __slots__ = ("left", "replies")
 
@@ -76,7 +77,7 @@ class Together:
 
 
 class Stream:
-    """A call under way."""
+    """A call in flight."""
 
     __slots__ = ("data", "place", "together", "worker")
 
@@ -104,14 +105,14 @@ class Connection(asyncio.Protocol):
         self._is_closed = False
 
     def start(self, worker: Worker) -> None:
-        """Let a worker make its first call."""
+        """Start a worker: make its first call."""
         self._workers += 1
         self.idle.clear()
         self._go_on(worker, None)
         self._flush()
 
     def open(self, rpc: bytes, request: bytes) -> asyncio.Future[bytes]:
-        """Open a stream that stays; return its first answer, or raise why the stream ended."""
+        """Open a persistent stream; return a future of its first answer, or of the error of its end."""
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._opened[self._stream_id] = answer
         self._send(Stream(None, None, 0), (rpc, request), DATA)
@@ -119,22 +120,22 @@ class Connection(asyncio.Protocol):
         return answer
 
     def close(self) -> None:
-        """Hang up; what is under way does not count."""
+        """Close the connection; calls in flight do not count as failures."""
         self._is_closed = True
         if self._transport is not None:
             self._transport.abort()
 
-    # What happens to it.
+    # Events.
 
     def connection_made(self, transport: Any) -> None:
-        """Greet the server."""
+        """Send the preface, SETTINGS and WINDOW_UPDATE."""
         self._transport = transport
         values = ((TABLE_SIZE, 0), (PUSH, 0), (WINDOW, WINDOW_MAX))
         said = frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*pair) for pair in values))
         transport.write(PREFACE + said + self._renewed(WINDOW_MAX - WINDOW_FIRST))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Let every waiter fail."""
+        """Fail all waiters."""
         if not self._is_closed:
             self._failures.note(f"the server hung up: {error or 'no reason given'}")
         if not self.ready.done():
@@ -145,7 +146,7 @@ class Connection(asyncio.Protocol):
         self.idle.set()
 
     def data_received(self, data: bytes) -> None:
-        """Take what the server said, and write all that follows."""
+        """Process the server's frames, and write all resulting frames."""
         if self._rest:
             data = self._rest + data
         at, end, streams = 0, len(data), self._streams
@@ -206,7 +207,7 @@ class Connection(asyncio.Protocol):
             self.ready.set_result(None)
 
     def _judge(self, block: bytes, flags: int, stream_id: int) -> None:
-        """Read a block that is not known to mean that all is well."""
+        """Decode a header block that is not yet known as one of success."""
         try:
             fields = dict(Decoder().decode(block, raw=True))
         except HPACKError as error:
@@ -289,7 +290,7 @@ class Connection(asyncio.Protocol):
                 self._go_on(stream.worker, together.replies)
 
     def _answered(self, stream_id: int, stream: Stream) -> None:
-        """Answer the opener of a stream that stays with what came first on the stream."""
+        """Set the first answer of a persistent stream."""
         answer = self._opened.get(stream_id)
         if answer is not None and not answer.done():
             answer.set_result(stream.data)
@@ -332,7 +333,7 @@ async def connect(
     *,
     is_tls: bool,
 ) -> Connection:
-    """Return a connection whose server has said its settings."""
+    """Return a connection after the server's SETTINGS."""
     host, _, port = address.rpartition(":")
     context = None
     if is_tls:

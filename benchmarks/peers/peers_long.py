@@ -1,4 +1,4 @@
-"""The slow rows: starting with a million messages, after a kill too, and a kill in the middle of a crowd."""
+"""The slow rows: starts with a million messages, also after a kill, and a kill during a crowd."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _runs: Final = count(1)
 
 
 def load_of(server: Server, message_type: str) -> Load:
-    """Return a load on a topic of its own."""
+    """Return a load on a new topic and group."""
     name = f"peers-long-{os.getpid()}-{next(_runs)}"
     server.make_topic(name, message_type)
     server.make_group(f"g-{name}")
@@ -30,7 +30,7 @@ def load_of(server: Server, message_type: str) -> Load:
 
 
 async def start_with_a_million(server: Server) -> Figures:
-    """Store a million messages, then start twice: after a stop, and after a kill."""
+    """Store a million messages, then start twice: after a stop, and after a kill; return the figures."""
     load = load_of(server, "NORMAL")
     await first_call(load, wire.NORMAL)
     for _ in range(MILLION // MILLION_STEP):
@@ -46,11 +46,11 @@ async def start_with_a_million(server: Server) -> Figures:
 
 
 async def kill_in_a_crowd(server: Server) -> Figures:
-    """Kill a server in a delivery of messages due at one instant; return what is missing, what came twice.
+    """Kill a server during the delivery of messages due at one time; return missing and doubled counts.
 
-    It is killed when the first of them have come, while others are still being made visible. A message is
-    stored twice if its first deliveries come from more than one place of a queue; that it is delivered
-    again after its lease is no mistake, and its attempt says so.
+    It is killed after the first of them have been received, while others are still being made visible. A
+    message is stored twice if its first deliveries come from more than one queue offset; a redelivery after
+    its lease is correct, and has a higher attempt number.
     """
     load = load_of(server, "DELAY")
     await first_call(load, wire.DELAY)
@@ -97,7 +97,7 @@ async def kill_in_a_crowd(server: Server) -> Figures:
 
 
 async def consume(load: Load, note: Any, of_all: int) -> None:
-    """Receive until so many have come."""
+    """Receive until `of_all` messages have been received."""
     for connection in await load.consumers(CONSUMERS // 2):
         connection.start(load.receives(of_all, is_each=False, note=note))
     await load.finished.wait()

@@ -1,4 +1,4 @@
-"""The machine, the commit and the Python of a run, on which its figures depend."""
+"""Machine, commit and Python of a run, on which its figures depend."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def machine_facts(load_before: float) -> dict[str, Any]:
 
 
 def machine_text(machine: dict[str, Any]) -> str:
-    """Return the machine and its Python in words."""
+    """Return the machine and its Python as text."""
     return f"{machine['cores']} cores ({machine['processor']}), Python {machine['python']}"
 
 
 def load_text(machine: dict[str, Any]) -> str:
-    """Return in words how busy the machine was."""
+    """Return the load of the machine as text."""
     return f"load of the machine: {machine['load_before']:.1f} before, {machine['load_after']:.1f} after"
 
 
 def commit() -> str:
-    """Return the commit of this tree, with `-dirty` if something has changed since."""
+    """Return the commit of this tree, with `-dirty` if it has uncommitted changes."""
     git = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--exclude=*"]
     return subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
 
@@ -51,7 +51,7 @@ def processor() -> str:
 
 
 def python_of() -> str:
-    """Return the version of Python, and how it was built: without its optimizations we cost a third more."""
+    """Return the version and build of Python: without its optimizations the broker takes a third more."""
     is_optimized = "--enable-optimizations" in (sysconfig.get_config_var("CONFIG_ARGS") or "")
     how = "optimized" if is_optimized else "built without optimizations"
     return f"{platform.python_version()}, {'of the distribution' if sys.base_prefix == '/usr' else how}"

@@ -1,4 +1,4 @@
-"""The place of a table in a page: between two comments with its name; the rest of the page stays."""
+"""The position of a table in a page: between two comments with its name; the rest of the page is kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class BadPage(Exception):
-    """The page has no place for the table; the text says what to do."""
+    """The page has no markers for the table; the text contains the remedy."""
 
 
 def marks(name: str) -> tuple[str, str]:
@@ -15,7 +15,7 @@ def marks(name: str) -> tuple[str, str]:
 
 
 def written(page: Path, name: str, new: str) -> None:
-    """Put a table into its place in a page; raise `BadPage` if there is none."""
+    """Replace a table between its markers in a page; raise `BadPage` if the markers are missing."""
     begins, ends = marks(name)
     text = page.read_text() if page.exists() else ""
     head, found_begin, rest = text.partition(begins)

@@ -1,9 +1,9 @@
 """Apache RocketMQ 5.5.0 from a Maven repository: name server, and proxy and broker in one JVM (LOCAL mode).
 
-Its settings are its own but for addresses, folders and `flushDiskType`, and `enablePopBufferMerge` in rows of
-their own; its heap is 3 GB, which leaves room on a small machine. Topics and groups are made through the
-broker's remoting port, since the proxy makes none: a frame is its length, its header's length, a header in
-JSON, a body.
+Its settings are the defaults except for addresses, folders and `flushDiskType`, and `enablePopBufferMerge` in
+separate rows; its heap is 3 GB, which leaves memory on a small machine. Topics and groups are created through
+the broker's remoting port, since the proxy does not create them: a frame is its length, its header's length,
+a header in JSON, a body.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CALL_SECONDS: Final = 10
 
 
 def class_path(repository: Path | None) -> str:
-    """Return RocketMQ's jars; Maven fetches those that are not there yet."""
+    """Return the class path of RocketMQ's jars, fetched by Maven if missing; raise `CannotRun`."""
     for tool, package in (("mvn", "maven"), ("java", "openjdk-17-jre-headless")):
         if shutil.which(tool) is None:
             raise CannotRun(
@@ -55,7 +55,7 @@ def class_path(repository: Path | None) -> str:
 
 
 class RocketMq(Server):
-    """Two JVMs, of which the second does the work."""
+    """Two JVMs: the name server, and the measured proxy with the broker."""
 
     name = "rocketmq"
     warm_turns = 3
@@ -67,7 +67,7 @@ class RocketMq(Server):
         self._remoting = free_port(-2, 1)
 
     async def start(self) -> None:
-        """Serve a store in the folder."""
+        """Start name server and proxy on a store in the folder; raise `CannotRun`."""
         began = time.monotonic()
         names, grpc = free_port(), free_port()
         self.address = f"127.0.0.1:{grpc}"
@@ -104,12 +104,12 @@ class RocketMq(Server):
         self.launch(command, f"{log}.log", {"ROCKETMQ_HOME": str(self.folder)})
 
     def facts(self) -> dict[str, Any]:
-        """Return its version and its Java's."""
+        """Return the versions of RocketMQ and Java, and the heap."""
         said = subprocess.run(["java", "-version"], capture_output=True, text=True, check=False).stderr
         return {"version": VERSION, "java": said.splitlines()[1] if said else "unknown", "heap": HEAP}
 
     def make_topic(self, topic: str, message_type: str) -> None:
-        """Make a topic of eight queues for messages of one type."""
+        """Create a topic of eight queues for messages of one type."""
         fields = {
             "topic": topic, "defaultTopic": "TBW102", "perm": READ_AND_WRITE, "topicFilterType": "SINGLE_TAG",
             "readQueueNums": str(QUEUES), "writeQueueNums": str(QUEUES), "topicSysFlag": "0",
@@ -118,7 +118,7 @@ class RocketMq(Server):
         self._command(UPDATE_TOPIC, fields)
 
     def make_group(self, group: str) -> None:
-        """Make a consumer group."""
+        """Create a consumer group."""
         settings = {
             "groupName": group, "consumeEnable": True, "consumeFromMinEnable": True, "retryQueueNums": 1,
             "retryMaxTimes": 16, "brokerId": 0, "whichBrokerWhenConsumeSlowly": 1,

@@ -1,10 +1,9 @@
-"""The rows: what is asked of a server, and the figures of it.
+"""The rows: loads on a server, and their figures.
 
-Each run of a row has a topic and a group of its own. Rates are those of a window in the middle: workers run
-before it begins and after it ends. What is there to receive is stored before; then the window begins with
-the first receive, and ends early if all has been received. The server's processor time is that of the same
-window, per message (per pair of calls in `half`); `load_busy` is the part of a core that the load itself
-used.
+Each run of a row has a new topic and group. Rates are those of a window in the middle: workers run before it
+begins and after it ends. Messages to be received are stored beforehand; then the window begins with the first
+receive, and ends early if all have been received. The server's processor time is that of the same window, per
+message (per pair of calls in `half`); `load_busy` is the share of a core used by the load itself.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _runs: Final = count(1)
 
 @dataclass
 class Load:
-    """Connections to a server, and what they count."""
+    """Connections to a server, and their counters."""
 
     server: Server
     kind: str
@@ -58,7 +57,7 @@ class Load:
         self.failures = Failures(self.finished.set)
 
     async def connect(self, number: int, settings: bytes) -> list[Connection]:
-        """Return so many more connections, each a client of its own that has said its settings."""
+        """Return `number` new connections, each a client whose settings the server has accepted."""
         return [await self._client(settings) for _ in range(number)]
 
     async def producers(self, number: int) -> list[Connection]:
@@ -91,14 +90,14 @@ class Load:
             await asyncio.sleep(0.1)
 
     def close(self) -> None:
-        """Hang up."""
+        """Close all connections."""
         for connection in self.connections:
             connection.close()
 
     # Workers.
 
     def unary(self, request: Callable[[], Asked], counted: int = 1) -> Worker:
-        """Make a call again and again."""
+        """Make calls until the load ends."""
         while self.goes_on:
             began = time.perf_counter()
             calls.check((yield request()))
@@ -106,13 +105,13 @@ class Load:
             self.done += counted
 
     def so_many(self, request: Callable[[], Asked], left: Iterator[Any], counted: int = 1) -> Worker:
-        """Make calls as long as there is something in what all such workers share."""
+        """Make one call for each item of an iterator shared by all workers."""
         for _ in left:
             calls.check((yield request()))
             self.done += counted
 
     def halves(self) -> Worker:
-        """Send a half message and commit it."""
+        """Send half messages and commit them until the load ends."""
         request = calls.sending(self.topic, wire.TRANSACTION)
         while self.goes_on:
             began = time.perf_counter()
@@ -122,7 +121,10 @@ class Load:
             self.done += 1
 
     def receives(self, of_all: int, *, is_each: bool, note: Callable[[Any], None] | None = None) -> Worker:
-        """Receive and acknowledge, all in one call or each in its own, until all have come."""
+        """Receive and acknowledge, in one call or one per message, until the load ends.
+
+        Set `finished` when `of_all` messages have been received.
+        """
         asked = calls.receiving(self.topic, self.group)
         while self.goes_on:
             began = time.perf_counter()
@@ -153,15 +155,15 @@ class Row:
     message_type: str = "NORMAL"
     is_tls: bool = False
     is_last: bool = False
-    """Measured after all others: RocketMQ spins a core from its first transaction on."""
+    """Whether to measure after all others: RocketMQ spins on a core from its first transaction on."""
     merges_pops: bool = False
-    """Measured beside a RocketMQ with `enablePopBufferMerge`, and only where answers wait for the disk."""
+    """Whether RocketMQ has `enablePopBufferMerge`; measured only with `--flush sync`."""
 
 
 async def measure(
     row: Row, server: Server, kind: str, seconds: float, *, is_warming: bool = False
 ) -> Figures:
-    """Run a row once."""
+    """Run a row once on a new topic; return its figures."""
     name = f"peers-{os.getpid()}-{next(_runs)}"
     load = Load(server, kind, name, f"g-{name}", row.is_tls, is_warming)
     server.make_topic(load.topic, row.message_type)
@@ -174,7 +176,7 @@ async def measure(
 
 
 async def first_call(load: Load, message_type: wire.MessageType) -> None:
-    """Send until the topic is known everywhere; what is sent is no part of the row."""
+    """Send until the topic accepts a message; this message is not part of the row."""
     ends = time.monotonic() + FIRST_SECONDS
     due_s = int(time.time()) + LATER_SECONDS if message_type == wire.DELAY else None
     while True:
@@ -194,7 +196,7 @@ async def first_call(load: Load, message_type: wire.MessageType) -> None:
 
 
 def memory(server: Server, when: str = "") -> Figures:
-    """Return a server's memory in MB: all that is resident, and what of it is in no file."""
+    """Return a server's memory in MB: resident, and its anonymous part."""
     return {
         f"{when}resident_mb": round(server.resident_bytes() / 1e6, 1),
         f"{when}anonymous_mb": round(server.anonymous_bytes() / 1e6, 1),
@@ -202,7 +204,7 @@ def memory(server: Server, when: str = "") -> Figures:
 
 
 async def idle(connections: list[Connection]) -> None:
-    """Wait until all workers have ended."""
+    """Wait until all workers have ended; raise TimeoutError after `END_SECONDS`."""
     async with asyncio.timeout(END_SECONDS):
         for connection in connections:
             await connection.idle.wait()
@@ -210,7 +212,7 @@ async def idle(connections: list[Connection]) -> None:
 
 @contextmanager
 def spent(load: Load, figures: Figures) -> Iterator[None]:
-    """Note the rate, the server's processor time and the load's own of what happens meanwhile."""
+    """Set in `figures` the rate, latencies and the processor time of server and load for the block."""
     load.took_s.clear()
     done, server_s, own_s, began = (
         load.done, load.server.processor_seconds(), time.process_time(), time.perf_counter(),
@@ -228,7 +230,7 @@ def spent(load: Load, figures: Figures) -> Iterator[None]:
 
 
 def percentiles(took_s: list[float]) -> Figures:
-    """Return the middle and the 99th of a hundred, in milliseconds."""
+    """Return the median and the 99th percentile, in milliseconds."""
     ordered = sorted(took_s)
     if not ordered:
         return {}
@@ -239,7 +241,7 @@ def percentiles(took_s: list[float]) -> Figures:
 
 
 async def window(load: Load, seconds: float, figures: Figures, run_up_s: float = RUN_UP_SECONDS) -> None:
-    """Let the workers run up, measure them until one has been answered at least, and have them end."""
+    """Let the workers run up, measure them for `seconds` or until a first answer, and end them."""
     await asyncio.sleep(min(run_up_s, seconds / 2))
     with spent(load, figures):
         done, until = load.done, time.monotonic() + FIRST_SECONDS
@@ -258,7 +260,7 @@ async def closed_loop(
     connections: int = CONNECTIONS,
     streams: int = STREAMS,
 ) -> Figures:
-    """Have as many calls under way all the time as there are streams."""
+    """Keep one call in flight per stream; return the figures."""
     figures: Figures = {}
     opened = await load.producers(connections)
     for connection in opened:
@@ -271,7 +273,7 @@ async def closed_loop(
 
 
 async def send(load: Load, seconds: float) -> Figures:
-    """Send one message a call, many calls at once."""
+    """Send one message per call, many calls at once."""
     return await closed_loop(load, seconds, lambda: load.unary(calls.sending(load.topic, wire.NORMAL)))
 
 
@@ -281,13 +283,13 @@ async def send_single(load: Load, seconds: float) -> Figures:
 
 
 async def send_many(load: Load, seconds: float) -> Figures:
-    """Send sixteen messages a call."""
+    """Send sixteen messages per call."""
     request = calls.sending(load.topic, wire.NORMAL, PER_CALL)
     return await closed_loop(load, seconds, lambda: load.unary(request, PER_CALL))
 
 
 async def delayed(load: Load, seconds: float) -> Figures:
-    """Send one message a call that is due in hours."""
+    """Send one message per call, due in two hours."""
     request = calls.sending(load.topic, wire.DELAY, due_s=int(time.time()) + LATER_SECONDS)
     return await closed_loop(load, seconds, lambda: load.unary(request))
 
@@ -298,7 +300,7 @@ async def half(load: Load, seconds: float) -> Figures:
 
 
 async def receive(load: Load, seconds: float, *, is_each: bool = False) -> Figures:
-    """Receive 32 and acknowledge them."""
+    """Store messages, then receive 32 at a time and acknowledge them."""
     stored = FILL_WARMING if load.is_warming else int(FILL_PER_SECOND * seconds)
     await fill(load, stored)
     figures: Figures = {}
@@ -310,7 +312,7 @@ async def receive(load: Load, seconds: float, *, is_each: bool = False) -> Figur
 
 
 async def receive_each(load: Load, seconds: float) -> Figures:
-    """Receive 32 and acknowledge each in a call of its own, as official clients do."""
+    """Receive 32 at a time and acknowledge each in a separate call, as official clients do."""
     return await receive(load, seconds, is_each=True)
 
 
@@ -327,15 +329,16 @@ async def fill(load: Load, messages: int) -> None:
 
 
 async def crowd(load: Load, _: float) -> Figures:
-    """Send messages due at one instant; return how late the last of them was stored and received.
+    """Send messages due at one time; return the lateness of the last one stored and received, in seconds.
 
-    They are sent as fast as the server takes them, which is found out by a few that are due much later.
+    They are sent as fast as the server accepts them; the lead time is estimated with a probe of messages due
+    much later.
     """
     messages = CROWD_PROBE if load.is_warming else CROWD
     opened = await load.producers(CONNECTIONS)
     began = time.perf_counter()
     await send_due(load, opened, CROWD_PROBE, int(time.time()) + LATER_SECONDS)
-    spare = 6.0 if load.is_warming else 1.5  # of warming nothing is shown: it may take its time
+    spare = 6.0 if load.is_warming else 1.5  # the duration of a warm-up run is irrelevant
     lead_s = CROWD_LEAD_SECONDS + spare * messages / CROWD_PROBE * (time.perf_counter() - began)
     due_s = int(time.time() + lead_s) + 1
     await send_due(load, opened, messages, due_s)
@@ -376,7 +379,7 @@ async def crowd(load: Load, _: float) -> Figures:
 
 
 async def send_due(load: Load, opened: list[Connection], messages: int, due_s: int) -> None:
-    """Send so many messages that are due at one instant."""
+    """Send `messages` that are all due at one time."""
     left = iter(range(messages))
     request = calls.sending(load.topic, wire.DELAY, due_s=due_s)
     for connection in opened:
@@ -387,7 +390,7 @@ async def send_due(load: Load, opened: list[Connection], messages: int, due_s: i
 
 
 async def latency(load: Load, seconds: float) -> Figures:
-    """Measure from a send to its receipt, five hundred times a second, whatever the answers do."""
+    """Measure the time from send to receipt, with 500 sends per second independent of the answers."""
     took_s: list[float] = []
 
     def note(message: Any) -> None:
@@ -420,7 +423,7 @@ async def latency(load: Load, seconds: float) -> Figures:
 async def paced(
     load: Load, opened: list[Connection], request: Callable[[], Asked], begins: float, numbers: range
 ) -> None:
-    """Send each message at its time."""
+    """Send each message at its scheduled time."""
     for number in numbers:
         wait_s = begins + number / PACE_PER_SECOND - time.perf_counter()
         if wait_s > 0:
@@ -431,7 +434,7 @@ async def paced(
 
 
 def with_merged(rows: dict[str, Row]) -> dict[str, Row]:
-    """Return all rows, and after each that receives the same beside a RocketMQ that merges pops."""
+    """Return all rows, and after each receiving row a copy with a RocketMQ that merges pops."""
     found = {}
     for name, row in rows.items():
         found[name] = row

@@ -1,8 +1,8 @@
-"""A server under test: processes that are started, frozen while the other one is measured, and always ended.
+"""A server under test: processes that are started, frozen while another is measured, and always ended.
 
-Two servers share the machine, and one that idles still works: it sweeps, flushes and collects garbage (and a
-thread of RocketMQ's spins once it has had transactions). So only the one that is measured may run, the other
-is stopped with SIGSTOP. What a server has used is its processes' user and system time.
+The servers share the machine, and an idle one still works: it sweeps, flushes and collects garbage (and a
+thread of RocketMQ spins after the first transaction). Therefore only the measured server runs, the others are
+stopped with SIGSTOP. The cost of a server is the user and system time of its main process.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ QUEUES: Final = 8
 START_SECONDS, STOP_SECONDS = 120.0, 30.0
 THAW_SECONDS: Final = 0.3
 CPUCLOCK_SCHED: Final = 2
-"""Of Linux, the clock of what a process has run for, in ns; `/proc` has the same in steps of 10 ms."""
+"""Linux's clock of a process's run time, in ns; `/proc` has it in steps of 10 ms."""
 PENDING: Final = re.compile(r"^rocketmq_timing_messages(?:{[^}]*})? (\S+)$", re.M)
 PR_SET_PDEATHSIG: Final = 1
 
 
 class CannotRun(Exception):
-    """Something is missing; the text says what to do."""
+    """A requirement is missing; the text contains the remedy."""
 
 
 class Server(ABC):
@@ -44,9 +44,9 @@ class Server(ABC):
     name: str
     address: str
     warm_turns: int
-    """How often all rows are run before anything counts."""
+    """Number of warm-up runs of all rows."""
     is_compiled_as_it_runs = False
-    """Whether the server wants a long run of sends before that."""
+    """Whether the server needs a long run of sends before these."""
 
     def __init__(self, folder: Path, flush: str) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -56,30 +56,30 @@ class Server(ABC):
 
     @abstractmethod
     async def start(self) -> None:
-        """Start the server and wait until it serves; the process launched last is the one that counts."""
+        """Start the server and wait until it serves; the process launched last is the measured one."""
 
     @abstractmethod
     def make_topic(self, topic: str, message_type: str) -> None:
-        """Make a topic of eight queues for messages of one type."""
+        """Create a topic of eight queues for messages of one type."""
 
     @abstractmethod
     def make_group(self, group: str) -> None:
-        """Make a consumer group."""
+        """Create a consumer group."""
 
     @abstractmethod
     def facts(self) -> dict[str, Any]:
-        """Return what the server is: versions."""
+        """Return the versions of the server."""
 
     def processor_seconds(self) -> float:
-        """Return the user and system time of all its threads so far."""
+        """Return the user and system time of the measured process so far."""
         return time.clock_gettime(~self.pid << 3 | CPUCLOCK_SCHED)
 
     def resident_bytes(self) -> int:
-        """Return the resident memory, the pages of files included that are mapped."""
+        """Return the resident memory, including pages of mapped files."""
         return self._rollup("Rss")
 
     def anonymous_bytes(self) -> int:
-        """Return the resident memory that is in no file: what the machine cannot take back."""
+        """Return the anonymous resident memory, which the system cannot reclaim."""
         return self._rollup("Anonymous")
 
     def _rollup(self, name: str) -> int:
@@ -89,29 +89,29 @@ class Server(ABC):
 
     @property
     def pid(self) -> int:
-        """The process that counts."""
+        """The id of the measured process."""
         return self._processes[-1].pid
 
     def freeze(self) -> None:
-        """Let the server stand still."""
+        """Stop the server's processes with SIGSTOP."""
         for process in self._processes:
             process.send_signal(signal.SIGSTOP)
 
     async def thaw(self) -> None:
-        """Let the server go on, and catch up."""
+        """Continue the server's processes, and wait for pending work."""
         for process in self._processes:
             process.send_signal(signal.SIGCONT)
         await asyncio.sleep(THAW_SECONDS)
 
     def kill(self) -> None:
-        """End the server as a power cut would."""
+        """Kill the server with SIGKILL."""
         for process in reversed(self._processes):
             process.kill()
             process.wait()
         self._processes.clear()
 
     def stop(self) -> None:
-        """End the server as an operator would; by force if that takes too long."""
+        """Stop the server with SIGTERM, and with SIGKILL after `STOP_SECONDS`."""
         for process in reversed(self._processes):
             process.send_signal(signal.SIGCONT)
             process.terminate()
@@ -123,7 +123,7 @@ class Server(ABC):
         self._processes.clear()
 
     def launch(self, command: Sequence[str], log: str, environment: Mapping[str, str] | None = None) -> None:
-        """Start a process that dies with this one, however this one ends."""
+        """Start a process that is killed when this one ends for any reason."""
         with (self.folder / log).open("ab") as said:
             process = subprocess.Popen(
                 command,
@@ -137,7 +137,7 @@ class Server(ABC):
         self._processes.append(process)
 
     async def wait_for(self, is_there: Any, log: str) -> None:
-        """Wait until `is_there()`; raise `CannotRun` with what a process that ends or is slow said last."""
+        """Wait until `is_there()`; raise `CannotRun` with the log's end if the process ends or is slow."""
         ends = time.monotonic() + START_SECONDS
         while not is_there():
             if self._processes[-1].poll() is not None or time.monotonic() > ends:
@@ -164,7 +164,7 @@ class Tidewheel(Server):
         self._options = options
 
     async def start(self) -> None:
-        """Serve a store in the folder."""
+        """Start a broker on a store in the folder; raise `CannotRun`."""
         ready = self.folder / "ready.json"
         ready.unlink(missing_ok=True)
         command = [
@@ -181,20 +181,20 @@ class Tidewheel(Server):
         self.address, self.http = addresses["listen"], addresses["http"]
 
     def make_topic(self, topic: str, message_type: str) -> None:
-        """Do nothing: topics are made by the first send."""
+        """Do nothing: the first send creates a topic."""
 
     def make_group(self, group: str) -> None:
-        """Do nothing: groups are made by the first call."""
+        """Do nothing: the first receive creates a group."""
 
     def pending_timers(self) -> int:
-        """Return how many delayed messages are not delivered, as its metrics say."""
+        """Return the number of pending delayed messages, from the metrics."""
         with urllib.request.urlopen(f"http://{self.http}/metrics") as answer:
             found = PENDING.search(answer.read().decode())
         assert found is not None, "the metrics name no timers"
         return int(float(found[1]))
 
     def facts(self) -> dict[str, Any]:
-        """Return the commit and the Python."""
+        """Return the commit and the version of Python."""
         return {"commit": commit(), "python": python_of()}
 
 

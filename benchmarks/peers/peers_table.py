@@ -1,7 +1,8 @@
 """The figures as a table in Markdown.
 
-A figure is the middle of its rounds; a ratio is the middle of the rounds' ratios, ours to RocketMQ's, with
-the least and the most of them: a machine changes its speed while it measures, for both of a round alike.
+A figure is the median of its rounds; a ratio is the median of the rounds' ratios, Tidewheel's to RocketMQ's,
+with their minimum and maximum: the speed of a machine varies during a run, but equally for both servers of a
+round.
 """
 
 from __future__ import annotations
@@ -21,30 +22,30 @@ Round = Mapping[str, float]
 
 
 def ms(value: float) -> str:
-    """Write milliseconds, with two digits that count."""
+    """Format milliseconds with about two significant digits."""
     digits = 0 if value >= 10 else 1 if value >= 1 else 2
     return f"{value:,.{digits}f} ms"
 
 
 class Shown(NamedTuple):
-    """How a kind of row is written: its figures, and what of them is compared under which name."""
+    """Format of a kind of row: its figures, and the compared ones by the name of their ratio."""
 
     text: Callable[[Round], str]
     ratios: Mapping[str, str]
 
 
 def rate_text(found: Round) -> str:
-    """Write a rate."""
+    """Format a rate, with processor time and median latency."""
     return f"{found['per_second']:,.0f}/s, {found['server_us']:,.0f} us, p50 {ms(found['p50_ms'])}"
 
 
 def times_text(found: Round) -> str:
-    """Write how long it took."""
+    """Format latencies, with processor time."""
     return f"p50 {ms(found['p50_ms'])}, p99 {ms(found['p99_ms'])}, {found['server_us']:,.0f} us"
 
 
 def memory_text(found: Round, when: str = "") -> str:
-    """Write the memory of a process, and what of it is in no file."""
+    """Format the resident memory of a process, and the anonymous part."""
     return f"{found[f'{when}resident_mb']:,.0f} MB ({found[f'{when}anonymous_mb']:,.0f} in no file)"
 
 
@@ -84,7 +85,7 @@ TITLES: Final = {
 
 
 def table(found: Mapping[str, Any], titles: Mapping[str, str]) -> str:
-    """Return the table, and notes on the machine, the load and failures below."""
+    """Return the table, followed by notes on the machine, the load and failures."""
     lines = ["| row | ours | RocketMQ | ours / RocketMQ |", "|---|---|---|---|"]
     is_busy = False
     for entry in in_order(found["figures"], [*titles, *TITLES]):
@@ -106,7 +107,7 @@ def table(found: Mapping[str, Any], titles: Mapping[str, str]) -> str:
 
 
 def in_order(figures: Sequence[Any], rows: Sequence[str]) -> list[Any]:
-    """Return the figures of each way to flush by header fields and row; what had one run comes last."""
+    """Return the figures sorted by flush, header fields and row; those with a single run come last."""
     flushes = list(dict.fromkeys(one["flush"] for one in figures))
 
     def place(one: Any) -> tuple[int, bool, int, int]:
@@ -117,12 +118,12 @@ def in_order(figures: Sequence[Any], rows: Sequence[str]) -> list[Any]:
 
 
 def middle(rounds: Sequence[Round]) -> Round:
-    """Return the middle of each figure."""
+    """Return the median of each figure."""
     return {name: median(one[name] for one in rounds) for name in rounds[0]}
 
 
 def ratios(servers: Mapping[str, Sequence[Round]], compared: Mapping[str, str]) -> str:
-    """Return the ratios of the rounds that both have."""
+    """Return the ratios of the rounds measured for both servers."""
     ours, theirs = ({one["round"]: one for one in servers.get(name, [])} for name in (OURS, THEIRS))
     both = sorted(ours.keys() & theirs.keys())
     told = []
@@ -134,7 +135,7 @@ def ratios(servers: Mapping[str, Sequence[Round]], compared: Mapping[str, str]) 
 
 
 def spread(values: Sequence[float]) -> str:
-    """Write the middle of ratios, and in brackets the least and the most."""
+    """Format the median of ratios, with minimum and maximum in brackets."""
     return f"{median(values):.2f}" + (f" ({min(values):.2f}-{max(values):.2f})" if len(values) > 1 else "")
 
 

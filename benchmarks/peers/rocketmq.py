@@ -1,26 +1,26 @@
-"""Apache RocketMQ beside us: the same rows for both, by one load, in turns. Prints JSON, a table on stderr.
+"""Comparison with Apache RocketMQ: the same rows by one load, in turns. Prints JSON, a table on stderr.
 
     .venv/bin/python benchmarks/peers/rocketmq.py [--rounds 5] [--seconds 2] [--rows send,receive]
                                                   [--flush async] [--only ours|rocketmq] [--long [kill]]
                                                   [--write docs/performance.md]
     .venv/bin/python benchmarks/peers/rocketmq.py --read figures.json --write docs/performance.md
 
-It fetches RocketMQ with Maven (into Maven's own repository, or `--maven-repository`), starts proxy and
-broker in one JVM and `tidewheel serve`, warms both, and runs every row for one and then the other, RocketMQ
-first in every second round. A JVM compiles what it runs: of sends alone it takes 90 s (`--warm`) until it
-sends four times what it does at first, so there is much to warm. Whoever is not measured is stopped
-meanwhile (`peers_servers`). A last round is done with the header fields of RocketMQ's own Java client
-(`--java-rounds`), new request ids and dates included.
+The command fetches RocketMQ with Maven (into Maven's own repository, or `--maven-repository`), starts proxy
+and broker in one JVM and `tidewheel serve`, warms both, and runs every row for one and then the other,
+RocketMQ first in every second round. A JVM compiles at run time: with sends alone it takes 90 s (`--warm`)
+to reach four times its initial rate, so a long warm-up is needed. Servers that are not measured are stopped
+meanwhile (`peers_servers`). The last round (`--java-rounds`) uses the header fields of RocketMQ's Java
+client, new request ids and dates included.
 
 Rows: send, send-tls, single, many, delayed, receive, receive-each, crowd, latency, half; with `--long`, which
 takes 14 minutes more, also start-million and kill. receive-merged, receive-each-merged, crowd-merged and
-latency-merged are the same as without `-merged` beside a second RocketMQ, started for them with
-`enablePopBufferMerge=true`; only of `--flush sync`. Bodies have 256 bytes, messages a key and two properties,
-topics 8 queues. Figures of a run with failed calls are left out, the failure is told, and the command ends
-with 1.
+latency-merged are the rows without `-merged`, compared with a second RocketMQ started with
+`enablePopBufferMerge=true`; only with `--flush sync`. Bodies have 256 bytes, messages a key and two
+properties, topics 8 queues. Figures of a run with failed calls are left out, the failure is reported, and the
+exit code is 1.
 
-It wants Linux, Maven, a JDK of 17 or newer, 6 GB of memory and 20 GB of disk; RocketMQ takes no messages on a
-disk that is over 85 % full. On two quiet cores five rounds take 35 minutes.
+It needs Linux, Maven, a JDK of 17 or newer, 6 GB of memory and 20 GB of disk; RocketMQ accepts no messages on
+a disk that is over 85 % full. On two idle cores five rounds take 35 minutes.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ JAVA_MIN: Final = 17
 
 
 class Bench:
-    """What has been measured so far."""
+    """The measurements of a run, with their figures and failures."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._given = given
@@ -68,7 +68,7 @@ class Bench:
         self._warm: dict[tuple[str, Server], Figures] = {}
 
     async def run(self, folder: Path) -> None:
-        """Measure everything that was asked for."""
+        """Measure everything chosen by the options."""
         classes = class_path(self._given.maven_repository) if self._given.only != "ours" else ""
         for flush in self._given.flush:
             servers: list[Server] = []
@@ -102,7 +102,7 @@ class Bench:
                 await self._long(flush, name, server)
 
     async def _of_merged(self, flush: str, servers: list[Server], merging: RocketMq) -> None:
-        """Measure the rows of a RocketMQ that merges pops; it takes the place of the one that does not."""
+        """Measure the rows of a RocketMQ that merges pops; it replaces the one that does not."""
         rows = self._rows(merges_pops=True)
         if not rows:
             return
@@ -116,7 +116,7 @@ class Bench:
         await self._of_rows(flush, rows, servers)
 
     def _rows(self, *, is_last: bool = False, merges_pops: bool = False) -> dict[str, Row]:
-        """Return those of the rows asked for that are measured together."""
+        """Return the chosen rows that are measured together."""
         rows = {name: ROWS[name] for name in self._given.rows}
         return {
             name: row
@@ -225,7 +225,7 @@ async def measured(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def check_room(folder: Path, given: argparse.Namespace) -> None:
-    """Raise `CannotRun` if disk, memory or Java are too little."""
+    """Raise `CannotRun` if disk space, memory or the version of Java are insufficient."""
     check_disk(folder, DISK_FREE_BYTES, DISK_USED_MAX if given.only != "ours" else 1.0)
     available = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text())
     if available and int(available[1]) * 1024 < MEMORY_BYTES and given.only != "ours":
@@ -245,7 +245,7 @@ def check_room(folder: Path, given: argparse.Namespace) -> None:
 
 
 def arguments() -> argparse.Namespace:
-    """Return what was asked for."""
+    """Return the options of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument(
@@ -272,7 +272,7 @@ def arguments() -> argparse.Namespace:
 
 
 def main() -> int:
-    """Measure or read, and write the table."""
+    """Measure or read figures, and write the table; return the exit code."""
     titles = {name: row.title for name, row in ROWS.items()}
     return reported(arguments(), measured, lambda found: table(found, titles), PLACE)
 
