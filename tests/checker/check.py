@@ -1,22 +1,22 @@
-"""Judge what clients were told by the raw log of the engine, without a line of Tidewheel.
+"""Verify the answers to clients against the raw log of the engine, without Tidewheel's code.
 
     python tests/checker/check.py HISTORY.jsonl LOG.bin [--restored LOG.bin] [--clock-ms N] [--needed OFFSET]
                                   [--cases N]
 
-    told.py             HISTORY: what clients did, were told and saw
+    told.py             HISTORY: the calls of clients, their answers and received messages
     raw_log.py          LOG: the records of the engine, as bytes
-    folding.py          which of these are the accepted history, and which are dead
-    stored_records.py   the CommitLog records in it
-    ledger.py           what they say, in tables
-    progress.py         what waited while nothing was in its way
-    judging.py          what is wrong, by kind
+    folding.py          the accepted history and the dead records in them
+    stored_records.py   the CommitLog records of the history
+    ledger.py           the contents of these records, in tables
+    progress.py         work that waited without a fault
+    judging.py          the violations, by kind
 
-A broker that is wrong in how it reads its own log cannot mislead this program, which shares no code with it:
-its parsers were written from the tables, its fold from the rules. Prints JSON: counts, and the first cases of
-each kind as sentences. Exit code 0: nothing is wrong; 1: something is; 2: an input is not readable.
+An error in the broker's reading of its own log cannot affect this program, which shares no code with it: its
+parsers were written from the format tables, its fold from the rules. Prints JSON: counts, and the first cases
+of each kind as sentences. Exit code 0: no violation; 1: a violation; 2: an unreadable input.
 
-Cost: history and log in memory; 45 MB of log and 40,000 lines of history take 2 s. Limitations: a rule that
-is wrong in the tables is wrong here too; what nobody was told, and no record says, is not judged.
+Cost: history and log in memory; 45 MB of log and 40,000 lines of history take 2 s. Limitations: an error in
+the tables is also an error here; effects that appear neither in an answer nor in a record are not verified.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from judging import Case, judged, told_counts
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Judge two files; return the exit code."""
+    """Verify a history and a log; return the exit code."""
     given = _parsed(arguments)
     try:
         history, log = told.load(given.history), raw_log.load(given.log)

@@ -1,24 +1,25 @@
-"""Which bytes of a raw log are the accepted history, and which lie there for nothing.
+"""Separation of a raw log into the accepted history and dead records.
 
-    who may write   the holder of the newest EPOCH; what others write behind that is dead
-    accepted        BYTES of that holder, each where the one before ends and with the right chain, a flush as
-                    a whole: once its last record is there. A new EPOCH drops an unfinished one
-    broken          what no right writer can have written: a missing EPOCH, missing bytes, another chain, a
-                    wrong CRC. Nothing behind it is folded, and the log is judged as it stands there
+    writer          the holder of the newest EPOCH; later records of other writers are dead
+    accepted        BYTES of that holder, each adjacent to the previous one and with the right chain; a flush
+                    is accepted as a whole, with its last record. A new EPOCH drops an unfinished flush
+    broken          records that no legitimate writer can have written: a missing EPOCH, missing bytes,
+                    another chain, a wrong CRC. Later records are not folded, and the log is verified up to
+                    there
 
-A record may lie at one offset more than once; equal ones count once, others break the log. The history of a
-cluster that was begun from a node's store, when the engine was lost, is that of the old log up to the place
-where the new one begins, and the new one's (`continued`).
+An offset may have several records; equal ones count once, different ones break the log. The history of a
+cluster that was created from a node's store after the loss of the engine is that of the old log up to the
+start of the new one, followed by the new one's (`continued`).
 
-    EPOCH   of the next epoch, of a place of the history    it counts
-            of that epoch or an older one                   dead
-            else                                            broken
+    EPOCH   of the next epoch, with a known position        accepted
+            of the current epoch or an older one            dead
+            otherwise                                       broken
     BYTES   of an older epoch                               dead
-    BEAT    of a newer one, or of ours by another holder    broken
-            of ours                                         BYTES by place and chain, BEAT at the end
+    BEAT    of a newer epoch, or another holder's           broken
+            of the current holder                           BYTES by start and chain, BEAT at the end
 
-A log without its GENESIS is folded from a checkpoint that a machine has told of; what lies before that place
-is out of sight. Cost: one BLAKE2b over all bytes, and all of them in memory.
+A log without its GENESIS is folded from a checkpoint announced by a machine; the history before that
+checkpoint is not visible. Cost: one BLAKE2b over all bytes, and all of them in memory.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from raw_log import BEAT, BYTES, EPOCH, GENESIS, HOLD, VERSION, RawLog, Shared, 
 
 
 class Piece(NamedTuple):
-    """Bytes of the CommitLog from `start` on, and where the engine had them."""
+    """Bytes of the CommitLog from `start` on, with the offset and the time of their record in the engine."""
 
     start: int
     body: bytes
@@ -43,7 +44,7 @@ class Piece(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A checkpoint of a machine, from which a log can be folded on."""
+    """A checkpoint of a machine, from which folding can start."""
 
     node: str
     next_offset: int
@@ -55,28 +56,28 @@ class Place(NamedTuple):
 
 @dataclass
 class Folded:
-    """What a log says."""
+    """Result of folding a log."""
 
     accepted: list[Piece] = field(default_factory=list)
     dead: list[Piece] = field(default_factory=list)
     epoch_count: int = 0
     leaders: list[tuple[int, str]] = field(default_factory=list)
-    """From which record of the engine on which node led."""
+    """(first record in the engine, node) of each leadership."""
     foreign_count: int = 0
     begins_at: int = 0
-    """The offset in the CommitLog from which on the history is in sight."""
+    """The offset in the CommitLog at which the visible history begins."""
     is_whole: bool = True
-    """Whether it begins with the GENESIS."""
+    """Whether the log begins with its GENESIS."""
     broken: str = ""
 
     def leader_at(self, offset: int) -> str:
-        """Return the node that led when a record was written; empty if nobody knows."""
+        """Return the node that led when a record was written; empty if unknown."""
         at = bisect_left(self.leaders, (offset,))
         return self.leaders[at - 1][1] if at else ""
 
 
 def fold(log: RawLog, checkpoints: Iterable[Place]) -> Folded:
-    """Fold a whole log, or what is left of it from a checkpoint on."""
+    """Fold a whole log, or a trimmed log from the oldest usable checkpoint on."""
     folding = _Folding()
     if log.first_offset > 0:
         usable = [one for one in checkpoints if one.next_offset >= log.first_offset]
@@ -95,7 +96,7 @@ def fold(log: RawLog, checkpoints: Iterable[Place]) -> Folded:
 
 
 def continued(old: Folded, new: Folded) -> Folded:
-    """Return the history of a cluster that begins, with its GENESIS, at a place of an old one's."""
+    """Return the history of a cluster whose GENESIS continues the history of an old one."""
     kept = [one for one in old.accepted if one.start + len(one.body) + one.zeros <= new.begins_at]
     return Folded(
         accepted=kept + new.accepted,
@@ -110,7 +111,7 @@ def continued(old: Folded, new: Folded) -> Folded:
 
 
 def node_of(body: bytes) -> str:
-    """Return who says in an EPOCH that it leads; empty if it does not say."""
+    """Return the name of the node in the body of an EPOCH; empty if it has none."""
     try:
         return str(json.loads(body)["node"])
     except (ValueError, KeyError, TypeError):
@@ -127,12 +128,12 @@ class _Folding:
         self._epoch, self._holder = 0, bytes(16)
         self._end, self._chain = 0, 0
         self._chains: dict[int, int] = {}
-        """The chain at each place of the history, by its end."""
+        """The chain at each known position of the history, by offset."""
         self._gathered: list[Piece] = []
         self._gathered_end = 0
 
     def begin(self, place: Place) -> None:
-        """Go on from a checkpoint."""
+        """Start from a checkpoint."""
         self.next_offset, self._epoch, self._holder = place.next_offset, place.epoch, place.holder
         self._end, self._chain = place.end, place.chain
         self._gathered_end = self.folded.begins_at = place.end
@@ -140,14 +141,14 @@ class _Folding:
         self.folded.is_whole = False
 
     def take_once(self, before: Stored | None, stored: Stored) -> None:
-        """Take a record, unless it is the one before once more."""
+        """Apply a record unless it repeats the previous one; a different one at that offset is an error."""
         if before is None or before.offset != stored.offset:
             self.take(stored)
         elif before.content != stored.content:
             self.folded.broken = f"record {stored.offset} lies there twice, and once as another one"
 
     def take(self, stored: Stored) -> None:
-        """Take the next record of the log."""
+        """Apply the next record of the log."""
         record = parse(stored.content)
         if record is None or self._cluster not in (None, record.cluster):
             self.folded.foreign_count += 1
@@ -157,7 +158,7 @@ class _Folding:
             self.folded.broken = f"record {stored.offset}: {wrong}"
 
     def drop(self) -> None:
-        """Forget a flush that has not ended: its bytes are dead."""
+        """Move the records of an unfinished flush to the dead ones."""
         self.folded.dead += self._gathered
         for piece in self._gathered:
             self._chains.pop(piece.start + len(piece.body) + piece.zeros, None)
@@ -173,7 +174,7 @@ class _Folding:
         return ""
 
     def _told(self, stored: Stored, record: Shared) -> str:
-        """Do what a record says; return what is wrong with it."""
+        """Apply a readable record; return its error, or an empty string."""
         if record.kind == GENESIS:
             return self._genesis(record)
         self._cluster = record.cluster
@@ -209,7 +210,7 @@ class _Folding:
         return ""
 
     def _written(self, stored: Stored, record: Shared) -> str:
-        """Take BYTES or a BEAT, which only who leads may write."""
+        """Apply BYTES or a BEAT, which only the leader may write; return its error."""
         piece = Piece(record.start, record.body, record.zeros, stored.offset, stored.taken_ms)
         if record.epoch < self._epoch:
             if record.kind == BYTES:

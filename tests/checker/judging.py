@@ -1,26 +1,27 @@
-"""Whether what clients were told is true of the accepted history. A verdict of each kind is a sentence.
+"""Verification of the answers to clients against the accepted history, by kind of violation.
 
-    broken         the log itself: a gap, another chain, a record that is none
-    trimmed        the log has let go of what fewer than two machines hold in a checkpoint
-    lost           told ok, and it stands nowhere
-    zombie         told ok, and it stands only in an append that counts for nothing
+    broken         the log itself: a gap, another chain, an unreadable record
+    trimmed        the log lacks records that fewer than two machines hold in a checkpoint
+    lost           answered ok, and not in the log
+    zombie         answered ok, and only in a dead append
     doubled        the same message twice: id, topic and content
-    false refusal  each of its calls was told fail, and it stands; or a reason was told that is not so
-    receipt        told ok, and it stands at another place than the receipt said
+    false refusal  each of its calls was answered fail, and it is in the history; or a false reason
+    receipt        answered ok, and stored at another offset than in the receipt
     unsent         a message that no client has sent
-    shown          seen where no accepted record lies, or before the engine had it
-    place          a place of a queue with two messages, or a gap between two places
+    shown          received without an accepted record at its offset, or before the engine had the record
+    place          a queue offset with two messages, or a gap between two queue offsets
     early          delivered before it was due, by the clock of the leader that delivered it
-    recalled       told as recalled, and delivered all the same; or its timer ended twice
-    outcome        a transaction with two outcomes, with one that nobody asked for, or not the one told
-    uncommitted    seen, and its half is not committed
-    again          given to a group by a receive that began after its acknowledgement was told ok
-    order          in a message group: behind a later one, or before an earlier one was acknowledged
-    never shown    all has settled, and a group has not got what stands in the history
+    recalled       recall answered ok, and yet delivered; or a timer that ended twice
+    outcome        a transaction with two outcomes, with an unrequested one, or with another than answered
+    uncommitted    received, and its half is not committed
+    again          delivered to a group by a receive that began after its acknowledgement was answered ok
+    order          in a message group: received after a later one or before an earlier one was acknowledged,
+                   or stored before a message whose send had ended
+    never shown    all work has settled, and a group has not received a message of the history
     stalled        a check-back, a message group or all sends waited too long without a fault (`progress`)
 
-What a history leaves open binds nobody: an unknown call may have happened or not. Where the log is broken or
-trimmed, what it does not show is judged as far as it can be seen.
+Each violation is reported as a sentence. Open calls allow both results: an unknown call may or may not have
+happened. If the log is broken or trimmed, calls are verified only as far as their records are visible.
 """
 
 from __future__ import annotations
@@ -38,18 +39,18 @@ from stored_records import Record, What, records_of
 from told import FAIL, OK, Call, History, Seen
 
 TAKEN_MS_MAX = 70_000
-"""How long after its leader decided on it a record is taken by the engine at most: that may stand still."""
+"""The longest time from a leader's decision on a record to its append in the engine, which may be paused."""
 
 
 class Case:
-    """A history and a log, to be judged together; `clock_ms` is by how much clocks may differ."""
+    """A history and a log to be verified; `clock_ms` is the allowed difference of clocks."""
 
     def __init__(
         self, history: History, log: RawLog, folded: Folded, clock_ms: int = 0, needed: int | None = None
     ) -> None:
         self.history, self.log, self.folded, self.clock_ms = history, log, folded, clock_ms
         self.needed_offset = needed
-        """The first record that is needed, where that is given; else the checkpoints say it."""
+        """The first needed record, if given; otherwise it follows from the checkpoints."""
         self.unreadable: list[str] = []
         self.accepted = Ledger(records_of(folded.accepted, self.unreadable))
         self.dead = Ledger(records_of(folded.dead, []))
@@ -58,12 +59,12 @@ class Case:
             self.sends[call.topic, call.message_id].append(call)
 
     def sent(self, call: Call, ledger: Ledger) -> list[Record]:
-        """Return the records of what a send has sent."""
+        """Return the records of the message of a send, by topic, id and content."""
         found = ledger.of(call.topic, call.message_id)
         return [one for one in found if call.fields["hash"] in one.hashes]
 
     def is_in_sight(self, call: Call) -> bool:
-        """Whether the record of a call that was told ok would lie in what is left of the log."""
+        """Return whether the record of a call answered ok would be in the visible part of the log."""
         return self.folded.is_whole or call.told.get("offset", -1) >= self.folded.begins_at
 
 
@@ -80,7 +81,7 @@ def _trimmed(case: Case) -> Iterator[str]:
 
 
 def _gone(case: Case) -> Iterator[tuple[str, bool]]:
-    """Yield what was told ok and is not in the history, and whether a dead append has it."""
+    """Yield the calls answered ok that are not in the history, and whether a dead append has them."""
     for call in case.history.of("send", OK):
         if case.is_in_sight(call) and not case.sent(call, case.accepted):
             yield str(call), bool(case.sent(call, case.dead))
@@ -137,7 +138,7 @@ def _doubled(case: Case) -> Iterator[str]:
 
 
 def _is_new_by_right(one: Record) -> bool:
-    """Whether a message is the copy of another that somebody asked for."""
+    """Return whether a message is a requested copy: a redrive, or one of a schedule."""
     return "TW_REDRIVE_OF" in one.properties or "TW_SCHEDULE" in one.properties
 
 
@@ -159,7 +160,7 @@ def _false_refusal(case: Case) -> Iterator[str]:
 
 
 def _refusals_without_proof(case: Case) -> Iterator[str]:
-    """Compare refusals that name another outcome with the outcome that stands."""
+    """Compare refusals that name another outcome with the outcome in the history."""
     for call in case.history.of("end", FAIL):
         ways = case.accepted.outcomes_of(call.topic, call.message_id)
         said = call.told.get("ended")
@@ -214,7 +215,7 @@ def _shown(case: Case) -> Iterator[str]:
 
 
 def _first_places(case: Case) -> dict[tuple[str, int], int]:
-    """Return the first queue offset in sight of each queue."""
+    """Return the first visible queue offset of each queue."""
     first: dict[tuple[str, int], int] = {}
     for topic, queue, offset in case.accepted.at_place:
         first[topic, queue] = min(offset, first.get((topic, queue), offset))
@@ -251,7 +252,7 @@ def _early(case: Case) -> Iterator[str]:
 
 
 def _was_due_by_its_leader(case: Case, seen: Seen, due_ms: int) -> bool:
-    """Return whether a message was due by the clock, which was off, of the leader that delivered it."""
+    """Return whether a message was due by the wrong clock of the leader that delivered it."""
     record = case.accepted.message_at(*seen.place)
     if record is None:
         return False
@@ -265,7 +266,7 @@ def _was_due_by_its_leader(case: Case, seen: Seen, due_ms: int) -> bool:
 
 
 def _due_ms(case: Case, seen: Seen) -> int:
-    """Return when a message was due: as its sender said, or as a verb has changed it."""
+    """Return the due time of a message in ms: its sender's, or that set by a later verb."""
     record = case.accepted.message_at(*seen.place)
     if record is not None and record.verb == "FIRE":
         return 0
@@ -350,7 +351,7 @@ def _order(case: Case) -> Iterator[str]:
 
 
 def _orders_of_sends(case: Case) -> Iterator[str]:
-    """Compare the places of messages of a line with the order in which their sends were made."""
+    """Compare the offsets of the messages of a message group with the order of their sends."""
     newest: dict[tuple[str, str], tuple[Call, Record]] = {}
     sends = [call for call in case.history.of("send", OK) if call.fields.get("line")]
     for call in sorted(sends, key=lambda one: one.ended):
@@ -366,7 +367,7 @@ def _orders_of_sends(case: Case) -> Iterator[str]:
 
 
 def _first_tries(case: Case) -> dict[tuple[str, str, int, int], int]:
-    """Return the line in which a group has first tried to acknowledge what lies at a place."""
+    """Return the line of each group's first acknowledgement call by (group, topic, queue, queue offset)."""
     tried: dict[tuple[str, str, int, int], int] = {}
     for call in case.history.of("ack"):
         place = call.group, call.topic, call.fields["queue"], call.fields["offset"]
@@ -377,10 +378,10 @@ def _first_tries(case: Case) -> dict[tuple[str, str, int, int], int]:
 def _orders_of_line(
     group: str, places: list[int], many: list[Seen], tried: dict[tuple[str, str, int, int], int]
 ) -> Iterator[str]:
-    """Compare what a group has seen of a line with the order in the queue.
+    """Compare the messages received by a group with the order of their message group in the queue.
 
-    What was tried before one line of the history was tried before all lines that follow: places before
-    `done_count` are not looked at again, so a long line costs no more than its length.
+    An acknowledgement tried before one line of the history was tried before all later lines: offsets before
+    `done_count` are not examined again, so the cost of a message group is linear.
     """
     first_seen: dict[int, Seen] = {}
     offsets: list[int] = []
@@ -454,11 +455,11 @@ KINDS: dict[str, Callable[[Case], Iterator[str]]] = {
 
 
 def judged(case: Case) -> dict[str, list[str]]:
-    """Return what is wrong, by kind; kinds of which nothing is wrong are left out."""
+    """Return the violations by kind, without kinds that have none."""
     found = {kind: list(judge(case)) for kind, judge in KINDS.items()}
     return {kind: sentences for kind, sentences in found.items() if sentences}
 
 
 def told_counts(history: History) -> dict[str, int]:
-    """Return how many calls ended how."""
+    """Return the number of calls by verb and outcome."""
     return dict(sorted(Counter(f"{one.verb} {one.outcome}" for one in history.calls.values()).items()))

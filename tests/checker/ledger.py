@@ -1,4 +1,4 @@
-"""What records say, in tables: a ledger of the accepted history, another of what is dead."""
+"""Tables of the contents of records: one ledger for the accepted history, one for the dead records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OUTCOMES = {"ROLLBACK": ROLLBACK, "EXPIRED": EXPIRED}
 
 
 class Ending(NamedTuple):
-    """How a timer or a half ended, by which record."""
+    """The end of a timer or a half, and the record that ended it."""
 
     how: str
     record: Record
@@ -33,31 +33,31 @@ class Ledger:
         self.half_ends: defaultdict[int, list[Ending]] = defaultdict(list)
         self.timer_ends: defaultdict[int, list[Ending]] = defaultdict(list)
         self.done: defaultdict[tuple[str, str, int], set[int]] = defaultdict(set)
-        """Queue offsets with which a group is done, by group, topic and queue."""
+        """Completed queue offsets, by group, topic and queue."""
         self._by_id: defaultdict[tuple[str, str], list[Record]] = defaultdict(list)
         for one in records:
             self._add(one)
 
     def of(self, topic: str, message_id: str) -> list[Record]:
-        """Return the messages, timers and halves of an id."""
+        """Return the messages, timers and halves with an id."""
         return self._by_id.get((topic, message_id), [])
 
     def halves_of(self, topic: str, message_id: str) -> list[Record]:
-        """Return the halves of an id."""
+        """Return the halves with an id."""
         return [one for one in self.of(topic, message_id) if one.what is What.HALF]
 
     def outcomes_of(self, topic: str, message_id: str) -> list[str]:
-        """Return how the transactions of an id ended, in the order of the log."""
+        """Return the outcomes of the transactions with an id: by half, each in the order of the log."""
         halves = self.halves_of(topic, message_id)
         return [end.how for half in halves for end in self.half_ends.get(half.offset, [])]
 
     def timer_ends_of(self, topic: str, message_id: str) -> list[str]:
-        """Return how the timers of an id ended."""
+        """Return the ends of the timers with an id."""
         timers = (one for one in self.of(topic, message_id) if one.what is What.TIMER)
         return [end.how for timer in timers for end in self.timer_ends.get(timer.offset, [])]
 
     def message_at(self, topic: str, queue: int, offset: int) -> Record | None:
-        """Return the message at a place of a queue."""
+        """Return the message at a queue offset, or None."""
         found = self.at_place.get((topic, queue, offset))
         return found[0] if found else None
 
@@ -82,7 +82,7 @@ class Ledger:
 
 
 def _timers_ended(one: Record) -> Iterator[tuple[int, str]]:
-    """Yield the timers that a record ends, and how."""
+    """Yield (offset of the timer, end) for each timer that a record ends."""
     if one.timer_offset is not None and one.what in (What.MESSAGE, What.VERB):
         if one.what is What.MESSAGE:
             yield one.timer_offset, DELIVERED

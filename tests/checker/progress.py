@@ -1,17 +1,19 @@
-"""Whether work went on while nothing was in its way: since when each thing waits, line by line of a history.
+"""Progress between faults: the waiting time of each subject, line by line of a history.
 
-    calm          from the end of a fault, once a node leads, to the next fault: `calm` lines say so
-    half          waits from its first check-back's time on (`DUE_MS` after its send was told ok), until its
-                  producer is asked or ends it; only halves whose producer answers check-backs (`asks`)
-    group         a message group waits while a message of it was told ok and no acknowledgement of that was
-                  tried: from its last delivery or first try of one on, or from that message's send
-    clients       wait for any send that is told ok
+    calm          from the end of a fault, once a node leads, to the next fault, as given by `calm` lines
+    half          waits from the due time of its first check-back (`DUE_MS` after its send was answered ok)
+                  until its producer gets a check-back or ends it; only for halves whose producer answers
+                  check-backs (`asks`)
+    group         a message group waits while it has a message whose send was answered ok and whose
+                  acknowledgement was not tried: since the group's last delivery or first acknowledgement of
+                  a message, or since that send
+    clients       wait for any send that is answered ok
 
-What waits longer than `LATE_MS` within one calm is late. Time outside of a calm counts for nothing. A message
-whose acknowledgement is unknown may be done: its group is not held to it. What was sent while a clock was off
-is due by that clock, and left out.
+A subject that waits longer than `LATE_MS` within one calm is late. Time outside of a calm is not counted. A
+message with an unknown acknowledgement may be done, so its group does not wait for it. Halves sent while a
+clock was off are due by that clock, and are excluded.
 
-Cost: constant for a line. Limitation: a half is judged for its first check-back only.
+Cost: constant per line. Limitation: only the first check-back of a half is verified.
 """
 
 from __future__ import annotations
@@ -21,33 +23,33 @@ from typing import Any
 
 LATE_MS = 45_000
 DUE_MS = 8_000
-"""The immunity of a half, and how seldom a broker looks."""
+"""The immunity of a half plus the broker's interval between checks."""
 CLIENTS = "clients"
 Subject = tuple[str, str]
-"""A kind, and what of it: a half's id, a message group's name."""
+"""(kind, name): the name is a half's id or a message group's name."""
 
 
 class Waiting:
-    """What waits, and since when; times in ms of the observer's clock."""
+    """The waiting subjects, and their start times; times in ms of the observer's clock."""
 
     def __init__(self) -> None:
         self.late: dict[Subject, int] = {}
-        """What waited too long within one calm, and how long."""
+        """Subjects that waited too long within one calm, and for how many ms."""
         self.longest_ms: dict[str, int] = {}
-        """How long a subject of each kind has waited at most, within one calm."""
+        """The longest waiting time of each kind within one calm."""
         self.calm_count = self.calm_ms = 0
-        """How many calms there were, and how long they lasted."""
+        """Number and total duration of the calms."""
         self._since: dict[Subject, int] = {}
         self._calm_from: int | None = None
         self._sends: dict[int, dict[str, Any]] = {}
         self._group_of: dict[str, str] = {}
         self._ready: dict[str, dict[str, int]] = {}
-        """Of each message group: messages that were told ok and not tried, and when."""
+        """By message group: messages answered ok and not yet tried, with the time of the answer."""
         self._done: set[str] = set()
-        """Halves that were asked about or ended, messages that were tried."""
+        """Halves that had a check-back or ended, and messages whose acknowledgement was tried."""
 
     def take(self, line: dict[str, Any]) -> None:
-        """Take the next line of a history."""
+        """Process the next line of a history."""
         kind, now_ms = line["type"], int(line.get("time_ms", 0))
         if kind == "invoke":
             self._invoked(line, now_ms)
@@ -65,7 +67,7 @@ class Waiting:
             self._calm(is_calm=bool(line["is_calm"]), now_ms=now_ms)
 
     def pending(self, now_ms: int, before_ms: int | None = None) -> dict[Subject, int]:
-        """Return what waits, and for how many ms of this calm; perhaps only what waited at a moment."""
+        """Return the waiting subjects with their ms in this calm; with `before_ms` those waiting then."""
         if self._calm_from is None:
             return {}
         start_ms = self._calm_from
@@ -82,7 +84,7 @@ class Waiting:
             self._tried(line["id"], now_ms)
 
     def _tried(self, name: str, now_ms: int) -> None:
-        """Note that a consumer has got a message, and is done with it or tries to be."""
+        """Record that an acknowledgement of a message was tried, or that a push consumer got the message."""
         if name in self._done:
             return
         self._done.add(name)
@@ -107,13 +109,13 @@ class Waiting:
         self._go_on("half", name, now_ms, is_waiting=False)
 
     def _forget_halves(self, since_ms: int) -> None:
-        """Forget halves that were sent since a clock was off."""
+        """Remove halves whose check-back is due since a clock was off."""
         gone = [of for of, due_ms in self._since.items() if of[0] == "half" and due_ms >= since_ms]
         for one in gone:
             del self._since[one]
 
     def _go_on(self, kind: str, name: str, now_ms: int, *, is_waiting: bool) -> None:
-        """Note that something has gone on, and whether it waits from now on."""
+        """Record progress of a subject, and whether it waits again from now on."""
         of = kind, name
         if of in self._since:
             self._look(of, now_ms)
@@ -122,7 +124,7 @@ class Waiting:
             self._since[of] = now_ms
 
     def _look(self, of: Subject, now_ms: int) -> None:
-        """Note how long something has waited."""
+        """Record the waiting time of a subject."""
         if self._calm_from is None or of not in self._since:
             return
         waited_ms = max(0, now_ms - max(self._since[of], self._calm_from))
@@ -142,7 +144,7 @@ class Waiting:
 
 
 def told_late(late: dict[Subject, int]) -> Iterator[str]:
-    """Yield a sentence for each thing that was late."""
+    """Yield a sentence for each late subject."""
     for (kind, name), waited_ms in late.items():
         seconds = f"for {waited_ms / 1000:.0f} s without a fault"
         yield {

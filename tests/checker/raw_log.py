@@ -1,12 +1,12 @@
-"""The raw log of an engine as a file, and its records, parsed without a line of Tidewheel.
+"""Parser of the raw log of an engine, as a file, and its records, without Tidewheel's code.
 
     at     bytes   field of the file
     0      8       "TWRAWLOG"
-    8      8       offset in the engine of the first record that is left
-    16     ...     records, back to back:
+    8      8       offset in the engine of the first remaining record
+    16     ...     records, adjacent:
            8       offset in the engine
-           8       when the engine took it, ms since 1970; 0: nobody knows
-           4 + n   length, the bytes that are stored
+           8       time of the append in the engine, ms since 1970; 0: unknown
+           4 + n   length, the stored bytes
 
     at     bytes   field of a record
     0      4       magic, "TWSL"
@@ -23,8 +23,8 @@
     75     4       CRC-32 of bytes 0 to 74 and of the body
     79     ...     body
 
-Integers are big-endian without a sign. Limitation: the file is what somebody has dumped; what an engine would
-answer to a second reader it does not tell.
+Integers are big-endian and unsigned. Limitation: the file is a dump by one reader; the answers of the engine
+to another reader may differ.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _FRAME_BYTES = 20
 
 
 class BadInput(ValueError):
-    """A file is not what this program reads; the text says why."""
+    """A file is not readable as expected; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A record as the engine has it."""
+    """A record as stored in the engine."""
 
     offset: int
     taken_ms: int
@@ -59,7 +59,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class RawLog:
-    """All that an engine has left of a log."""
+    """The remaining records of a log."""
 
     first_offset: int
     records: list[Stored]
@@ -83,12 +83,12 @@ class Shared:
 
     @property
     def end(self) -> int:
-        """The offset in the CommitLog behind the record's bytes."""
+        """The offset in the CommitLog after the record's bytes."""
         return self.start + len(self.body) + self.zeros
 
 
 def load(path: Path) -> RawLog:
-    """Return the log that a file holds; raise `BadInput`."""
+    """Return the log in a file; raise `BadInput`."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -103,7 +103,7 @@ def load(path: Path) -> RawLog:
 
 
 def parse(content: bytes) -> Shared | None:
-    """Return the record of a shared log that the bytes are; None if they are none of any cluster."""
+    """Parse a record of a shared log; return None if the bytes have no such header."""
     if len(content) < BODY_AT or content[:4] != RECORD_MAGIC:
         return None
     body = content[BODY_AT:]
@@ -125,13 +125,13 @@ def parse(content: bytes) -> Shared | None:
 
 
 def linked(chain: int, record: Shared) -> int:
-    """Return the chain behind a record's bytes, from the one before them."""
+    """Return the chain after a record's bytes, given the chain before them."""
     named = b"".join(one.to_bytes(8, "big") for one in (chain, record.start, record.zeros))
     return int.from_bytes(blake2b(named + record.body, digest_size=8).digest(), "big")
 
 
 def number(content: bytes, at: int, width: int, *, signed: bool = False) -> int:
-    """Return the big-endian integer at a place."""
+    """Return the big-endian integer of `width` bytes at a position."""
     return int.from_bytes(content[at : at + width], "big", signed=signed)
 
 

@@ -1,33 +1,33 @@
-"""The records of the CommitLog that lie in BYTES, and what each says.
+"""Parser of the CommitLog records in BYTES, and their meaning.
 
 at     width   field (with an IPv6 host, sys_flag 0x10 or 0x20, that host has 20 bytes, not 8)
 0      4       length of the record, these 4 included
 4      4       magic: DAA320A7; DAA320AB: the topic's length has 2 bytes; CBD43194: a blank, which
-               reaches as far as its length says
+               extends over its length
 8      4       CRC-32 of the body & 7FFFFFFF; 0 of an empty one
 12     4       queue id
 16     4       flag
 20     8       queue offset
-28     8       offset in the CommitLog, its own
-36     4       sys_flag: 0xC is 8 of a commit, 12 of what is not queued; 0x1 the body is compressed
+28     8       offset in the CommitLog of this record
+36     4       sys_flag: 0xC is 8 for a commit, 12 for a record that is not queued; 0x1 the body is compressed
 40     8 + 8   born: time, host
 56     8 + 8   stored: time, host
 72     4       attempts
-76     8       offset of the half that it ends
+76     8       offset of the half that the record ends
 84     4 + b   length, body
        1 + t   length, topic
-       2 + p   length, properties: name 01 value 02, again and again; the last one `__CRC32#`: CRC-32
-               & 7FFFFFFF of all before it, ten digits, least significant first
+       2 + p   length, properties: name 01 value 02, repeated; the last one is `__CRC32#`: CRC-32 & 7FFFFFFF
+               of all bytes before it, ten digits, least significant first
 
-topic                       what it says
+topic                       meaning
 RMQ_SYS_TRANS_HALF_TOPIC    a half of REAL_TOPIC
 TW_SYS_OUTCOME              the half ended without a message: TW_OUTCOME
-rmq_sys_wheel_timer         a timer of REAL_TOPIC; TW_REPLACES ends another; of type commit it ends a half
+rmq_sys_wheel_timer         a timer of REAL_TOPIC; TW_REPLACES ends another; a commit also ends a half
 TW_SYS_VERB                 the timer at TW_TIMER_OFFSET was cancelled, or could not be read (TW_VERB)
-TW_SYS_ACK                  ranges of queue offsets with which groups are done (`done`)
-%DLQ%..., TW_SYS_...        nothing that is judged here
-another                     a message; TW_TIMER_OFFSET names the timer it comes from, TW_CANCELS another
-                            that it ended; of type commit it ends a half
+TW_SYS_ACK                  ranges of queue offsets completed by groups (`done`)
+%DLQ%..., TW_SYS_...        not verified here
+other                       a message; TW_TIMER_OFFSET names the delivered timer, TW_CANCELS one that it
+                            cancelled; a commit also ends a half
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ HASH_DIGITS = 16
 
 
 class What(Enum):
-    """What a record is, as far as clients care."""
+    """Kind of a record from the view of clients."""
 
     MESSAGE = "message"
     HALF = "half"
@@ -74,12 +74,12 @@ _BY_TOPIC = {
 
 
 class Unreadable(ValueError):
-    """Bytes are no record; the text says why."""
+    """Bytes are not a valid record; the text gives the reason."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """A record of the CommitLog, and the piece of the shared log that it lay in."""
+    """A record of the CommitLog, and the piece of the shared log that contains it."""
 
     offset: int
     queue_id: int
@@ -94,7 +94,7 @@ class Record:
 
     @property
     def what(self) -> What:
-        """What the record is."""
+        """The kind of the record."""
         if (found := _BY_TOPIC.get(self.stored_topic)) is not None:
             return found
         is_other = self.stored_topic.startswith(_NO_MESSAGES) or self.sys_flag & 12 == NOT_QUEUED
@@ -102,37 +102,37 @@ class Record:
 
     @property
     def message_id(self) -> str:
-        """The id that the client gave the message."""
+        """The message id assigned by the client."""
         return self.properties.get("UNIQ_KEY", "")
 
     @property
     def topic(self) -> str:
-        """The topic that the client named."""
+        """The topic named by the client."""
         return self.properties.get("REAL_TOPIC", self.stored_topic)
 
     @property
     def is_commit(self) -> bool:
-        """Whether the record ends a half, and is its message."""
+        """Whether the record commits a half with its message."""
         return self.sys_flag & 12 == COMMIT
 
     @property
     def due_ms(self) -> int | None:
-        """When a timer's message is due."""
+        """The due time of a timer's message in ms; None without a timer."""
         return _digits(self.properties.get("TIMER_OUT_MS"))
 
     @property
     def verb(self) -> str:
-        """What an operator or a client did to a timer."""
+        """The verb of an operator or a client on a timer; empty for none."""
         return self.properties.get("TW_VERB", "")
 
     @property
     def timer_offset(self) -> int | None:
-        """Where the timer lies that a record ends, by being its delivery or its cancel."""
+        """The offset of the timer that a delivery or a verb ends; None for other records."""
         return _digits(self.properties.get("TW_TIMER_OFFSET"))
 
     @cached_property
     def hashes(self) -> set[str]:
-        """The hashes of the body: as it is stored, and unpacked where it is compressed."""
+        """The hashes of the body: as stored, and decompressed if it is compressed."""
         found = {hash_of(self.body)}
         if self.sys_flag & 1 and self.sys_flag & 0x700 in (0, 0x300):
             found.add(hash_of(zlib.decompress(self.body, 47)))
@@ -140,12 +140,12 @@ class Record:
 
 
 def hash_of(body: bytes) -> str:
-    """Return the hash by which histories name a content: the beginning of its SHA-256."""
+    """Return the hash of a body in histories: the first 16 hex digits of its SHA-256."""
     return sha256(body).hexdigest()[:HASH_DIGITS]
 
 
 def records_of(pieces: Iterable[Piece], wrong: list[str]) -> Iterator[Record]:
-    """Yield the records in pieces of the history; append to `wrong` what is none."""
+    """Yield the records in pieces of the history; append the errors of unreadable ones to `wrong`."""
     for piece in pieces:
         at = 0
         try:
@@ -160,7 +160,7 @@ def records_of(pieces: Iterable[Piece], wrong: list[str]) -> Iterator[Record]:
 
 
 def parse(piece: Piece, at: int, length: int) -> Record:
-    """Return the record at a place of a piece; raise `Unreadable`."""
+    """Return the record at a position of a piece; raise `Unreadable`."""
     content = piece.body[at : at + length]
     _require(len(content) == length >= 91, "its length is wrong")
     magic, sys_flag = number(content, 4, 4), number(content, 36, 4)
@@ -189,10 +189,11 @@ def parse(piece: Piece, at: int, length: int) -> Record:
 
 
 def done(body: bytes) -> Iterator[tuple[str, str, int, range]]:
-    """Yield (group, topic, queue id, queue offsets) of the body of an acknowledgement; not what was passed.
+    """Yield (group, topic, queue id, queue offsets) of the body of an acknowledgement.
 
     An entry: group and topic (each 1 byte of length, UTF-8), queue id (2), count (2), then first offset (8)
-    and number (4) of each range. One of six zeros says that the next was passed over.
+    and number (4) of each range. An entry of six zeros marks the next one as passed over by a filter, which
+    is not yielded.
     """
     at, is_passed = 0, False
     while at < len(body):
@@ -209,7 +210,7 @@ def done(body: bytes) -> Iterator[tuple[str, str, int, range]]:
 
 
 def _counted(content: bytes, at: int, width: int) -> tuple[bytes, int]:
-    """Return the bytes behind their length, and the place behind them."""
+    """Return a length-prefixed byte string, and the position after it."""
     begins = at + width
     ends = begins + number(content, at, width)
     _require(begins <= ends <= len(content), "its lengths do not add up")

@@ -1,29 +1,29 @@
-"""What clients did and were told: a history of one observer, in the order in which it happened.
+"""The history of clients by one observer: calls, answers and received messages, in order.
 
-One JSON object a line; `time_ms` is the observer's clock, ms since 1970.
+One JSON object per line; `time_ms` is the observer's clock, ms since 1970.
 
-    type        and
-    invoke      call (a number, its own), process, time_ms, verb, and as the verb needs
+    type        fields
+    invoke      call (a unique number), process, time_ms, verb, and those of the verb:
                   send      kind (plain, fifo, delayed, half), id, topic, hash, line (message group), due_ms;
                             asks: whether the producer of a half answers check-backs
                   end       id, topic, resolution (commit, rollback)
                   recall    id, topic
                   receive   topic, group
                   ack       id, topic, group, queue, offset (in the queue)
-    ok          call, time_ms; of a send what its receipt told: offset (CommitLog), queue_offset
-    fail        call, time_ms: nothing of it happened, or a definite no; of an end perhaps ended: the outcome
-                that it was refused for
+    ok          call, time_ms; for a send the fields of its receipt: offset (CommitLog), queue_offset
+    fail        call, time_ms: the call had no effect, or was refused; for an end optionally ended: the
+                outcome that caused the refusal
     unknown     call, time_ms; a call without an end is unknown too
     seen        call (the receive), time_ms, id, queue, offset (in the queue), attempt
-    checkpoint  node, next_offset (in the engine), epoch, holder, end, chain: what a machine holds, synced;
-                lost: true where it has lost what it held
-    clock       node, offset_ms, from_ms, until_ms: so long the node's clock was off by so much
-    asked       id, time_ms: the producer of a half was asked how it ends
-    came        id, time_ms: a push consumer got a message, of whose receive and end nothing is known
-    calm        is_calm, time_ms: from here on no fault lasts and a node leads, or no more (`progress.py`)
-    settled     group, topics: all that had to come to the group has come
+    checkpoint  node, next_offset (in the engine), epoch, holder, end, chain: a synced checkpoint of a
+                machine; lost: true if the machine has lost its checkpoint
+    clock       node, offset_ms, from_ms, until_ms: a period in which the node's clock was off
+    asked       id, time_ms: the producer of a half got a check-back
+    came        id, time_ms: a push consumer got a message, whose receive and acknowledgement are unknown
+    calm        is_calm, time_ms: from here on there is no fault and a node leads, or not (`progress.py`)
+    settled     group, topics: the group has received all messages that are due to it
 
-The order of the lines decides what was before what; times only say what was due. `hash` is the first 16 hex
+The order of the lines is the order of events; times are only used for due times. `hash` is the first 16 hex
 digits of the body's SHA-256.
 """
 
@@ -52,7 +52,7 @@ _NEEDS = {
 
 @dataclass
 class Call:
-    """A call: when it began and ended, by lines, and what came of it."""
+    """A call: the lines of its begin and end, and its outcome."""
 
     number: int
     verb: str
@@ -64,17 +64,17 @@ class Call:
 
     @property
     def message_id(self) -> str:
-        """The message that the call was about."""
+        """The message id of the call; empty for a receive."""
         return str(self.fields.get("id", ""))
 
     @property
     def topic(self) -> str:
-        """Its topic."""
+        """The topic of the call."""
         return str(self.fields["topic"])
 
     @property
     def group(self) -> str:
-        """The consumers' group that called."""
+        """The consumer group of the call."""
         return str(self.fields["group"])
 
     def __str__(self) -> str:
@@ -83,7 +83,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Seen:
-    """A message as a consumer got it."""
+    """A message received by a consumer."""
 
     line: int
     call: Call
@@ -95,7 +95,7 @@ class Seen:
 
     @property
     def place(self) -> tuple[str, int, int]:
-        """Where it lay: topic, queue, queue offset."""
+        """Topic, queue and queue offset of the message."""
         return self.call.topic, self.queue, self.offset
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class Seen:
 
 @dataclass(frozen=True)
 class Off:
-    """From when to when the clock of a node was off, by the observer's, and by how much."""
+    """A period in which the clock of a node was off, in ms of the observer's clock."""
 
     node: str
     offset_ms: int
@@ -114,26 +114,26 @@ class Off:
 
 @dataclass
 class History:
-    """All that clients did and saw."""
+    """The calls of clients and their received messages."""
 
     calls: dict[int, Call] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     checkpoints: list[Place] = field(default_factory=list)
-    """What machines have ever held."""
+    """All checkpoints that machines have ever held."""
     copied_offset: int = 0
-    """Up to which record two machines have held a checkpoint at one time, in the engine."""
+    """The record in the engine up to which two machines have held a checkpoint at one time."""
     settled: list[tuple[str, list[str]]] = field(default_factory=list)
     clocks: list[Off] = field(default_factory=list)
     waiting: Waiting = field(default_factory=Waiting)
-    """What did not go on while nothing was in its way."""
+    """Waiting times without a fault."""
 
     def of(self, verb: str, outcome: str = "") -> list[Call]:
-        """Return the calls of a verb, perhaps only those that ended so."""
+        """Return the calls of a verb, optionally only those with an outcome."""
         return [one for one in self.calls.values() if one.verb == verb and outcome in ("", one.outcome)]
 
 
 def load(path: Path) -> History:
-    """Return the history that a file holds; raise `BadInput`."""
+    """Return the history in a file; raise `BadInput`."""
     reading = _Reading()
     for number, line in _lines(path):
         try:
@@ -153,14 +153,14 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 class _Reading:
-    """A history while its lines come."""
+    """Builder of a history from its lines."""
 
     def __init__(self) -> None:
         self.history = History()
         self._held: dict[str, int] = {}
 
     def take(self, line: int, said: dict[str, Any]) -> None:
-        """Take what a line says."""
+        """Process a line; raise ValueError, KeyError or TypeError if it is malformed."""
         kind = said["type"]
         self.history.waiting.take(said)
         if kind == "invoke":
