@@ -1,4 +1,4 @@
-"""Rules of the product that are left out, one by one, in the cluster of the simulation."""
+"""Omit the rules of the product one at a time, for the cluster of the simulation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ AHEAD_MS = 3_000
 
 
 def answers_are_believed(patch: pytest.MonkeyPatch) -> None:
-    """An append that the engine has answered counts as accepted, wherever it landed."""
+    """Count an append as accepted once the engine has answered, regardless of its offset."""
 
     def lenient(sink: SharedSink, records: list[SharedRecord]) -> None:
         head = Head(*sink._right, Position(sink._fold.end, sink._fold.chain))
@@ -40,17 +40,17 @@ def answers_are_believed(patch: pytest.MonkeyPatch) -> None:
 
 
 def repeats_are_stored_again(patch: pytest.MonkeyPatch) -> None:
-    """A message that its sender repeats is stored again."""
+    """Store a message again if its sender repeats it."""
     patch.setattr(RecentIds, "may_hold", lambda *_: False)
 
 
 def nothing_is_kept_at_a_cut(patch: pytest.MonkeyPatch) -> None:
-    """A follower keeps no half from below a cut of retention."""
+    """Keep no half below a cut of retention on a follower."""
     patch.setattr(Housekeeping, "keep_records_below", lambda *_: None)
 
 
 def shown_before_accepted(patch: pytest.MonkeyPatch) -> None:
-    """A flush is durable once it lies on the leader's disk; the shared log gets it with the next one."""
+    """Count a flush as durable once it is on the leader's disk; append it to the shared log with the next."""
     beat, late = SharedSink.beat, dict[int, list[SharedRecord]]()
 
     def catch_up(sink: SharedSink) -> None:
@@ -72,28 +72,28 @@ def shown_before_accepted(patch: pytest.MonkeyPatch) -> None:
 
 
 def timeout_is_a_refusal(patch: pytest.MonkeyPatch) -> None:
-    """A call whose leader lost the engine is told that nothing of it happened."""
+    """Answer calls of a leader that lost the engine with "fail", as if they had no effect."""
     patch.setattr(WatchedCluster, "tells_refusal", True)
 
 
 def refused_without_proof(patch: pytest.MonkeyPatch) -> None:
-    """That a half has ended otherwise is told from a leader's own table, accepted or not."""
+    """Refuse an end by the leader's own table, before the other outcome is accepted."""
     patch.setattr(WatchedCluster, "refuses_at_once", True)
 
 
 def clock_runs_ahead(patch: pytest.MonkeyPatch) -> None:
-    """Timers are due by a clock that is ahead of the leader's."""
+    """Deliver timers by a clock that is ahead of the leader's."""
     kept = Broker.tick
     patch.setattr(Broker, "tick", lambda core, now_ms: kept(core, now_ms + AHEAD_MS))
 
 
 def acknowledgements_are_not_kept(patch: pytest.MonkeyPatch) -> None:
-    """What groups are done with is in no record."""
+    """Write no acknowledgements to records."""
     patch.setattr(acks, "encoded_parts", lambda _: iter(()))
 
 
 def cancels_are_not_applied(patch: pytest.MonkeyPatch) -> None:
-    """The record of a cancel ends no timer."""
+    """Do not end the timer of a cancel's record."""
 
     def others(record: Record) -> Iterator[Any]:
         return (one for one in kinds.endings(record) if one.end is not kinds.End.CANCELLED)
@@ -102,7 +102,7 @@ def cancels_are_not_applied(patch: pytest.MonkeyPatch) -> None:
 
 
 def second_end_is_not_refused(patch: pytest.MonkeyPatch) -> None:
-    """A half may end as often as it is asked for."""
+    """Accept a second end of a half."""
     kept = Outcomes.end
 
     def once(outcomes: Outcomes, half_offset: int, *given: Any) -> None:
@@ -114,7 +114,7 @@ def second_end_is_not_refused(patch: pytest.MonkeyPatch) -> None:
 
 
 def commit_does_not_name_its_half(patch: pytest.MonkeyPatch) -> None:
-    """The message of a half goes out, and the half stays open."""
+    """Publish the message of a half without ending the half."""
     kept = half._commit
 
     def unnamed(*given: Any) -> Record:
@@ -127,10 +127,10 @@ def commit_does_not_name_its_half(patch: pytest.MonkeyPatch) -> None:
 
 
 def follower_does_not_count_places(patch: pytest.MonkeyPatch) -> None:
-    """A node that folds a record does not count that it takes a place of its queue."""
+    """Do not count the queue offset of a record that a follower folds."""
     patch.setattr(Store, "reserve_offset", lambda *_: None)
 
 
 def message_groups_are_not_held_back(patch: pytest.MonkeyPatch) -> None:
-    """The next message of a message group goes out before the one before is done."""
+    """Deliver the next message of a message group before the previous one is done."""
     patch.setattr(MessageReceiver, "_may_lease", lambda *_: True)

@@ -1,9 +1,10 @@
-"""A cluster of the simulation (`cluster_world`) that keeps what its clients did, and its engine's raw log.
+"""A cluster of the simulation (`cluster_world`) that records the history of its clients and its raw log.
 
-The core's verbs are watched where clients call them: a call is noted, its end when it is told. A call that
-nobody answered before another node led stays open, as a client would see it; a send that its node repeats
-under the next leader is one call. Some messages belong to message groups. Times are true ones, and by
-how much a node's clock is off is noted. The engine loses nothing: the checker judges by what it accepted.
+The core's verbs are wrapped where clients call them: a call is recorded, and its end when it is answered. A
+call without an answer before another node leads stays open, as for a real client; a send that is repeated
+under the next leader is one call. Some messages belong to message groups. Times are true times, and the
+errors of the nodes' clocks are recorded. The engine loses nothing, because the checker verifies against the
+records that it accepted.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ LINES: Final = ("line-a", "line-b")
 STEPS: Final = 300
 LAST_FLUSHES: Final = 5
 WRONG: Final = (AssertionError, OSError, ValueError, LookupError, TidewheelError, Halted, NobodyLeft)
-"""What ends a schedule in which a rule is left out."""
+"""The errors that end a schedule in which a rule is omitted."""
 
 
 class WatchedCluster(ClusterWorld):
-    """A cluster, and the history of its clients."""
+    """A cluster that records the history of its clients."""
 
     may_be_troubled = False
     tells_refusal = False
-    """Whether a caller is told "fail" where nobody knows: the rule of `refused_without_proof`."""
+    """Whether unknown results are answered with "fail": the mutant `timeout_is_a_refusal`."""
     refuses_at_once = False
-    """Whether a refusal is told before the record it rests on is accepted."""
+    """Whether a refusal is answered before its record is accepted: the mutant `refused_without_proof`."""
 
     def __init__(self, seed: int) -> None:
         self.history = HistoryFile()
@@ -46,17 +47,17 @@ class WatchedCluster(ClusterWorld):
         self._told: dict[str, Any] = {}
         self._open: set[int] = set()
         self._clocks: dict[str, tuple[int, int]] = {}
-        """By how much the clock of a node is off, and since when."""
+        """By node: the error of its clock in ms, and the time since which it has it."""
         self.stopped = ""
-        """What the world itself has found wrong; nothing has happened since."""
+        """The error that the world itself has found, which ended the schedule; empty for none."""
         super().__init__(seed)
         self.engine.clock = self._written_ms
-        self.is_truncating = False  # what the checker judges is an engine that keeps its promise
+        self.is_truncating = False  # the checker assumes an engine that keeps its promise
 
-    # What clients do.
+    # Calls of clients.
 
     def elect(self) -> Broker:
-        """Elect a leader; watch its core's verbs."""
+        """Elect a leader; wrap its core's verbs."""
         core = super().elect()
         self._watch(core.sending, "send", self._watch_send)
         self._watch(core.transactions, "end", self._watch_end)
@@ -140,7 +141,7 @@ class WatchedCluster(ClusterWorld):
         return call
 
     def _expect(self, call: int, **told: Any) -> None:
-        """What is told next is the answer to this call."""
+        """Record the next answer as that of this call."""
         self._expected, self._outcome, self._told = call, "ok", told
 
     def _give(self, answers: Answers, durable_at: int, news: Callable[[], object]) -> None:
@@ -157,7 +158,7 @@ class WatchedCluster(ClusterWorld):
         self._open.discard(call)
         self.history.end(call, end, self.client_ms, **told)
 
-    # What befalls them.
+    # Events of the world.
 
     def _message(self) -> Message:
         message = super()._message()
@@ -165,7 +166,7 @@ class WatchedCluster(ClusterWorld):
         return message
 
     def send(self) -> None:
-        """Some messages belong to a message group."""
+        """Send a message; 30 % of them belong to a message group."""
         message = self._message()
         if self.chance.random() < 0.3:
             message.message_group = self.chance.choice(LINES)
@@ -181,7 +182,7 @@ class WatchedCluster(ClusterWorld):
                 self._tell_now(call, "fail")
 
     def _wake(self, zombie: Zombie) -> None:
-        """A zombie whose append counts as accepted tells its callers so."""
+        """Wake a zombie; if its append was accepted, answer its callers."""
         try:
             super()._wake(zombie)
         except AssertionError:
@@ -193,7 +194,7 @@ class WatchedCluster(ClusterWorld):
         self._note_clocks(self.client_ms)
 
     def _note_clocks(self, true_ms: int) -> None:
-        """Note since when which clock is off by how much, and until when it was."""
+        """Record the periods of clock errors that end now, and the begin of new ones."""
         for node in self.nodes:
             before_ms, since_ms = self._clocks.get(node.name, (0, true_ms))
             if node.ahead_ms != before_ms:
@@ -205,19 +206,19 @@ class WatchedCluster(ClusterWorld):
             self.history.note("clock", node=node, offset_ms=offset_ms, from_ms=from_ms, until_ms=until_ms)
 
     def _written_ms(self) -> int:
-        """A record is taken by the true time, and written by its leader's clock."""
+        """Set the engine's clock to the true time; return the leader's, by which the record is written."""
         self.engine.now_ms = self.client_ms
         return self.now_ms
 
     def settle(self) -> None:
-        """All comes that has to."""
+        """Settle the world, and record that the group has received all messages."""
         true_ms = self.client_ms
         super().settle()
         self._note_clocks(true_ms)
         self.history.note("settled", group=GROUP, topics=[TOPIC])
 
     def tell_the_rest(self) -> None:
-        """Let clients hear what was decided when the world stopped: it would have been told."""
+        """Answer the calls that were decided when the world stopped, as would have happened later."""
         self.engine.is_well = True
         self.leader.disk.well()
         for _ in range(LAST_FLUSHES):
@@ -226,7 +227,7 @@ class WatchedCluster(ClusterWorld):
         self._hear()
 
     def dump(self, folder: Path) -> tuple[Path, Path]:
-        """Write the history and the raw log, kept as it came, before it was trimmed; return their paths."""
+        """Write the history and the whole raw log, including trimmed records; return their paths."""
         history, log = folder / "history.jsonl", folder / "log.bin"
         for node, (offset_ms, since_ms) in self._clocks.items():
             self._note_clock(node, offset_ms, since_ms, self.client_ms)
@@ -238,7 +239,7 @@ class WatchedCluster(ClusterWorld):
 
 
 def play(seed: int, world: type[WatchedCluster] = WatchedCluster, steps: int = STEPS) -> WatchedCluster:
-    """Play a schedule to its end, or until something of the world finds that it is wrong (`stopped`)."""
+    """Run a schedule to its end, or until a check of the world fails (`stopped`)."""
     played = world(seed)
     try:
         for _ in range(steps):

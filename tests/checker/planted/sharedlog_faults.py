@@ -1,4 +1,4 @@
-"""Omits the rules of the shared log one at a time, for schedules of `sharedlog_play`.
+"""Omit the rules of the shared log one at a time, for schedules of `sharedlog_play`.
 
 Most of these mutants are those of `tests.simulation.test_sharedlog`. Here, the checker must detect them in
 the history of the clients.

@@ -1,4 +1,4 @@
-"""Runs the shared log simulation (`shared_world`) with CommitLog records sent by clients as operations.
+"""Run the shared log simulation (`shared_world`) with CommitLog records sent by clients as operations.
 
 The model does not include a broker. An operation is a message for queue 0 of a topic, and the send call
 succeeds when the leader may acknowledge the operation. For each node, a separate consumer group receives the

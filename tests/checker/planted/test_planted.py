@@ -1,8 +1,8 @@
-"""The checker finds every fault that is planted, and nothing where there is none.
+"""The checker finds every planted fault, and reports nothing for sound runs.
 
-Each fault is one rule that is left out of the real code, which then runs in the simulation; the checker, a
-process of its own, gets the clients' history and the engine's raw log, and must name the right kind. What no
-schedule of the simulation brings about is planted in the two files.
+Each fault is one rule omitted from the real code, which then runs in the simulation; the checker, in a
+separate process, gets the clients' history and the engine's raw log, and must report the right kind. Faults
+that no schedule of the simulation causes are planted in the two files.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ EPOCH, BYTES = 2, 3
 
 @pytest.fixture(autouse=True)
 def _timers_in_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deliver due timers as columns, however few they are."""
+    """Deliver due timers as columns, regardless of their number."""
     monkeypatch.setattr(limits, "TIMER_RUN_MIN", 1)
 
 
 class Planted(NamedTuple):
-    """A rule that is left out, what the checker has to say, and a seed that brings it about."""
+    """An omitted rule, the kind expected of the checker, and a seed that triggers it."""
 
     rule: Callable[[pytest.MonkeyPatch], Any]
     kind: str
@@ -45,7 +45,7 @@ class Planted(NamedTuple):
 
 CLUSTER = [
     Planted(cluster_faults.answers_are_believed, "zombie", 172),
-    # What is shown waits for a proof, with which such a leader catches up: so it is lost, not shown early.
+    # Answers wait for a proof, with which such a leader catches up: the message is lost, not shown early.
     Planted(cluster_faults.shown_before_accepted, "lost", 1),
     Planted(cluster_faults.refused_without_proof, "false refusal", 24),
     Planted(cluster_faults.timeout_is_a_refusal, "false refusal"),
@@ -75,7 +75,7 @@ def named(planted: Planted) -> str:
 
 
 def seeds(first: int) -> Iterator[int]:
-    """Yield a seed that is known to find it; then others, should schedules have changed."""
+    """Yield a seed known to find the fault; then others, in case schedules have changed."""
     yield first
     yield from (seed for seed in range(SEEDS_MAX) if seed != first)
 
@@ -100,7 +100,7 @@ def test_a_rule_that_the_shared_log_leaves_out_is_found(
     rules: Rules = planted.rule(monkeypatch)
     for seed in seeds(planted.seed):
         if seed % 3 == 2:
-            continue  # there the engine itself breaks its promise
+            continue  # with these seeds the engine itself breaks its promise
         code, report = judged(*sharedlog_play.play(seed, rules).dump(tmp_path))
         if planted.kind in report["counts"]:
             assert code == 1
@@ -158,40 +158,40 @@ def test_a_restored_backup_that_nodes_believe_is_found_though_the_log_has_grown_
     assert report["counts"]["lost"]
 
 
-# What is planted in the files of a sound run.
+# Faults planted in the files of a sound run.
 
 
 class Files:
-    """The history and the log of a sound run, to be spoiled."""
+    """The history and the log of a sound run, to be modified."""
 
     def __init__(self, folder: Path, world: cluster_play.WatchedCluster) -> None:
         self.folder, self.lines = folder, deepcopy(world.history.lines)
         self.records = [(at, world.engine._taken_ms[at], one) for at, one in enumerate(world.engine.records)]
         self.first_offset = 0
         self.restored: list[tuple[int, int, bytes]] = []
-        """The log of a cluster begun from a node's store, once the engine was lost."""
+        """The log of a cluster created from a node's store after the loss of the engine."""
 
     def kind_at(self, at: int) -> int:
         """Return the kind of a record of the shared log."""
         return self.records[at][2][20]
 
     def is_same_right(self, at: int) -> bool:
-        """Return whether a record and the next one are of the same epoch and holder."""
+        """Return whether a record and the next one have the same epoch and holder."""
         return self.records[at][2][22:46] == self.records[at + 1][2][22:46]
 
     def is_followed_by_others(self, at: int) -> bool:
-        """Return whether a record is BYTES, and the next one others of the same epoch and holder."""
+        """Return whether a record and the next are different BYTES of the same epoch and holder."""
         is_doubled = self.records[at][2] == self.records[at + 1][2]
         is_bytes = self.kind_at(at) == BYTES == self.kind_at(at + 1)
         return is_bytes and self.is_same_right(at) and not is_doubled
 
     def is_only_right(self, at: int) -> bool:
-        """Return whether a record is an EPOCH that lies there once, and a record of its leader is next."""
+        """Return whether a record is an unrepeated EPOCH, followed by a record of its leader."""
         is_doubled = self.records[at][2] in (self.records[at - 1][2], self.records[at + 1][2])
         return self.kind_at(at) == EPOCH and self.is_same_right(at) and not is_doubled
 
     def judged(self) -> tuple[int, dict[str, Any]]:
-        """Write both files, and let them be judged."""
+        """Write both files, and run the checker; return its exit code and report."""
         history, log = self.folder / "history.jsonl", self.folder / "log.bin"
         history.write_text("".join(f"{json.dumps(line)}\n" for line in self.lines))
         write_log(log, self.first_offset, self.records)
@@ -202,26 +202,26 @@ class Files:
         return judged(history, log, "--restored", str(restored))
 
     def accepted_end(self, count: int) -> int:
-        """Return where the accepted history of the first so many records ends."""
+        """Return the end of the accepted history of the first `count` records."""
         fold = Fold(decode(self.records[0][2], None).cluster)
         for at, _, stored in self.records[:count]:
             fold.apply_record(at, stored)
         return fold.end
 
     def restore(self, start: int) -> None:
-        """Let the engine be lost, and a cluster begin from a store that holds all up to a place."""
+        """Simulate the loss of the engine, and a new cluster from a store with the history up to `start`."""
         genesis = SharedRecord(b"a cluster anew  ", Kind.GENESIS, 1_000, NOBODY, start, CHAIN_AT_GENESIS)
         self.restored = [(0, 0, encode(genesis))]
 
     def told(self, **fields: Any) -> tuple[dict[str, Any], int]:
-        """Return the first send that has these fields and was told ok, and in which line it was."""
+        """Return the first send with these fields that was answered ok, and the index of its answer."""
         ends = {line["call"]: at for at, line in enumerate(self.lines) if line["type"] == "ok"}
         sends = [line for line in self.lines if line.get("verb") == "send" and line["call"] in ends]
         send = next(line for line in sends if fields.items() <= line.items())
         return send, ends[send["call"]]
 
     def calm(self, at: int, lasts_ms: int) -> None:
-        """Let a calm begin before a line, and end so much later, behind all lines."""
+        """Insert the begin of a calm before a line, and its end, `lasts_ms` later, after all lines."""
         time_ms = next(line["time_ms"] for line in self.lines[at:] if "time_ms" in line)
         self.lines.insert(at, {"type": "calm", "is_calm": True, "time_ms": time_ms})
         self.lines.append({"type": "calm", "is_calm": False, "time_ms": time_ms + lasts_ms})
@@ -255,7 +255,7 @@ def trimmed_without_a_checkpoint(files: Files) -> str:
 
 
 def accepted_copy_is_dropped_at_open(files: Files) -> str:
-    """The engine is lost, and a node has cut its log to its newest checkpoint when it was started again."""
+    """Lose the engine, with a node that has cut its log to its newest checkpoint at its restart."""
     files.restore(files.accepted_end(len(files.records) // 2))
     return "lost"
 
@@ -266,13 +266,13 @@ def backup_is_restored_unnoticed(files: Files) -> str:
 
 
 def hole_is_acknowledged_on(files: Files) -> str:
-    """A row of the middle is deleted; the leader goes on, and what it acknowledges no other node can take."""
+    """Delete a row from the middle; the leader continues, and no other node can fold its later records."""
     bytes_are_missing(files)
     return "lost"
 
 
 def doubled_row_kills_nodes(files: Files) -> str:
-    """Each node ends at each start: callers are told nothing from then on, although no fault lasts."""
+    """Let each node exit at each start: no call is answered from then on, although there is no fault."""
     ends = len(files.lines) // 2
     del files.lines[ends:]
     time_ms = max(line.get("time_ms", 0) for line in files.lines)
@@ -283,7 +283,7 @@ def doubled_row_kills_nodes(files: Files) -> str:
 
 
 def double(files: Files, at: int) -> None:
-    """Let a row lie there twice."""
+    """Duplicate a row."""
     files.records.insert(at, files.records[at])
 
 
@@ -293,7 +293,7 @@ def check_backs_make_no_progress(files: Files) -> str:
 
 
 def waiting_half(files: Files, lasts_ms: int) -> str:
-    """Let a producer leave a half to check-backs, and a calm last for so long; return the half's id."""
+    """Leave a half to check-backs, during a calm of `lasts_ms`; return the half's id."""
     send, at = files.told(kind="half")
     send["asks"], time_ms = True, files.lines[at]["time_ms"]
     gone = {line["call"] for line in files.lines if line.get("verb") == "end" and line["id"] == send["id"]}
@@ -304,7 +304,7 @@ def waiting_half(files: Files, lasts_ms: int) -> str:
 
 
 def message_group_makes_no_progress(files: Files) -> str:
-    """A message group's consumer is gone, and the group stays its own."""
+    """Remove the consumer of a message group without releasing the group."""
     send, _ = files.told(kind="fifo")
     names = {line["id"] for line in files.lines if line.get("line") == send["line"]}
     tries = {line["call"] for line in files.lines if line.get("verb") == "ack" and line["id"] in names}

@@ -1,4 +1,4 @@
-"""The checker shares no code with what it judges, and says what it cannot read."""
+"""The checker shares no code with the product, and reports unreadable inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What waits, and since when: only within a calm, from the moment that it could have gone on."""
+"""Waiting times are counted only within a calm, from the time at which progress was possible."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tests.checker.progress import CLIENTS, DUE_MS, LATE_MS, Waiting
 
 
 class Run:
-    """Lines of a history, one after another."""
+    """The lines of a history, in sequence."""
 
     def __init__(self) -> None:
         self.waiting, self._calls = Waiting(), 0
 
     def send(self, name: str, at_ms: int, **fields: Any) -> None:
-        """Send something, and be told ok at once."""
+        """Add a send that is answered ok at once."""
         self._calls += 1
         head = {
             "type": "invoke",
@@ -42,7 +42,7 @@ class Run:
         self.line("calm", from_ms, is_calm=True)
 
     def is_late(self, kind: str, at_ms: int) -> bool:
-        """End the calm; return whether something of a kind was late, other than that nobody sent."""
+        """End the calm; return whether a subject of a kind was late."""
         self.line("calm", at_ms, is_calm=False)
         return any(of == kind for of, _ in self.waiting.late)
 
