@@ -1,8 +1,9 @@
-"""The process of a node in the simulation: its election, whose acts are carried out one at a time.
+"""The process of a node in the simulation: its election, whose actions are executed one at a time.
 
-The machine is the one of the product, and so are its acts (`services.cluster.node_actions`), over a disk and
-an engine in memory. Time is the machine's own: it moves where the world lets it, so a node stands when the
-world says so. Looks are the world's (`ClusterWorld._tell_of`), and so is what a leader serves.
+The election machine and its actions (`services.cluster.node_actions`) are those of the product, over a disk
+and an engine in memory. The machine has a separate clock, which the world advances, so the world decides when
+a node becomes a candidate. Announcements of checkpoints and the service of clients are those of the world
+(`ClusterWorld._tell_of`).
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _OPEN: Final = (Stage.READING, Stage.IDLE, *CANDIDATE_STAGES, Stage.STARTING, St
 
 
 class Process:
-    """One process of the node `name`; `clock` is its wall clock, `draw` gives holders of EPOCHs."""
+    """One process of the node `name`; `clock` is its wall clock, `draw` returns the holders of EPOCHs."""
 
     def __init__(
         self,
@@ -62,14 +63,14 @@ class Process:
         draw: Callable[[], bytes],
     ) -> None:
         self.now_ms = 0
-        """The time of the election, which does not go back."""
+        """The time of the election, which is monotonic."""
         me, clocks = Member(name, f"{name}:1", f"http://{name}"), Clocks(clock, lambda: self.now_ms)
         self.election = Election(me, self.now_ms, draw)
         health = Health(LagAndSkew(clock, clocks.monotonic))
         self.actions = NodeActions(me, began, engine, disk, settings, clocks, Identity, health, self._tell)
-        self.actions.witness = Witness(count(0, LOST_MS).__next__)  # it need not wait
+        self.actions.witness = Witness(count(0, LOST_MS).__next__)  # without its waits
         self.beat: BeatRequest | None = None
-        """The BEAT that is under way."""
+        """The BEAT in flight."""
         (self._due,) = self.election.begin()
         self._orders = count(1)
 
@@ -80,33 +81,33 @@ class Process:
 
     @property
     def due(self) -> ActionType:
-        """The act that is to be carried out next."""
+        """The next action to be executed."""
         return self._due.action
 
     @property
     def has_stood(self) -> bool:
-        """Whether this node is about to stand, or has stood and does not lead yet."""
+        """Whether this node is a candidate: about to append its EPOCH, or not leading yet."""
         return self.election.role is Role.STANDING
 
     @property
     def replica(self) -> Replica | None:
-        """The replica; None where none is open."""
+        """The replica, or None if it is not open."""
         return self.actions.replica if self.stage in _OPEN else None
 
     @property
     def is_silent(self) -> bool:
-        """Whether this node stands if it reads nothing new, and is fit."""
+        """Whether the time has come at which a fit node becomes a candidate without new records."""
         leadership = self.election.leadership
         return self.now_ms >= leadership.candidacy_timer.candidacy_due_ms(leadership.rank)
 
     def hear_nothing(self) -> None:
-        """Let time pass until this node stands if it reads nothing new, also one that is not fit."""
+        """Advance the time until this node, even an unfit one, becomes a candidate without new records."""
         leadership = self.election.leadership
         candidacy_due_ms = leadership.candidacy_timer.candidacy_due_ms(leadership.rank, is_unfit=True)
         self.now_ms = max(self.now_ms, candidacy_due_ms)
 
     def apply_record(self, given: Input) -> None:
-        """Give the election an input; keep what it says is to be done."""
+        """Pass an input to the election; keep its outputs."""
         for output in self.election.handle_input(given, self.now_ms):
             self._keep(output)
 
@@ -121,7 +122,7 @@ class Process:
             self._keep(output)
 
     def carry_out(self) -> Exception | None:
-        """Carry out the act that is due, a WAIT in no time; return its failure, if it came to one."""
+        """Execute the due action, a WAIT without delay; return its failure, or None."""
         action, argument = self._due
         if action is ActionType.WAIT:
             self.apply_record(Tick())
@@ -140,16 +141,16 @@ class Process:
     # Leading.
 
     def lead(self) -> None:
-        """Lead from now on: clients are served."""
+        """Lead, and serve clients from now on."""
         self.apply_record(LeadershipGained(self.now_ms))
 
     def beaten(self) -> None:
-        """The BEAT under way was proven."""
+        """Complete the BEAT in flight, which was proven."""
         self.beat = None
         self.apply_record(HeartbeatAppended(self.now_ms))
 
     def step_down(self, error: NotAccepted | None = None) -> None:
-        """Lead no more: for an append that was not proven, or because another node is to lead."""
+        """Stop leading: after an unproven append (`error`), or for a transfer to another node."""
         assert self.election.role is Role.LEADING, "who steps down has led"
         replica = self.actions.open_replica
         assert replica.sink is not None, "a leader has a sink"

@@ -1,28 +1,29 @@
-"""Three nodes, one shared log and the clients of `test_broker`: what clients were told holds on every leader.
+"""Three nodes, one shared log and the clients of `test_broker`: answers to clients hold on every leader.
 
-A node has a disk of its own and a replica on it. One leads; its core is the one that clients talk to, so the
-oracle of a single broker watches a whole cluster. The leader may be killed, lose its power, fail to write,
-lose the engine, or be paused until another leads and come back as a zombie, which then must not get anything
-accepted. Followers read a little at a time, die, and begin again at their newest checkpoint. In every second
-seed the engine compares (`tests.memory_engine`), in the others only order decides.
+A node has a disk and a replica on it. One node leads; its core serves the clients, so the oracle of a single
+broker verifies a whole cluster. The leader may be killed, lose its power, fail to write, lose the engine, or
+be paused until another leads and return as a zombie, whose appends must not be accepted. Followers read a few
+records at a time, die, and restart at their newest checkpoint. With odd seeds the engine compares heads
+(`tests.memory_engine`), with even seeds only the order of appends decides.
 
-What a node does next is its election's (`services.cluster.election`), and so are its acts, which are carried
-out one by one (`cluster_process`); the world decides who goes on, how far, and who hears nothing for so long
-that it stands. No two nodes lead by one epoch.
+The election of a node (`services.cluster.election`) decides its next action; actions are executed one by one
+(`cluster_process`). The world decides which node continues, how far, and which node reads nothing for so long
+that it becomes a candidate. No two nodes lead in one epoch.
 
-Answers wait as a node's do (`services.live.durability`); clients also call a zombie that does not know yet
-that it is one, and what is told, a no too, is true. In half of the seeds the nodes' clocks differ, by seconds
-or an hour, and step: `now_ms` is the leader's, and early is judged by that of the leader that delivered. In
-every tenth the engine, one that compares, loses its end: nobody who had read that leads or answers any more;
-nodes halt, or have one history. (One that only orders may grow again to the very offset that a leader
-expects, which that one finds out later: `sharedlog.witness`.)
+Answers wait as in the product (`services.live.durability`); clients also call a zombie that has not yet
+detected the other leader, and every answer, including a refusal, must be true. In half of the seeds the
+nodes' clocks differ, by seconds or an hour, and step: `now_ms` is the leader's, and early deliveries are
+determined by the clock of the leader that delivered. In every tenth seed the engine, one that compares, loses
+its end: no node that had read the lost records leads or answers any more; nodes halt, or have one history.
+(An engine that only orders may grow again to exactly the offset that a leader expects, which is detected
+later: `sharedlog.witness`.)
 
-Where new messages are refused (`test_broker`), a client that has no answer yet calls a zombie, too, which
-may be just as full: that one's no is told once it has proven that it leads, and it does not.
+Where new messages are refused (`test_broker`), a client without an answer also calls a zombie, which may be
+full as well: its refusal is answered only after a proof that it leads, which fails.
 
-Nodes tell of their checkpoints, one may be forgotten, and the leader trims the log before what all have that
-are known. A disk may be lost, and the next one when the node with the first has a copy again: what is trimmed
-lies on another node's disk, whose files go through the real transfer, which may end at any of its operations.
+Nodes announce their checkpoints, one may be forgotten, and the leader trims the log up to the oldest of the
+known checkpoints. A disk may be lost, and the next one when the first node has a copy again: trimmed records
+are on another node's disk, whose files are copied by the real transfer, which may fail at any operation.
 """
 
 from __future__ import annotations
@@ -89,28 +90,28 @@ class Node:
     disk: MemoryDisk
     process: Process | None = None
     ahead_ms: int = 0
-    """How far its clock is ahead of the true one."""
+    """The offset of its clock from the true time."""
     has_read_before_loss: int = 0
-    """Behind which record of a leader's it had read when the engine lost its end, while it knows."""
+    """The record up to which it had read when the engine lost its end, as known by the process; else 0."""
     is_refusing: bool = False
-    """Whether the copies of others lack what this node has seen accepted and the engine has lost."""
+    """Whether the copies of others lack records that this node has seen accepted and the engine has lost."""
     synced_end: int = 0
-    """Up to where a power cut takes nothing of its log, nor the evidence of that."""
+    """The end of its log that survives a power cut, together with the evidence of it."""
 
     @property
     def replica(self) -> Replica | None:
-        """The replica of the process; None where none is open."""
+        """The replica of the process, or None if it is not open."""
         return None if self.process is None else self.process.replica
 
     @property
     def is_halted(self) -> bool:
-        """Whether the process does nothing more, or takes no copy for what it alone has seen accepted."""
+        """Whether the process has halted, or refuses copies without the records that only it has seen."""
         return self.is_refusing or (self.process is not None and self.process.stage is Stage.HALTED)
 
 
 @dataclass
 class Zombie:
-    """A leader that was paused: its node, the flush that it will try to write, and who waits for it."""
+    """A leader that was paused: its node, the flush that it will try to write, and the waiting answers."""
 
     node: Node
     flush: Flush
@@ -118,23 +119,23 @@ class Zombie:
 
 
 class Caller:
-    """Who waits for an answer, and takes it for true."""
+    """A caller that waits for an answer, and records it as true."""
 
     def __init__(self, changed_facts: Callable[[], object]) -> None:
         self._changed_facts = changed_facts
 
     def answer(self, answer: Any) -> None:
-        """Be told."""
+        """Record the answer."""
         self._changed_facts()
 
     def refuse(self, error: TidewheelError) -> None:
-        """Learn that nobody knows."""
+        """Ignore an unknown result."""
 
 
 ACTS_MAX: Final = 10_000
-"""How many acts a node carries out for one end; engines and disks fail it now and then."""
+"""The maximum of actions of a node for one goal; engines and disks fail some of them."""
 ATTEMPTS_MAX: Final = 1_000
-"""How often nodes stand in an election; three faults in a row are rare."""
+"""The maximum of candidacies in an election; three faults in a row are rare."""
 
 
 class NobodyLeft(Exception):
@@ -142,7 +143,7 @@ class NobodyLeft(Exception):
 
 
 class ClockedEngine(MemoryEngine):
-    """A memory engine that notes by which leader's clock a record was written."""
+    """A memory engine that records the time of the leader's clock at each append."""
 
     written_ms: dict[bytes, int]
     clock: Callable[[], int]
@@ -167,39 +168,39 @@ class ClusterWorld(World):
         self.clocks_differ, self.is_truncating = seed % 4 in (1, 2), seed % 10 == 9
         self.patience_ms = WINDOW_MS // 2 if self.clocks_differ else WINDOW_MS
         self.lost_from: int | None = None
-        """The first record that the engine has lost, though it had accepted it."""
+        """The first accepted record that the engine has lost, or None."""
         self._moments = count(1)
         self._drawn: dict[bytes, str] = {}
-        """Which node has drawn a holder."""
+        """The name of the node that has drawn each holder."""
         self._wants_proof = False
         self.zombies: list[Zombie] = []
         self.asked_count = self.halt_count = 0
         self.takeover_count = self.zombie_count = self.trim_count = self.copy_count = 0
         self._lost: Node | None = None
-        """The node that has no copy, or has not told of one, since its disk was lost."""
+        """The node without an announced copy since the loss of its disk."""
         self.now_ms = START_MS
         for node in self.nodes:
             self._set_clock(node)
         super().__init__(seed)
         self.faults.spares_files = True
 
-    # What a single broker's world does with its store, done by a cluster.
+    # Operations of a single broker's world, done by a cluster.
 
     def opened(self) -> Broker:
-        """Elect a leader; return its core. What a node writes need not be synced."""
+        """Elect a leader; return its core. The writes of a node need no sync."""
         self.settings = replace(self.settings, sync_flush=False)
         return self.elect()
 
     def elect(self) -> Broker:
-        """Let nodes stand until one leads; return its core.
+        """Make nodes candidates until one leads; return its core. Raise `NobodyLeft` if all have halted.
 
-        Where the engine has lost its end and grown again, its head may be one that no node can fold: then no
-        node leads any more, and those that had read what was lost have halted.
+        If the engine has lost its end and grown again, no node may be able to fold its head: then no node
+        leads any more, and the nodes that had read the lost records have halted.
         """
         for node in self.nodes:
             node.disk.well()
             if not self._is_paused(node) and node.process is not None and node.process.has_stood:
-                self._end_process(node)  # a candidate of before, which may have won then
+                self._end_process(node)  # an earlier candidate, which may have won meanwhile
         attempts = count()
         while candidates := [one for one in self.nodes if not one.is_halted and not self._is_paused(one)]:
             if next(attempts) == ATTEMPTS_MAX:
@@ -213,7 +214,7 @@ class ClusterWorld(World):
         raise NobodyLeft
 
     def _race(self, node: Node, rival: Node) -> bool:
-        """Let two nodes have read all, now and then, when the EPOCH of the rival lands; return whether so."""
+        """In 30 % of the cases, append the rival's EPOCH before the node's; return whether this happened."""
         if node is rival or self.random.random() < 0.7:
             return False
         self._stand(node, ActionType.APPEND_EPOCH)
@@ -222,7 +223,7 @@ class ClusterWorld(World):
         return True
 
     def _stand(self, node: Node, until: ActionType = ActionType.SERVE_CLIENTS) -> bool:
-        """Let a node hear nothing for so long that it stands; return whether it comes to an act."""
+        """Let a node read nothing until it is a candidate; return whether it reaches an action."""
         has_stood = False
         for _ in range(ACTS_MAX):
             process = self._process(node)
@@ -234,7 +235,7 @@ class ClusterWorld(World):
                 process.hear_nothing()
             is_unanswered = isinstance(self._act(node), EngineUnavailable) and is_reading
             if is_unanswered or (has_stood and stage not in CANDIDATE_STAGES):
-                return False  # it has no answer, or no right: another node may be chosen
+                return False  # without an answer or the lead: another node may be chosen
         raise AssertionError(f"{node.name} does not come to stand")
 
     def _lead(self, node: Node) -> Broker:
@@ -257,7 +258,7 @@ class ClusterWorld(World):
         return replica.core
 
     def _process(self, node: Node) -> Process:
-        """The process of a node, which is started if there is none."""
+        """Return the process of a node; start one if there is none."""
         if node.process is None:
             clock, draw = partial(self._clock, node), partial(self._draw, node.name)
             node.process = Process(node.name, BEGAN, self.engine, node.disk, self.settings, clock, draw)
@@ -270,13 +271,13 @@ class ClusterWorld(World):
         return holder
 
     def _act(self, node: Node) -> Exception | None:
-        """Let a node carry out its next act; it may die of that, and begins again. Return its failure."""
+        """Execute the next action of a node; it may die and restart. Return the failure, or None."""
         process = self._process(node)
         if process.due is ActionType.WAIT:
             node.disk.well()
         is_copying = process.stage is Stage.COPYING
         if is_copying:
-            node.synced_end = 0  # the copy may take the place of what it had itself, now or at its next start
+            node.synced_end = 0  # the copy may replace its own data, now or at its next start
         try:
             error = process.carry_out()
         except Death:
@@ -296,12 +297,12 @@ class ClusterWorld(World):
         return error
 
     def _forget_win(self, node: Node) -> None:
-        """A node that had won when another one led behind it dies before it knows better."""
+        """End the process of a node that had won an election before another node took the lead."""
         if node.process is not None and node.process.due is ActionType.SERVE_CLIENTS:
             self._end_process(node)
 
     def _act_until(self, node: Node, is_done: Callable[[], bool]) -> None:
-        """Let a node carry out its acts until something is so."""
+        """Execute the actions of a node until a condition holds."""
         for _ in range(ACTS_MAX):
             if is_done():
                 return
@@ -310,17 +311,17 @@ class ClusterWorld(World):
         raise AssertionError(f"{node.name} stands still: {self._process(node).stage}")
 
     def _up(self, node: Node) -> Replica:
-        """The replica of a node, which is started if it is down."""
+        """Return the replica of a node; start the node if it is down."""
         self._act_until(node, lambda: node.replica is not None)
         assert node.replica is not None
         return node.replica
 
     def _next_offset(self, node: Node) -> int:
-        """The record that a node reads next; -1 if its replica is not open."""
+        """Return the next record that a node reads; -1 if its replica is not open."""
         return -1 if node.replica is None else node.replica.fold.next_offset
 
     def _read(self, node: Node, until: int) -> None:
-        """Let a node read, and whatever it must do before, until it has read up to a record or has halted."""
+        """Execute the actions of a node until it has read up to a record or has halted."""
         self._act_until(node, lambda: node.is_halted or self._next_offset(node) >= until)
         if node.replica is not None:
             node.replica.require_sound(has_read_all=until == self.engine.end_offset)
@@ -330,7 +331,7 @@ class ClusterWorld(World):
     def _tell_all_again(self) -> None:
         """Announce each copy again, as after ANNOUNCEMENT_INTERVAL_MS, because an older one came late.
 
-        A leader finds such a word behind its next BEAT.
+        A leader reads such an announcement with its next BEAT.
         """
         leader = self.leader
         self._act_until(leader, lambda: leader.is_halted or leader.replica is not None)
@@ -350,7 +351,7 @@ class ClusterWorld(World):
                     well(self.engine).append_unchecked(stored)
 
     def _fetch(self, url: str, _: str, __: str, disk: Disk, require: transfer.Require) -> None:
-        """Send a node what another holds, through the real transfer, of which any operation may fail."""
+        """Copy the store of another node by the real transfer, in which any disk operation may fail."""
         assert isinstance(disk, MemoryDisk)
         sent = io.BytesIO(sent_by(next(one for one in self.nodes if f"http://{one.name}" == url)))
         if self.random.random() < 0.5:
@@ -358,7 +359,7 @@ class ClusterWorld(World):
         transfer.receive_copy(sent, disk, require)
 
     def _announce(self, node: Node) -> None:
-        """Let a node tell of its newest checkpoint."""
+        """Announce a node's newest checkpoint."""
         replica = self._up(node)
         stored = self._process(node).actions.own_copy.checkpoint_announcement(replica, self.now_ms)
         if stored is not None:
@@ -368,7 +369,7 @@ class ClusterWorld(World):
                 self._lost = None if node is self._lost and is_told else self._lost
 
     def _trim(self) -> None:
-        """Let the leader trim what all nodes have, as far as it has read."""
+        """Trim the records that all known checkpoints cover, according to the leader's fold."""
         below = self._up(self.leader).fold.holdings.first_needed_record
         if below > self.engine.first_offset:
             having = sum(checkpointed(node) >= below for node in self.nodes) + (self._lost is not None)
@@ -377,7 +378,7 @@ class ClusterWorld(World):
             self.trim_count += 1
 
     def _reopen(self, acknowledged_offset: int | None) -> None:
-        """The leader steps down: its core is void, and another one leads."""
+        """Discard the leader's core, and elect a leader."""
         told_offset = self.broker.durable_offset
         if acknowledged_offset is None:
             self._end_process(self.leader)
@@ -389,15 +390,15 @@ class ClusterWorld(World):
         )
 
     def _tell(self, durable_at: int, changed_facts: object) -> None:
-        """Answer a client as a node does: what rests on nothing new waits for a proof."""
+        """Answer a client as a node does: an answer without a new record waits for a proof."""
         self._give(self.answers, durable_at, self._if_kept(changed_facts))
 
     def _give(self, answers: Answers, durable_at: int, changed_facts: Callable[[], object]) -> None:
-        """Let a caller of a leader's, or of a zombie's, hear once it may."""
+        """Answer a caller of a leader or a zombie as soon as the answer is allowed."""
         answers.send_when_durable(durable_at, Caller(changed_facts), None)
 
     def _if_kept(self, changed_facts: Any) -> Callable[[], object]:
-        """Return news that nobody may hear from a node whose log has lost what it had read."""
+        """Return the answer, with an assertion that the log has not lost records read by the leader."""
 
         def told() -> None:
             is_void = self.lost_from is not None and self.leader.has_read_before_loss > self.lost_from
@@ -416,20 +417,20 @@ class ClusterWorld(World):
         self._wants_proof = True
 
     def flush(self) -> None:
-        """What waits for a proof that the node leads gets one, now and then at once."""
+        """Flush; then, with probability 0.5 or over a sound engine, make the proof that answers wait for."""
         super().flush()
         if self._wants_proof and (self.engine.is_well or self.random.random() < 0.5):
             self._beat()
 
     def checkpoint(self) -> None:
-        """The leader's own; not in the flush that another step has left under way."""
+        """Write a checkpoint of the leader, on a sound disk."""
         self.leader.disk.well()
         super().checkpoint()
 
-    # What befalls the others.
+    # Events of the other nodes.
 
     def around(self) -> None:
-        """Between two steps of the leader something happens to others, or to the right to lead."""
+        """Do something to the other nodes, or to the lead, between two steps of the leader."""
         self.engine.now_ms = self.client_ms
         chance = self.random.random()
         if chance < 0.5:
@@ -468,20 +469,20 @@ class ClusterWorld(World):
 
     @property
     def reign(self) -> int:
-        """Another leader has another clock."""
+        """The number of takeovers: each leader has another clock."""
         return self.takeover_count
 
     def _clock(self, node: Node) -> int:
         return self.client_ms + node.ahead_ms
 
     def _set_clock(self, node: Node) -> None:
-        """Let a clock step: by seconds, or by an hour unless its node leads.
+        """Let a clock step: by up to 3 seconds, or by an hour unless its node leads.
 
         Before the first election the true time follows: the world begins at START_MS by its leader's clock.
         """
         true_ms, leads = self.client_ms, self.takeover_count > 0 and node is self.leader
         if not self.clocks_differ or (leads and not self.broker.is_quiet):
-            return  # what a leader has not written yet would be judged by another clock than it decided by
+            return  # unwritten records of a leader would be verified by another clock than decided them
         node.ahead_ms = self.random.choice([0, 0, 40, -40, 900, -900, 3_000, -3_000])
         if not leads and self.random.random() < 0.1:
             node.ahead_ms += self.random.choice([-HOUR_MS, HOUR_MS])
@@ -489,7 +490,7 @@ class ClusterWorld(World):
             self.now_ms = true_ms + self.leader.ahead_ms
 
     def _ask(self, core: Broker, answers: Answers) -> None:
-        """A client asks for a message of which another was told lately that it is stored."""
+        """Query a message whose store was recently acknowledged to another client."""
         known = sorted(self.told.normal, key=lambda one: int(one[1:]))[-3:]
         if not known or self.settings.retention.deletes or self.lost_from is not None:
             return
@@ -503,7 +504,7 @@ class ClusterWorld(World):
         answers.send_when_durable(0, Caller(judge), None)
 
     def _call(self, zombie: Zombie) -> None:
-        """A client calls a leader that was paused, and does not know that another one leads."""
+        """Send to a paused leader that has not detected the new one."""
         core = self._up(zombie.node).core
         self._ask(core, zombie.answers)
         message = self._message()
@@ -520,9 +521,9 @@ class ClusterWorld(World):
             self._give(zombie.answers, receipt.durable_at, lambda: self._sent(message, receipt))
 
     def _truncate(self) -> None:
-        """The engine loses some of what it has accepted, as a forced unclean election does.
+        """Let the engine lose accepted records, as in an unclean leader election.
 
-        A node that does not lead, and has read of it only the right to lead, has read nothing that is lost.
+        A follower that has read only records of leadership among them has read no lost bytes.
         """
         before = list(self.engine.records)
         refuses_writers = self.engine.lose_end()
@@ -545,7 +546,7 @@ class ClusterWorld(World):
             self._announce(node)
 
     def _has_evidence_to(self, node: Node, end: int) -> bool:
-        """Whether a node's file tells that the log was accepted up to an end."""
+        """Return whether a node's evidence file proves the log up to an end."""
         claimed = evidence_file.read(node.disk)
         return claimed is not None and claimed.end == end
 
@@ -564,7 +565,7 @@ class ClusterWorld(World):
         node.disk.well()
 
     def _read_some(self, node: Node, until: int) -> None:
-        """Let a node that follows go on until it has read up to a record, waits, or would stand."""
+        """Execute a follower's actions until it has read up to a record, waits, or would be a candidate."""
         for _ in range(ACTS_MAX):
             self._forget_win(node)
             process, at = self._process(node), self._next_offset(node)
@@ -586,7 +587,7 @@ class ClusterWorld(World):
             node.disk.kill(lambda count: self.random.randrange(count + 1))
 
     def _pause(self) -> None:
-        """The leader stops between two of its steps, with something to write; another takes over."""
+        """Pause the leader between two steps, with a flush to write; another node takes over."""
         if self.zombies or self.flying:
             return
         self.take_flush()
@@ -598,18 +599,18 @@ class ClusterWorld(World):
         assert self.leader is not paused
 
     def change_leader(self) -> None:
-        """Let the leader step down, and a node lead that may be another."""
+        """Let the leader step down, and elect a leader, possibly the same."""
         while not self.broker.is_quiet:
             self.flush()
         self._process(self.leader).step_down()
         self._forget_leader()
 
     def _end_process(self, node: Node) -> None:
-        """What a process knew is gone with it."""
+        """End a process, with its state in memory."""
         node.process, node.has_read_before_loss = None, 0
 
     def _join_again(self) -> None:
-        """Let the group of a consumer that goes on asking be known where the log may be deleted."""
+        """Subscribe the group again if retention may delete the log, as its polling consumer would."""
         if self.settings.retention.deletes and not self.broker.groups.is_subscribed(GROUP, TOPIC):
             self.broker.groups.join(GROUP, TOPIC, {0: 0, 1: 0}, self.now_ms)
 
@@ -623,7 +624,7 @@ class ClusterWorld(World):
         self._send_again()
 
     def _wake(self, zombie: Zombie) -> None:
-        """A paused leader goes on with its flush, which must not be accepted; then it begins again."""
+        """Resume a paused leader: its flush must not be accepted; then it steps down."""
         zombie.node.disk.well()
         sink = self._up(zombie.node).sink
         assert sink is not None, "a leader has a sink"
@@ -671,21 +672,21 @@ class ClusterWorld(World):
         return self._up(self.leader).fold.finalized
 
     def finalize(self, version: int) -> None:
-        """Let the leader finalize a version, unless a flush is under way."""
+        """Let the leader finalize a version, unless a flush is in flight."""
         self._beat({"finalize": version})
 
     def _is_paused(self, node: Node) -> bool:
         return any(zombie.node is node for zombie in self.zombies)
 
     def check_not_early(self, message_id: str) -> None:
-        """Early is judged by the clock of the leader that delivered, see `_check_history`."""
+        """Verify the due time here only if clocks agree; otherwise `check` uses the leader's clock."""
         if not self.clocks_differ:
             super().check_not_early(message_id)
 
-    # After the engine has lost its end there is no promise to hold, but to say nothing more.
+    # After the engine has lost its end, the only promise is to give no more answers.
 
     def step(self) -> None:
-        """One action; after a loss only such as need no oracle."""
+        """Do one action; after a loss only those without an oracle."""
         if self.lost_from is None:
             super().step()
         else:
@@ -694,7 +695,7 @@ class ClusterWorld(World):
     # At the end.
 
     def settle(self) -> None:
-        """The engine is well from now on, and clocks agree: with the one that is ahead most."""
+        """Settle with a sound engine and equal clocks, which are those of the one furthest ahead."""
         self.engine.is_well = True
         true_ms = self.client_ms
         for node in self.nodes if self.clocks_differ else ():
@@ -703,7 +704,7 @@ class ClusterWorld(World):
         super().settle()
 
     def compare(self) -> None:
-        """All nodes have read all: each has the tables of the leader, and so has one from its checkpoint."""
+        """Let all nodes read the whole log; compare their tables with the leader's, also after a restart."""
         while self.zombies:
             self._wake(self.zombies.pop())
         while not self.broker.is_quiet:
@@ -728,14 +729,14 @@ class ClusterWorld(World):
                 self._end_process(node)
 
     def _check_tails(self, core: Broker) -> None:
-        """A core that has just followed, on a disk that is well, has few entries of queues in memory."""
+        """Verify that a core that has just followed on a sound disk has few queue entries in memory."""
         bound = 2 * self.settings.tail_entries_max * ENTRY_BYTES
         kept = {queue.key: queue.tail_bytes for _, _, queue in core.store.dispatch.queues()}
         assert max(kept.values(), default=0) < bound, f"tails that nothing writes: {kept}"
 
     def check(self) -> None:
-        """What clients were told, and the whole history, of which nothing is trimmed for the oracle."""
-        self.faults.told_by(self.broker)  # a copy has no index of keys: a snapshot names it until the next
+        """Verify the answers to clients, and the whole history, including trimmed records."""
+        self.faults.told_by(self.broker)  # a copy has no key index; its snapshot names it until the next one
         super().check()
         count_of: Counter[str] = Counter()
         for record, written_ms in self._history():
@@ -748,7 +749,7 @@ class ClusterWorld(World):
         assert not doubled, f"twice in the history: {doubled}"
 
     def _history(self) -> Iterator[tuple[Record, int]]:
-        """Yield all records that were accepted, and when by the clock of the leader that wrote them."""
+        """Yield (record, time by its leader's clock in ms) for all accepted records."""
         fold = Fold()
         for offset, stored in enumerate(self.engine.records):
             step = fold.apply_record(offset, stored)
@@ -758,7 +759,7 @@ class ClusterWorld(World):
                         yield decode(encoded), self.engine.written_ms[stored]
 
     def read_all(self, node: Node) -> None:
-        """Let a node read all that the log has, however often that takes."""
+        """Let a node read the whole log."""
         self._read(node, self.engine.end_offset)
 
     def _seen(self, core: Broker) -> dict[str, Any]:
@@ -766,22 +767,22 @@ class ClusterWorld(World):
 
 
 def well(engine: MemoryEngine) -> MemoryEngine:
-    """The engine, as one sees it who asks until it answers."""
+    """Return a view of the engine without failures."""
     seen = MemoryEngine(Random(0))
     seen.__dict__ = engine.__dict__ | {"is_well": True, "is_away": False}
     return seen
 
 
 def checkpointed(node: Node) -> int:
-    """The record that a node would read next from its newest checkpoint, 0 without one."""
+    """Return the next record to read after a node's newest checkpoint, 0 without one."""
     start = snapshot.newest(node.disk)
     return 0 if start is None or SHARED not in start.parts else int(start.parts[SHARED]["next_offset"])
 
 
 def sent_by(node: Node) -> bytes:
-    """What a node sends to whoever wants its copy: its disk as a folder, and the real transfer.
+    """Return the bytes of a node's copy as sent by the real transfer, from its disk written to a folder.
 
-    Queues and the index of keys are not in the folder, and must not be missed.
+    Queues and the key index are not in the folder, and must not be needed. Raise `CopyRefused`.
     """
     derived = (f"{layout.CONSUMEQUEUE}/", f"{layout.KEYINDEX}/")
     with TemporaryDirectory() as folder:
@@ -796,6 +797,6 @@ def sent_by(node: Node) -> bytes:
 
 
 def _halves(core: Broker) -> dict[int, bytes]:
-    """The bodies of the halves that somebody still may end, by log offset."""
+    """Return the bodies of the halves that may still end, by log offset."""
     outcomes = core.transactions.outcomes
     return {offset: core.store.log.read(offset).body for offset in (*outcomes.open, *outcomes.expired)}

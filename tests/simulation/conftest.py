@@ -1,4 +1,4 @@
-"""`--seeds N` runs N seeds (a small number by default), from `--first-seed` on; `--seed S` replays one."""
+"""`--seeds N` runs N seeds (24 by default), from `--first-seed` on; `--seed S` replays one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def _few_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a core begin with a small table of recent ids, most of whose buckets are full."""
+    """Start cores with a small table of recent ids, most of whose buckets are full."""
     monkeypatch.setattr(recent_ids, "BUCKET_BITS_MIN", 1)
     monkeypatch.setattr(recent_ids, "BUCKET_BITS_MAX", 4)
     monkeypatch.setattr(store, "NEWEST_COUNT", 6)
@@ -33,7 +33,7 @@ def _few_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _little_again(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With every second seed let a copy that has read a few records again take a checkpoint of it."""
+    """With odd seeds, let a replica write an additional checkpoint after a few records at its start."""
     seed = getattr(request.node, "callspec", None) and request.node.callspec.params.get("seed", 0)
     if (seed or 0) % 2:
         monkeypatch.setattr(replica, "EXTRA_CHECKPOINT_BYTES", 4_096)
@@ -41,6 +41,6 @@ def _little_again(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 
 @pytest.fixture(autouse=True)
 def _timer_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deliver due timers as columns however few they are, or one by one, as the seed says."""
+    """Deliver due timers as columns regardless of their number, or one by one, depending on the seed."""
     seed = getattr(request.node, "callspec", None) and request.node.callspec.params.get("seed", 0)
     monkeypatch.setattr(limits, "TIMER_RUN_MIN", (1, limits.TIMER_RUN_MIN, 2)[(seed or 0) % 3])

@@ -1,25 +1,25 @@
 """Faults between any two disk operations, for the worlds of the simulation.
 
-Before a step an operation of the disk may be chosen to be the last of the process, or to fail, once or until
-the disk is well again; it may come in the step, in what the step brings about, or in a later one. A process
-that dies was killed, or the power went. Starts die too, several in a row; the last one finds the disk well.
-At the end of a process one small file may be damaged: a flipped bit, zeros, cut short, deleted; of the timers
-also a sector that the disk cannot read, for some reads or for good. `KINDS` says which files; a kind is added
-when its damage is survived and told.
+Before a step a disk operation may be chosen to be the last of the process, or to fail, once or until the disk
+recovers; it may occur in the step, in its effects, or in a later step. A process dies by a kill or a power
+cut. Starts may die too, several in a row; the last one has a sound disk. At the end of a process one small
+file may be damaged: a flipped bit, zeros, truncated, deleted; a file of timers also by an unreadable sector,
+for some reads or permanently. `KINDS` lists the files; a kind is added once its damage is survived and
+reported.
 
-    durable     the published offset: nothing is lost, the start tells
-    format      the version and the size of segments: nothing is lost, the start tells
-    snapshots   one of two: nothing is lost, the start tells
+    durable     the published offset: nothing is lost, the start reports it
+    format      the version and the size of segments: nothing is lost, the start reports it
+    snapshots   one of two: nothing is lost, the start reports it
 
-`TIMER_KINDS` are for a world whose oracle knows all timers (`timer_world`):
+`TIMER_KINDS` are for a world whose oracle has all timers (`timer_world`):
 
-    timers      what the log still has is rebuilt and delivered once, the rest ends as UNREADABLE and is
-                listed; told once the broker has read its files through
-    keyindex    made anew from the log: nothing is lost
+    timers      timers in the log are rebuilt and delivered once, the others end as UNREADABLE and are
+                listed; reported once the broker has read all its files
+    keyindex    rebuilt from the log: nothing is lost
 
-and `FACT_KINDS` for one whose log has all:
+and `FACT_KINDS` for one whose log is complete:
 
-    timers-names, timers-ends   made anew from the log: nothing is lost
+    timers-names, timers-ends   rebuilt from the log: nothing is lost
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ KINDS: Final = (layout.DURABLE, layout.FORMAT, layout.SNAPSHOTS)
 TIMER_KINDS: Final = (*KINDS, layout.TIMERS, layout.TIMERS, layout.KEYINDEX)
 FACT_KINDS: Final = (*TIMER_KINDS, layout.TIMER_NAMES, layout.TIMER_ENDS)
 _LATER: Final = (layout.TIMERS, layout.KEYINDEX, layout.TIMER_NAMES, layout.TIMER_ENDS)
-"""Files whose damage is told when they are read, not by the start."""
+"""Files whose damage is reported when they are read, not at start."""
 _STARTS_MAX: Final = 4
 
 
 class Faults:
-    """What befalls a disk, by a world's chance."""
+    """Faults of a disk, drawn from a world's random generator."""
 
     def __init__(self, chance: random.Random, disk: MemoryDisk, kinds: tuple[str, ...] = KINDS) -> None:
         self._chance, self._disk, self._kinds = chance, disk, kinds
@@ -60,44 +60,44 @@ class Faults:
         self.hit: set[str] = set()
         """All files that were ever damaged."""
         self.hit_queues: set[str] = set()
-        """Files of queues that were damaged since the queues were made anew."""
+        """Queue files that were damaged since the queues were last rebuilt."""
         self._made_anew: set[str] = set()
-        """Folders of files that a start has told it makes anew, since it could not read them."""
+        """Folders whose rebuild was reported by a start, because their files were unreadable."""
         self._is_over = False
         self._spares_torn = True
         self.gaps: set[int] = set()
-        """Where damage of the log begins that a start has told of: of bytes that nobody was told of."""
+        """First offsets of damage in the log reported by starts, in bytes that were not acknowledged."""
 
     def move(self, disk: MemoryDisk) -> None:
-        """Befall another disk from now on."""
+        """Apply the faults to another disk from now on."""
         self._disk, disk.choose = disk, self.choose
 
     def choose(self, count: int) -> int:
-        """Nothing, all, or a part."""
+        """Return 0, `count`, or a number between."""
         return self._chance.choice([0, count, self._chance.randrange(count + 1)])
 
     def threaten(self, probability: float = 0.04) -> None:
-        """Perhaps chooses one of the next operations."""
+        """With this probability, choose one of the next 24 operations to fail or to be the last."""
         if not self._is_over and self._chance.random() < probability:
             fault, error = self._chance.choice(list(Fault)), self._chance.choice([EIO, ENOSPC])
             is_lasting = self._chance.random() < 0.2
             self._disk.strike(self._chance.randrange(1, 25), fault, error, is_lasting=is_lasting)
 
     def cease(self) -> None:
-        """The disk is well from now on."""
+        """Cause no further faults."""
         self._is_over = True
         self._disk.well()
 
     def relent(self) -> None:
-        """Perhaps the disk is well again."""
+        """Let the disk recover if the chosen operation has occurred, otherwise with probability 0.3."""
         if self._disk.is_struck or self._chance.random() < 0.3:
             self._disk.well()
 
     def end_process(self, *, is_cut: bool | None = None) -> bool:
-        """The process is gone, and perhaps the power; returns whether it is."""
+        """End the process by a kill or a power cut; return whether it was a power cut."""
         is_cut = self._chance.random() < 0.5 if is_cut is None else is_cut
         if self._spares_torn and layout.DURABLE in self.hit and not layout.published(self._disk).is_sound:
-            self._disk.kill(lambda _: 0)  # a start died before it has published anew
+            self._disk.kill(lambda _: 0)  # a start died before it published the offset again
             return False
         if is_cut:
             self._disk.crash(self.choose)
@@ -106,11 +106,12 @@ class Faults:
         return is_cut
 
     def damage(self, probability: float = 0.15, *, spares_torn: bool = True) -> None:
-        """Perhaps one small file is not what it was.
+        """With this probability, damage one small file.
 
-        Without a published offset a torn record that others follow is a gap: one of a flush that the power
-        took, or that was not written yet when later ones were. An oracle that knows no gaps has `durable`
-        spared where the log is torn so, and the log spared until a start has published anew.
+        Without a published offset, a torn record followed by others is a gap: of a flush lost in a power cut,
+        or not yet written when later ones were. For an oracle without gaps (`spares_torn`), `durable` is not
+        damaged while the log is torn in this way, and the log is not torn until a start has published the
+        offset again.
         """
         self.damaged, self._spares_torn = "", spares_torn
         if self.spares_files:
@@ -143,9 +144,9 @@ class Faults:
             )
 
     def damage_queue(self, probability: float, *, by_bits: bool = False) -> None:
-        """Perhaps a file of a queue of users is not what it was, while the broker runs or before it starts.
+        """With this probability, damage a file of a user queue, while the broker runs or before its start.
 
-        `by_bits`: a bit of it is flipped, and no operation of the disk takes place.
+        `by_bits`: flip one bit of it, without a disk operation.
         """
         folder = f"{CONSUMEQUEUE}/"
         paths = [one for one in self._disk.paths() if one.startswith(folder) and folder + "%" not in one]
@@ -162,7 +163,7 @@ class Faults:
             self._hit(path)
 
     def told_by(self, broker: Broker) -> str:
-        """What was damaged, which the start must have told unless it is whole all the same; notes gaps."""
+        """Return the damaged file, and record gaps; assert that the start has reported harmful damage."""
         if self.damaged and not broker.startup_warnings:
             assert self._is_harmless, f"{self.damaged} was damaged, and nothing was told"
         self.gaps |= {one.first_offset for one in broker.damaged}
@@ -173,15 +174,15 @@ class Faults:
         return was
 
     def lost(self, broker: Broker, told_offset: int) -> list[Damage]:
-        """The damage below what clients were told of, which no earlier start has told of already."""
+        """Return the new damage below the acknowledged offset, without that reported by earlier starts."""
         new = [one for one in broker.damaged if one.first_offset not in self.gaps]
         self.told_by(broker)
         return [one for one in new if one.first_offset < told_offset]
 
     def unexplained(self, verdict: Verdict) -> list[Finding]:
-        """What a proof of the store has found damaged, beside what was hit and what starts have told of.
+        """Return the damage found by a verification, except the injected and the already reported damage.
 
-        What a start makes anew is in memory until a checkpoint; a snapshot may name its files until then.
+        Parts rebuilt by a start are in memory until a checkpoint; a snapshot may name their files until then.
         """
         return [
             one
@@ -194,13 +195,13 @@ class Faults:
         ]
 
     def has_hit(self, *kinds: str) -> bool:
-        """Whether a file of some folders was ever damaged."""
+        """Return whether a file of one of these folders was ever damaged."""
         return any(path.startswith(f"{kind}/") for path in self.hit for kind in kinds)
 
     def _is_of_timers(self, one: Finding) -> bool:
-        """Whether it says what follows from a file that was hit, until a checkpoint writes what was mended.
+        """Return whether a finding follows from a damaged file, before a checkpoint has written the repair.
 
-        A snapshot lacks timers of a file that it names, or names.
+        Until then a snapshot lacks timers of a file that it names, or their names.
         """
         less, names = "its pending timers are not those of the log: none more", "its names of timers"
         return (self.has_hit(layout.TIMERS) and one.what.startswith(less)) or (
@@ -208,9 +209,9 @@ class Faults:
         )
 
     def starts_that_die(self, start: Callable[[int | None], object], acknowledged: int | None) -> int | None:
-        """Starts that come to an end at once, or amid themselves; returns what is still acknowledged.
+        """Make starts that die at once or midway; return the offset that is still acknowledged.
 
-        That is only of use to a core that is made anew in the same process.
+        That offset is only usable by a core that is rebuilt in the same process.
         """
         for _ in range(0 if self._is_over else self._chance.choice([0, 0, 0, 1, 1, 2, _STARTS_MAX])):
             self.threaten(0.9)
@@ -218,19 +219,19 @@ class Faults:
                 start(acknowledged)
             self.end_process()
             acknowledged = None
-            self._is_harmless = True  # what a start has made good before it died, the next one does not see
+            self._is_harmless = True  # damage repaired by a start that died is not visible to the next one
         self._disk.well()
         return acknowledged
 
     def _has_gap(self) -> bool:
-        """Whether a start would find a gap in the log that none has told of."""
+        """Return whether a start would find a gap in the log that was not reported before."""
         scan = LogScan(self._disk, store_format.derived_segment_bytes(self._disk, 1))
         for _ in scan:
             pass
         return any(one.first_offset not in self.gaps for one in scan.damaged)
 
     def _may_be_hit(self, kind: str) -> bool:
-        """Whether there is such a file, and another that says the same where one is needed."""
+        """Return whether such a file exists, with a second sound copy of the same data if one is needed."""
         if kind in _LATER:
             return bool(self._disk.list(kind))
         if kind != layout.SNAPSHOTS:
@@ -239,7 +240,7 @@ class Faults:
         return len(offsets) > 1 and all(snapshot.read(self._disk, offset) for offset in offsets)
 
     def _spoil_sector(self, path: str) -> None:
-        """A sector of a file cannot be read, for a number of reads or for good."""
+        """Make a sector of a file unreadable, for a number of reads or permanently."""
         block = self._chance.randrange((self._disk.size(path) - 1) // BLOCK_BYTES + 1)
         count = self._chance.choice([1, 2, 3, 5, 9, 1 << 60])
         self._disk.bad_sectors.setdefault(path, {})[block] = count

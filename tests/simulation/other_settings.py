@@ -1,7 +1,7 @@
-"""Settings that differ from given ones in every field, so that a core which reads one in `apply` is found.
+"""Settings that differ from given ones in every field, to find a core that reads one in `apply`.
 
-Every field of `BrokerSettings`, and of the policies in it, gets another value of its type; a field that is
-new does so too. A type that no rule here knows is a `TypeError`: it gets a rule. Fields in `EXEMPT` stay.
+Every field of `BrokerSettings`, and of the policies in it, gets another value of its type, including new
+fields. A type without a rule here is a `TypeError`: a rule must be added. Fields in `EXEMPT` are unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from services.broker.spine.settings import BrokerSettings
 EXEMPT: Final[Mapping[str, str]] = {
     "segment_bytes": "of the store: a core that opens one takes the size that its files have",
 }
-"""Fields that both cores have alike, and why."""
+"""Fields that are equal in both cores, with the reason."""
 
 
 def other_settings(settings: BrokerSettings, chance: random.Random) -> BrokerSettings:
@@ -26,12 +26,12 @@ def other_settings(settings: BrokerSettings, chance: random.Random) -> BrokerSet
 
 
 def _other(value: Any, chance: random.Random, exempt: Mapping[str, str] = EXEMPT) -> Any:
-    """Return another value of the same type; raise `TypeError` where there is no rule for the type."""
+    """Return another value of the same type; raise `TypeError` if there is no rule for the type."""
     if is_dataclass(value) and not isinstance(value, type):
         names = [one.name for one in fields(value) if one.name not in exempt]
         return replace(value, **{name: _other(getattr(value, name), chance, {}) for name in names})
     if value is None:
-        return chance.randrange(1, 1 << 40)  # a limit, of those that may be left out
+        return chance.randrange(1, 1 << 40)  # an optional limit
     if isinstance(value, bool):
         return not value
     if isinstance(value, Enum):

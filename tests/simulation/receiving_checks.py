@@ -1,9 +1,9 @@
-"""What must be true of everything that is given out, and of everything that can be looked at.
+"""Verification of all deliveries and all views of the broker.
 
-Given out is the right message, to a group that wants it, in the order of its message group and never beside
-another one of it, with the right attempt; whoever receives nothing has nothing to receive. To the dead
-letters goes what has had all its attempts, with its errors. What can be looked at is as `receiving_oracle`
-has it.
+A delivery is the right message, to a group whose filters match it, in the order of its message group and
+never concurrent with another one of it, with the right attempt; an empty receive means that nothing is
+available. Messages that have used up their attempts move to the dead letters, with their errors. Views agree
+with `receiving_oracle`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ ORDERED, PRIORITIES, LITE = ("a", "b"), "p", "l"
 TOPICS: Final = (*ORDERED, PRIORITIES, LITE)
 LITE_TOPICS: Final = ("x1", "x2", "x3", "x4", "x5")
 Wanted = tuple[Filter, frozenset[str]]
-"""A filter, and the tags that it lets through."""
+"""A filter, and the tags that it matches."""
 ANYTHING: Final = EVERYTHING, frozenset({"", "red", "blue"})
 FILTERS: Final[dict[str, tuple[Wanted, ...]]] = {
     "all": (ANYTHING,),
@@ -57,7 +57,7 @@ TAGS_OF: Final = {wanted.text: tags for each in FILTERS.values() for wanted, tag
 
 
 class Checks(Machine):
-    """A machine whose broker is held against the oracle."""
+    """A machine whose broker is verified against the oracle."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -70,14 +70,14 @@ class Checks(Machine):
         self.flush()
 
     def wants(self, group: str, stored: Stored) -> bool:
-        """Whether some filter of the group that is known now matches a message."""
+        """Return whether a known filter of the group matches a message."""
         known = self.filters[group, stored.topic].known
         return stored.for_group in ("", group) and any(stored.tag in TAGS_OF[one] for one in known)
 
     def _see_filters(self, course: Course, wanted: Filter | None, client: str, before: int) -> None:
-        """After a receive: what the broker forgot it might forget, and what is done matched no filter.
+        """Verify filters after a receive: dropped ones may be dropped; offsets passed over match none.
 
-        Without `wanted` its filter was refused: then there was none that the broker had to forget.
+        `wanted` is None if the filter of the receive was refused: then no other could be dropped.
         """
         group, topic = course.group, course.topic
         found, filters = set(self.broker.groups.filters.texts(group, topic)), self.filters[group, topic]
@@ -94,17 +94,17 @@ class Checks(Machine):
                 course.unwanted.add(place)
 
     def _is_passed(self, course: Course, stored: Stored) -> bool:
-        """Whether a message was passed over, at a time when no filter matched it."""
+        """Return whether a message was passed over at a time when no filter matched it."""
         return stored.place in course.unwanted and self._is_done(course, stored)
 
     def policy(self, group: str) -> GroupPolicy:
-        """The policy that was set last."""
+        """Return the newest policy of a group, or the default."""
         said = self.policies.get(group)
         default = GroupPolicy(attempts_max=self.settings.attempts_max)
         return (said[-1][1] if said else None) or default
 
     def _check_given(self, course: Course, delivery: Delivery, tags: Container[str]) -> None:
-        """A message that is given out is the right one at the right moment."""
+        """Verify a delivery: content, filter, state, attempt and order."""
         place = delivery.queue_id, delivery.queue_offset
         stored = self.oracle.messages[course.topic][place]
         assert delivery.message.message_id == stored.message_id
@@ -121,9 +121,9 @@ class Checks(Machine):
             self._check_order(course, stored)
 
     def _check_order(self, course: Course, stored: Stored) -> None:
-        """Of a message group nothing else is in flight but this receive's run, and all before it is done.
+        """Verify the order of a message group: only this receive's run is in flight, all before it is done.
 
-        A run that comes again, because some of it was not acknowledged, comes again alone.
+        A redelivered message, of a run that was not fully acknowledged, is not joined by new messages.
         """
         standing = course.standing(stored.message_group)
         other = [one for one in standing if one.receive_number != self.receive_count]
@@ -140,7 +140,7 @@ class Checks(Machine):
             assert not is_waiting, f"{stored} is given out before {one}"
 
     def _check_nothing_left(self, course: Course, subscribed: Container[str], tags: Container[str]) -> None:
-        """Whoever received nothing has nothing to receive, of lite topics nothing that it subscribed to."""
+        """Verify an empty receive: nothing is available, or for lite topics nothing subscribed to."""
         is_lite = course.topic == LITE
         left = next(
             (one for one in self._left(course, tags) if not is_lite or one.message_group in subscribed), None
@@ -148,16 +148,16 @@ class Checks(Machine):
         assert left is None, f"{course.group} received nothing, yet there is {left}"
 
     def _check_priority(self, course: Course, delivery: Delivery, tags: Container[str]) -> None:
-        """Nothing is left in higher queues, but where one is crowded."""
+        """Verify that queues of higher priority have nothing left, unless one is at its limit in flight."""
         for left in self._left(course, tags):
             if left.queue_id > delivery.queue_id:
                 flight = in_flight_of(self.broker, course.group, course.topic, left.queue_id)
                 assert flight.is_crowded, f"{delivery} is given out before {left}"
 
     def _left(self, course: Course, tags: Container[str]) -> Iterator[Stored]:
-        """What could be given out now to a client whose filter matches these tags.
+        """Yield the messages available to a client whose filter matches these tags.
 
-        A message group waits for its first message, which may be one for another client.
+        A message group waits for its first message, which may be for another client.
         """
         taken = {one.message_group for one in course.held.values()} - {""}
         for place, stored in sorted(self.oracle.messages[course.topic].items()):
@@ -171,7 +171,7 @@ class Checks(Machine):
                     yield stored
 
     def _check_crowded(self, course: Course) -> None:
-        """A receive was refused: there is as much in flight, or waiting, as may be."""
+        """Verify a refused receive: a queue has the maximum of messages in flight or waiting."""
         queues = [
             in_flight_of(self.broker, course.group, course.topic, queue_id)
             for queue_id in range(self.broker.topics.get(course.topic).queue_count)
@@ -179,9 +179,9 @@ class Checks(Machine):
         assert any(one.is_crowded for one in queues), "refused for nothing"
 
     def _see_buried(self, course: Course, before: int) -> None:
-        """A receive or a tick moves to the dead letters what has had all its attempts, and nothing else.
+        """Verify that a receive or a tick moved only messages without attempts left to the dead letters.
 
-        Also a message that no filter wants any more: one wanted it when it was given out.
+        This includes messages that no filter matches any more, but one matched at their delivery.
         """
         topic = DEAD_LETTER_PREFIX + course.group
         for record in self._appended(topic, before):
@@ -211,7 +211,7 @@ class Checks(Machine):
             course.done[stored.place] = before + 1
 
     def see_buried(self, before: int) -> None:
-        """After a tick nothing is left that had all its attempts, though nobody receives any more."""
+        """Verify that no message without attempts left remains after a tick, even without a receive."""
         for course in self.oracle.now():
             self._see_buried(course, before)
             attempts_max = self.policy(course.group).attempts_max
@@ -224,7 +224,7 @@ class Checks(Machine):
                 )
 
     def _appended(self, topic: str, first_offset: int) -> list[Record]:
-        """The records of a topic that were appended from an offset on, and are not durable yet."""
+        """Return the records of a topic appended from an offset on that are not durable yet."""
         stored = [one.stored for one in self.broker.store._appended]
         appended = [decode(one) if isinstance(one, bytes) else one for one in stored if one]
         return [one for one in appended if one.topic == topic and one.physical_offset >= first_offset]
@@ -258,7 +258,7 @@ class Checks(Machine):
         return stored.physical_offset >= self.broker._log.first_offset
 
     def compare(self) -> None:
-        """Everything that can be looked at is as the oracle has it."""
+        """Verify all views of the broker against the oracle."""
         views = {view.name: view for view in self.broker.group_views.view_all()}
         courses = {(course.group, course.topic): course for course in self.oracle.now()}
         with_policy = {group for group, said in self.policies.items() if said and said[-1][1]}
@@ -304,8 +304,8 @@ class Checks(Machine):
         assert view.oldest_ms == next((one.store_ms for one in kept if self._is_kept(one)), None)
 
     def _check_memory(self, flight: InFlight) -> None:
-        """Nothing is remembered of what is done but leases, and no message group of which nothing is leased
-        or waits."""
+        """Verify that the broker keeps no state of done messages except leases, and none of a message group
+        without leased or waiting messages."""
         offsets, held = flight.offsets, {lease.queue_offset for lease in flight.leases()}
         assert all(at in held or not offsets.is_done(at) for at in offsets._attempts)
         assert offsets.leases.keys() <= held & offsets._attempts.keys()
@@ -320,7 +320,7 @@ class Checks(Machine):
         assert max(aside, default=-1) < flight.next_offset, "what is fresh waits for another filter"
 
     def _compare_dead_letters(self) -> None:
-        """What is listed are all dead letters, but those that an operator has seen to."""
+        """Verify that exactly the dead letters are listed that no operator has redriven or purged."""
         for group, dead_letters in self.oracle.dead_letters.items():
             listed = []
             after: int | None = None

@@ -1,9 +1,8 @@
-"""The filters of a group on a topic, as the oracle of receiving knows them.
+"""The filters of a group on a topic, in the oracle of receiving.
 
-A filter is known from the first receive with it, as soon as its record is durable also after a crash. It may
-be forgotten only when other filters of the group were used for `FILTER_IDLE_MS` without it and none of the
-clients that used it last, or subscribe with it and used none since the start, sends heartbeats. The oracle
-has its own clock of that.
+A filter is known from the first receive with it, also after a crash once its record is durable. It may be
+dropped only if other filters of the group were used for `FILTER_IDLE_MS` without it and no live client used
+it last, or subscribes with it without a receive since the start. The oracle has a separate clock for this.
 """
 
 from __future__ import annotations
@@ -17,10 +16,10 @@ from tests.simulation.receiving_oracle import FOREVER
 
 @dataclass(slots=True)
 class Used:
-    """A filter: when its record is durable, and that of its end; when it was used, by the group's clock.
+    """A filter: the offsets that make its record and its end durable, and its last use by the group's clock.
 
-    `held_ms`: when a client that is alive last held it. `before` is the same filter as it was known and
-    forgotten earlier.
+    `held_ms`: the last time at which a live client held it. `before` is an earlier use of the same filter,
+    which was dropped.
     """
 
     added_at: int
@@ -44,12 +43,12 @@ class FiltersOfGroup:
         return {text for text, one in self.used.items() if one.forgotten_at == FOREVER}
 
     def move_clock(self, now_ms: int) -> None:
-        """A client has received, be it with a filter that was refused."""
+        """Advance the clock for a receive, including one with a refused filter."""
         self.served_ms += min(max(0, now_ms - self.heard_ms), limits.FILTER_STEP_MS) if self.heard_ms else 0
         self.heard_ms = now_ms
 
     def use(self, text: FilterText, client: str, added_at: int | None) -> None:
-        """A client has received with a filter; the record of a new one is durable at `added_at`."""
+        """Record a receive with a filter; the record of a new one is durable at `added_at`."""
         assert (added_at is None) == (text in self.known), f"{text} is added twice, or not at all"
         if added_at is not None:
             self.used[text] = Used(added_at, self.used.get(text))
@@ -59,12 +58,12 @@ class FiltersOfGroup:
         self.used[text].clients.add(client)
 
     def hold(self, text: FilterText, client: str) -> None:
-        """A client has said what it subscribes to; what it received with since the start counts more."""
+        """Record a client's subscription; filters of its receives since the start take precedence."""
         if text in self.known and not any(client in one.clients for one in self.used.values()):
             self.used[text].clients.add(client)
 
     def see(self, found: set[FilterText], alive_ms: dict[str, int], now_ms: int, forgotten_at: int) -> None:
-        """What the broker knows now is this, but for filters that were idle and are forgotten."""
+        """Verify the broker's filters: those missing were idle, and are dropped at `forgotten_at`."""
         assert found <= self.known, f"filters of nobody: {found - self.known}"
         for text in self.known - found:
             one = self.used[text]
@@ -77,10 +76,10 @@ class FiltersOfGroup:
                 self.used[text].held_ms = self.served_ms
 
     def refused(self) -> None:
-        """One filter more was refused: there are as many as may be, and none is idle for long.
+        """Verify the refusal of another filter: the maximum is reached, and none is idle for long.
 
-        A client that went may have held a filter at a look of the broker's, unseen by the oracle: idle time
-        begins anew there, and ends at a look.
+        A client that ended may have held a filter at a check of the broker, unseen by the oracle: idle time
+        restarts there, and ends at a check.
         """
         assert len(self.known) >= limits.FILTERS_PER_GROUP_MAX, "refused for nothing"
         for text in self.known:
@@ -94,13 +93,13 @@ class FiltersOfGroup:
         return any(ms < limits.FILTER_CLIENT_MS for ms in beats)
 
     def leave(self, durable_at: int) -> None:
-        """The group no longer receives the topic."""
+        """Drop all filters: the group no longer receives the topic."""
         for text in self.known:
             self.used[text].forgotten_at = durable_at
         self.served_ms = self.heard_ms = 0
 
     def crash(self, end_offset: int, told_offset: int) -> None:
-        """The log ends at `end_offset`; clients had been told what was durable at `told_offset`."""
+        """Revert to a log that ends at `end_offset`; records up to `told_offset` were acknowledged."""
         for text, last in [*self.used.items()]:
             one: Used | None = last
             while one is not None and one.added_at > end_offset:

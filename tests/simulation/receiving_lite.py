@@ -1,7 +1,7 @@
-"""The clients of `receiving_world` that subscribe to lite topics, and say where their group goes on with one.
+"""The clients of `receiving_world` that subscribe to lite topics, and set their group's position in one.
 
-What a client is subscribed to the broker is asked, which may have forgotten it (it was started anew, the
-client was silent for long), but never has more than the client has said.
+The broker is queried for the subscriptions of a client. It may have dropped them (after a restart, or a long
+silence of the client), but never has more than the client has subscribed to.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ CLIENTS: Final = ("c1", "c2", "c3")
 
 
 class Subscribers(Operators):
-    """Whoever subscribes."""
+    """A machine with subscribers of lite topics."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.said: defaultdict[Subscriber, set[str]] = defaultdict(set)
 
     def subscribed(self, group: str, client: str) -> set[str]:
-        """What a client is subscribed to, which is nothing that it has not said."""
+        """Return a client's subscriptions at the broker; verify that the client has made them."""
         who = Subscriber(group, LITE, client)
         found = set(self.broker.lite.lite_topics_of(who))
         assert found <= self.said[who], f"{who} never subscribed to {found - self.said[who]}"
         return found
 
     def subscribe(self) -> None:
-        """A client subscribes to some more, to just these, or no longer to some."""
+        """Add, replace or remove subscriptions of a client."""
         group, client = self.chance.choice([*FILTERS]), self.chance.choice(CLIENTS)
         who, wanted = Subscriber(group, LITE, client), self._some()
         if self.chance.random() < 0.2:
@@ -49,7 +49,7 @@ class Subscribers(Operators):
             assert self.subscribed(group, client) == set(wanted)
 
     def subscribe_to_all(self, group: str) -> None:
-        """Every client of a group subscribes to everything."""
+        """Subscribe every client of a group to all lite topics."""
         for client in CLIENTS:
             self._replace(Subscriber(group, LITE, client), [*LITE_TOPICS])
 
@@ -60,7 +60,7 @@ class Subscribers(Operators):
             assert not self.subscribed(group, client)
 
     def go_elsewhere(self) -> None:
-        """A client subscribes and says from where on."""
+        """Subscribe a client with a start position."""
         who = Subscriber(self.chance.choice([*FILTERS]), LITE, self.chance.choice(CLIENTS))
         lite_topic, start = self.chance.choice(LITE_TOPICS), self._any_lite_start()
         self.quieten()
@@ -78,7 +78,7 @@ class Subscribers(Operators):
             self.compare()
 
     def _end_leases(self, course: Course, queue_id: int, lite_topic: str) -> None:
-        """The leases of a lite topic have ended, also those of messages that retention has deleted."""
+        """End the leases of a lite topic, also those of messages deleted by retention."""
         for place in [place for place, held in course.held.items() if held.message_group == lite_topic]:
             if place[0] == queue_id:
                 ended_at = self.broker.end_offset + 1
@@ -95,7 +95,7 @@ class Subscribers(Operators):
                 course.unwanted.add(place)
 
     def _place(self, course: Course, queue_id: int, lite_topic: str, start: LiteStart) -> int:
-        """From which offset on a lite topic is to come."""
+        """Return the queue offset at which a start position begins for a lite topic."""
         first, end = self.broker.finding.queue_range(LITE, queue_id)
         done = self._done_by_broker(course.group, queue_id)
         offsets = [one.queue_offset for one in self._stored(queue_id, lite_topic)]
@@ -113,13 +113,13 @@ class Subscribers(Operators):
         }[start.kind]()
 
     def _done_by_broker(self, group: str, queue_id: int) -> set[int]:
-        """What is done for a group, also because its filter passed it over."""
+        """Return the queue offsets done for a group at the broker, including those passed over by filters."""
         first, end = self.broker.finding.queue_range(LITE, queue_id)
         offsets = in_flight_of(self.broker, group, LITE, queue_id).offsets
         return {at for at in range(first, end) if offsets.is_done(at)}
 
     def _stored(self, queue_id: int, lite_topic: str) -> list[Stored]:
-        """The messages of a lite topic that are still there, in order."""
+        """Return the remaining messages of a lite topic, in order."""
         first, end = self.broker.finding.queue_range(LITE, queue_id)
         found = self.oracle.fifo[LITE, queue_id, lite_topic]
         return [one for one in found if first <= one.queue_offset < end and self._is_kept(one)]
@@ -137,7 +137,7 @@ class Subscribers(Operators):
         return self.chance.sample(LITE_TOPICS, self.chance.randrange(len(LITE_TOPICS) + 1))
 
     def _subscribe(self, who: Subscriber, wanted: list[str], start: LiteStart) -> int:
-        """Returns what must be durable before the client is told."""
+        """Subscribe a client; return the offset that must be durable before the answer."""
         before = self._about_to_join(who.group)
         durable_at = self.broker.lite.subscribe(who, wanted, start, self.now_ms).durable_at
         self._see_joined(self._course(who.group, LITE), before)
@@ -157,7 +157,7 @@ class Subscribers(Operators):
         return self.broker.end_offset
 
     def _joined(self, group: str, topic: str) -> None:
-        """A group is about to be made; its record's place is known behind it."""
+        """Begin the course of a group before its creation; its record's offset is known afterwards."""
         starts = {}
         if self.settings.group_start is StartPosition.LATEST and topic in self._topic_names():
             starts = {
@@ -167,7 +167,7 @@ class Subscribers(Operators):
         self.oracle.begin(Course(group, topic, FOREVER, starts))
 
     def _see_joined(self, course: Course, before: int) -> None:
-        """The record that made a group, if it was made just now."""
+        """Set the durable offset of a group that was just created."""
         if course.durable_at == FOREVER:
             course.durable_at = self._appended(GROUP_TOPIC, before)[0].physical_offset + 1
 

@@ -1,10 +1,10 @@
-"""A broker with consumers and the machine it runs on, driven by one seed; `receiving_world` adds the clients.
+"""A broker with consumers and its machine, driven by one seed; `receiving_world` adds the clients.
 
 A manual clock, which may be set back while the broker is down; flushes that finish in any order, or never;
-checkpoints that fail half way; retention that deletes what groups may still want, and what they hold; crashes
+checkpoints that fail midway; retention that deletes messages which groups have not received or hold; crashes
 with lost and torn writes; syncs that fail. The log is read as it becomes durable (`follow`). After a crash
-the broker is opened again, and now and then twice more: from the same disk, and from the log alone without
-any snapshot, which must come to the same.
+the broker is opened again, and in some cases twice more: from the same disk, and from the log alone without
+any snapshot, with the same result.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ class Machine:
         self.faults = Faults(self.chance, self.disk)
         self.may_go_back = seed % 7 == 3
         self.is_clock_set = seed % 3 == 0
-        """Whether the system clock is set now and then while the broker runs."""
+        """Whether the system clock is set at times while the broker runs."""
         self.is_acting = False
-        """Whether clients act on the broker now; else something is looked at that has no end half way."""
+        """Whether clients act on the broker, so that damage may end the process; otherwise it is verified."""
         self.queue_damage = 0.02 if seed % 3 == 0 else 0.0
-        """How likely a file of a queue is damaged in a step, and ten times that before a start."""
+        """Probability of damage to a queue file in a step; ten times that before a start."""
         self.broker = Broker.open(self.disk, self.settings, self.now_ms)
         self._watch_queues()
         self.oracle = Oracle()
@@ -81,19 +81,19 @@ class Machine:
         self.retirements: list[Retirement] = []
 
     def policy(self, group: str) -> GroupPolicy:
-        """The policy that was set last."""
+        """Return the newest policy of a group."""
         raise NotImplementedError
 
     def see_buried(self, before: int) -> None:
-        """A tick has buried what had all its attempts, from that log offset on."""
+        """Verify the messages moved to dead letters by a tick, from a log offset on."""
         raise NotImplementedError
 
     def wants(self, group: str, stored: Stored) -> bool:
-        """Whether a group is to get a message."""
+        """Return whether a group is to get a message."""
         raise NotImplementedError
 
     def receive(self) -> None:
-        """A group receives."""
+        """Receive with one of the groups."""
         raise NotImplementedError
 
     # Time.
@@ -102,7 +102,7 @@ class Machine:
         self.go_to(self.now_ms + self.chance.choice(STEPS_MS))
 
     def set_clock(self) -> None:
-        """Sets the system clock, of which the shell tells: no lease ends sooner or later for that."""
+        """Set the system clock, and notify the core: the durations of leases are unaffected."""
         if not self.is_clock_set:
             return
         by_ms = self.chance.choice(CLOCK_STEPS_MS)
@@ -114,7 +114,7 @@ class Machine:
                 held.renewed_until_ms += by_ms
 
     def go_to(self, now_ms: int) -> None:
-        """Ends leases one by one, as a clock does that is not late, or all at once."""
+        """Advance the clock from event to event, or in one step: leases end one by one, or all at once."""
         if self.chance.random() < 0.5:
             while (due_ms := self.broker.next_due_ms()) is not None and due_ms < now_ms:
                 self._tick(max(self.now_ms, due_ms))
@@ -123,9 +123,9 @@ class Machine:
         self._tick(now_ms)
 
     def obey_alarm(self) -> None:
-        """Ticks and flushes until nothing is due any more, as the alarm does, which each flush sets anew.
+        """Tick and flush until nothing is due any more, like the alarm, which each flush resets.
 
-        One tick does a bounded slice: of what is to be buried, as much as the disk takes.
+        One tick does a bounded slice: of the messages for dead letters, as many as the disk accepts.
         """
         self.quieten()
         while (due_ms := self.broker.next_due_ms()) is not None and due_ms <= self.now_ms:
@@ -146,11 +146,11 @@ class Machine:
         self._carry_out(effects)
 
     def was_last(self, course: Course, held: Held) -> bool:
-        """Whether a lease was its message's last attempt: who waits behind it is woken by the flush."""
+        """Return whether a lease was its message's last attempt: then the flush wakes waiting receivers."""
         return held.failure_count + 1 >= self.policy(course.group).attempts_max
 
     def may_stand(self, course: Course, held: Held) -> bool:
-        """Whether a lease that has run out may stand: its message will be buried, but the disk is behind."""
+        """Return whether an expired lease may remain: its message becomes a dead letter after a backlog."""
         is_last = self.was_last(course, held) and not held.is_suspended
         standing = held.generation in self.broker.groups.leases._leases
         return is_last and standing and self.broker.store.has_flush_backlog
@@ -163,13 +163,13 @@ class Machine:
     # The disk.
 
     def take_flush(self) -> None:
-        """Begins a flush that will be finished later, or be lost in a crash."""
+        """Begin a flush that is finished later, or lost in a crash."""
         flush = self.broker.take_flush()
         if flush is not None:
             self.flying.append(flush)
 
     def flush(self) -> None:
-        """Finishes the flushes under way and a new one, in any order."""
+        """Finish the flushes in flight and a new one, in any order."""
         self.take_flush()
         self.chance.shuffle(self.flying)
         for flush in self.flying:
@@ -181,13 +181,13 @@ class Machine:
         self._retire()
 
     def write_entries(self) -> None:
-        """Writes the queue entries that wait in memory, or lets them wait."""
+        """With probability 0.5, write the queue entries that wait in memory."""
         if self.chance.random() < 0.5 and (entries := self.broker.take_entries()) is not None:
             entries.write(self.disk)
             self.broker.complete_entries()
 
     def quieten(self) -> None:
-        """Flushes until everything that is done is durable."""
+        """Flush until all changes are durable."""
         while not self.is_quiet:
             self.flush()
 
@@ -211,7 +211,7 @@ class Machine:
             self.broker.complete_checkpoint(checkpoint)
 
     def crash(self) -> None:
-        """Loses power, perhaps amid a flush; whatever was not told may or may not have happened."""
+        """Lose power, possibly during a flush; unanswered changes may or may not have happened."""
         self.take_flush()
         self.chance.shuffle(self.flying)
         for flush in self.flying[: self.chance.randrange(len(self.flying) + 1)]:
@@ -221,14 +221,14 @@ class Machine:
         self.die(is_cut=True)
 
     def die(self, *, is_cut: bool | None = None) -> None:
-        """The process is gone, and perhaps the power; it starts again."""
+        """End the process by a kill or a power cut, and start it again."""
         self.faults.end_process(is_cut=is_cut)
         self.faults.damage()
         self.faults.damage_queue(10 * self.queue_damage)
         self._reopen(None)
 
     def endure(self, act: Callable[[], object]) -> None:
-        """Does something in which the process may die, or a disk operation fail."""
+        """Run an action in which the process may die, or a disk operation fail."""
         while self.has_found_damage:  # a start may find the next one
             self.die()
         self.faults.threaten()
@@ -247,14 +247,14 @@ class Machine:
             self.broker.housekeeping.measure_space()
 
     def carry_out(self, act: Callable[[], object]) -> None:
-        """Does something to its end, from the start again where a file of a queue is found damaged."""
+        """Run an action to its end; repeat it after a restart if a queue file is found damaged."""
         while True:
             while self.has_found_damage:  # a start may find the next one
                 self.die()
             self.is_acting = True
             try:
                 act()
-            except (Death, StoreDamaged):  # the latter of a file that a start in between has found damaged
+            except (Death, StoreDamaged):  # the latter for a file found damaged by an intermediate start
                 assert self.has_found_damage, "the disk is well"
                 self.die()
             else:
@@ -262,7 +262,7 @@ class Machine:
                 return
 
     def fail_to_flush(self) -> None:
-        """A sync fails, others end well: the core is discarded and rebuilt from what is surely on disk."""
+        """Fail some of the syncs: the core is discarded and rebuilt from the durable log."""
         self.take_flush()
         if self.flying:
             for flush in self.flying:
@@ -273,7 +273,7 @@ class Machine:
             self._reopen(self.broker.durable_offset)
 
     def reopen(self) -> None:
-        """An orderly end and a new start."""
+        """Stop cleanly, and start again."""
         self.quieten()
         self._reopen(None)
 
@@ -299,16 +299,16 @@ class Machine:
             self._fold_again(*copies, frozen, acknowledged_offset)
 
     def _judged(self, acknowledged_offset: int | None) -> Broker:
-        """Opens the store, and holds what the start tells of damage against what was hit."""
-        self.now_ms += 1  # generations grow from the clock: no two starts share a millisecond
+        """Open the store, and compare the damage reported by the start with the injected damage."""
+        self.now_ms += 1  # generations start from the clock: each start needs another millisecond
         broker = Broker.open(self.disk, self.settings, self.now_ms, acknowledged_offset)
         assert not self.faults.lost(broker, self.broker.durable_offset)
         return broker
 
     def _watch_queues(self) -> None:
-        """Where a file of a queue is found damaged the process ends, as what it said tells the operator to.
+        """End the process when a queue file is found damaged, as its message instructs the operator.
 
-        What the core has done before it found the damage is judged, and nothing that it does with it.
+        The core's actions before the detection are verified, those after it are not.
         """
         self.has_found_damage = any(one.part == "queue" for one in self.broker.damage)
         if self.queue_damage:
@@ -316,7 +316,7 @@ class Machine:
 
     def _found_damaged(self, path: str, what: str) -> None:
         if "cannot be made" in what or path == QUEUES_WHOLE:
-            return  # a fault of the disk: no file is damaged, or the one that is will be told next
+            return  # a fault of the disk: no file is damaged, or the damaged one is reported next
         assert path in self.faults.hit_queues or "cannot be written" in what, (
             f"{path} is as it was written: {what}"
         )
@@ -325,7 +325,7 @@ class Machine:
             raise Death(what)
 
     def _fold_again(self, same: Disk, bare: Disk, frozen: Any, acknowledged_offset: int | None) -> None:
-        """The fold is the same whenever it is made, and with or without snapshots."""
+        """Verify that a second start comes to the same state, with and without snapshots."""
         again = Broker.open(same, self.settings, self.now_ms, acknowledged_offset)
         assert again.groups.freeze() == frozen, "a second start comes to something else"
         if self.settings.retention.deletes:
@@ -339,7 +339,7 @@ class Machine:
     # The log.
 
     def follow(self) -> None:
-        """Reads what has become durable of the log."""
+        """Read the newly durable part of the log."""
         end_offset = self.broker.durable_offset
         if self.followed < end_offset:
             for found in LogScan(self.disk, SEGMENT_BYTES, self.followed, end_offset):
@@ -353,7 +353,7 @@ class Machine:
         for retirement in self.retirements:
             if retirement.durable_at <= self.broker.durable_offset:
                 if self.chance.random() < 0.5:
-                    self.receive()  # what it leases is in no record yet when the log is cut
+                    self.receive()  # its leases have no record yet when the log is cut
                 self.faults.threaten(0.15)
                 try:
                     retirement.run(self.disk)
@@ -370,7 +370,10 @@ class Machine:
                 return
 
     def _retired(self, retirement: Retirement) -> bool:
-        """What a group had still wanted of the deleted messages is counted."""
+        """Continue a retirement, and verify the counts of deleted messages that groups had not done.
+
+        Return whether it is complete.
+        """
         before, wanted = missed_counts(self.broker), {}
         for key, queue, committed_offset in self.broker.groups.committed_offsets():
             wanted[key] = committed_offset, queue, _done(in_flight_of(self.broker, *key).offsets.freeze())

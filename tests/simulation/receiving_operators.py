@@ -1,6 +1,6 @@
-"""The operators of `receiving_world`: they set policies, make, move and delete groups, see to dead letters.
+"""The operators of `receiving_world`: they set policies, create, reset and delete groups, end dead letters.
 
-What a verb does is noted in the oracle; what it must refuse it refuses, and a dry run does nothing.
+The effects of a verb are recorded in the oracle; invalid calls are refused, and a dry run has no effect.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tidewheel import property_names
 
 
 class Operators(Checks):
-    """Whoever looks after the groups of a machine."""
+    """A machine with operators of its groups."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
         self.stale: list[tuple[str, str, str]] = []
-        """Handles that are void: group, topic, handle."""
+        """Void receipt handles: group, topic, handle."""
 
     def set_policy(self) -> None:
         group = self.chance.choice([*FILTERS])
@@ -102,7 +102,7 @@ class Operators(Checks):
         )
 
     def _starts(self, topic: str, start: GroupStart) -> dict[int, int]:
-        """Where that start is on each queue."""
+        """Return the queue offset of a start position by queue id."""
         if topic not in self._topic_names():
             return dict.fromkeys(range(self.settings.queue_count), 0)
         starts = {}

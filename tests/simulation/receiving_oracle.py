@@ -1,10 +1,10 @@
-"""What must be true of every group on every topic, as dictionaries that follow what was done and told.
+"""The expected state of every group on every topic, derived from calls and answers.
 
-A `Course` is a group on a topic since it was last set somewhere: joined, reset or gone. What changes is noted
-with the log offset that makes it durable. After a crash, whatever clients were told must still be so; what
-they were not told may or may not have happened, and the oracle asks the broker which (`crash`), after having
-checked that the answer is one of those allowed. What is left is durable, so its offset is 0 from then on. So
-at every moment the oracle knows exactly what comes next.
+A `Course` is a group on a topic since its last positioning: joined, reset or deleted. Changes are recorded
+with the log offset that makes them durable. After a crash, all answered changes must still hold; unanswered
+ones may or may not have happened, and the oracle queries the broker for them (`crash`) and verifies that the
+result is allowed. Remaining changes are durable, so their offset is 0 from then on. Thus the oracle has the
+exact expected state at any time.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ FOREVER = 1 << 62
 
 @dataclass(slots=True, frozen=True)
 class Stored:
-    """A message as it lies in a user's topic, or in a group's dead letters.
+    """A message stored in a user's topic, or in a group's dead letters.
 
-    `message_group` is its lite topic if it has one: to a group they are alike.
+    `message_group` is its lite topic if it has one: a group treats both equally.
     """
 
     topic: str
@@ -55,7 +55,7 @@ class Stored:
 
 @dataclass(slots=True)
 class Held:
-    """One lease; `granted_at` and `ended_at` say when it is durable that it began and ended."""
+    """One lease; `granted_at` and `ended_at` are the offsets that make its begin and end durable."""
 
     place: Place
     generation: int
@@ -69,13 +69,13 @@ class Held:
     receive_number: int
     leased_ms: int
     span_ms: int
-    """For how long it was given."""
+    """Its duration in ms."""
     failure_count: int
     is_gone: bool = False
     is_changed: bool = False
     is_suspended: bool = False
     is_failed: bool = False
-    """Whether its consumer has reported a failure: what is left is a pause. A restart forgets it."""
+    """Whether its consumer has reported a failure: the rest is a pause. Not kept over a restart."""
     ended_at: int = FOREVER
     is_replaced: bool = False
 
@@ -88,7 +88,7 @@ class Held:
 
 @dataclass(slots=True)
 class Course:
-    """A group on a topic, from these offsets on (others: the earliest), and what became of each message."""
+    """A group on a topic, from these offsets on (other queues: the earliest), and its messages' state."""
 
     group: str
     topic: str
@@ -101,18 +101,18 @@ class Course:
     past: defaultdict[Place, list[Held]] = field(default_factory=lambda: defaultdict(list))
     failures: defaultdict[Place, list[tuple[int, Failure]]] = field(default_factory=lambda: defaultdict(list))
     given: Counter[Place] = field(default_factory=Counter)
-    """How often a message was given out, as far as that is sure: a crash may leave no trace of it."""
+    """The number of certain deliveries of each message: a crash may leave no trace of a delivery."""
     ever_given: set[Place] = field(default_factory=set)
     unwanted: set[Place] = field(default_factory=set)
-    """What was done at a time when no filter of the group matched it."""
+    """Messages that were done at a time when no filter of the group matched them."""
 
     def is_open(self, place: Place) -> bool:
-        """Whether a message is neither done nor lies before the start, unless it was to come again."""
+        """Return whether a message is not done, and is after the start or was reopened."""
         is_behind_start = place in self.reopened or place[1] >= self.starts.get(place[0], 0)
         return place not in self.done and is_behind_start
 
     def reopen(self, place: Place, durable_at: int) -> None:
-        """A message that was done is to come again."""
+        """Reopen a message that was done."""
         self.done.pop(place, None)
         self.failures.pop(place, None)
         self.given.pop(place, None)
@@ -121,7 +121,7 @@ class Course:
         self.reopened[place] = durable_at
 
     def cut(self, end_offset: int) -> None:
-        """What was to come again is not, if the log has lost the record that said so."""
+        """Revert reopened messages whose record the log has lost."""
         for place, durable_at in [*self.reopened.items()]:
             if durable_at > end_offset:
                 del self.reopened[place]
@@ -131,11 +131,11 @@ class Course:
                 self.reopened[place] = 0
 
     def standing(self, message_group: str) -> list[Held]:
-        """The leases on messages of a message group."""
+        """Return the leases on messages of a message group."""
         return [one for one in self.held.values() if one.message_group == message_group]
 
     def forget_given(self) -> None:
-        """After a crash only what is leased, or has failed, was surely given out."""
+        """Reset the deliveries after a crash: only those of leases and failures are certain."""
         failed = Counter(place for place, failures in self.failures.items() if failures)
         self.given = failed + Counter(self.held.keys())
 
@@ -145,13 +145,13 @@ class Course:
             self.past[held.place].append(held)
 
     def end(self, place: Place, ended_at: int) -> Held:
-        """A lease is over."""
+        """End a lease."""
         held = self.held.pop(place)
         held.ended_at = ended_at
         return held
 
     def fail(self, place: Place, ended_at: int, now_ms: int) -> None:
-        """A lease has run out."""
+        """End an expired lease, with a failure unless it was suspended."""
         held = self.end(place, ended_at)
         if not held.is_suspended:
             failure = Failure(now_ms, held.cause, held.consumer)
@@ -160,7 +160,7 @@ class Course:
 
 @dataclass(slots=True)
 class DeadLetter:
-    """A dead letter; `closed_at`: when it is durable that an operator has seen to it."""
+    """A dead letter; `closed_at` is the offset that makes its redrive or purge durable."""
 
     stored: Stored
     closed_at: int = FOREVER
@@ -175,10 +175,10 @@ class Oracle:
         self.courses: defaultdict[tuple[str, str], list[Course]] = defaultdict(list)
         self.dead_letters: defaultdict[str, dict[int, DeadLetter]] = defaultdict(dict)
         self.missed: Counter[tuple[str, str]] = Counter()
-        """What durable records say that retention took, by (topic, group)."""
+        """Messages missed because of retention according to durable records, by (topic, group)."""
 
     def follow(self, record: Record) -> None:
-        """A record of a user's topic or of dead letters has become durable."""
+        """Add a durable record of a user's topic or of dead letters."""
         stored = stored_of(record)
         if record.topic.startswith(DEAD_LETTER_PREFIX):
             self.dead_letters[record.topic[len(DEAD_LETTER_PREFIX) :]][record.queue_offset] = DeadLetter(
@@ -191,7 +191,7 @@ class Oracle:
             self.fifo[record.topic, record.queue_id, stored.message_group].append(stored)
 
     def follow_missed(self, record: Record) -> None:
-        """A record of retention or of a group has become durable."""
+        """Apply a durable record of retention or of a group to the missed messages."""
         if record.topic == RETENTION_TOPIC:
             for group, topic, _, count in json.loads(record.body).get("skipped", ()):
                 self.missed[topic, group] += count
@@ -201,22 +201,22 @@ class Oracle:
                     del self.missed[topic, group]
 
     def course(self, group: str, topic: str) -> Course | None:
-        """How a group is on a topic now; None if it does not receive it."""
+        """Return the current course of a group on a topic; None if it does not receive it."""
         courses = self.courses.get((group, topic))
         return courses[-1] if courses and not courses[-1].is_left else None
 
     def now(self) -> Iterator[Course]:
-        """Every group on every topic that it receives."""
+        """Yield the current course of every group on every topic that it receives."""
         for courses in self.courses.values():
             if courses and not courses[-1].is_left:
                 yield courses[-1]
 
     def begin(self, course: Course) -> None:
-        """A group is set somewhere."""
+        """Begin a new course."""
         self.courses[course.group, course.topic].append(course)
 
     def crash(self, end_offset: int, told_offset: int, broker: Broker, now_ms: int) -> None:
-        """The log now ends at `end_offset`; clients had been told what was durable at `told_offset`."""
+        """Adapt to a log that ends at `end_offset`; changes up to `told_offset` were answered."""
         for courses in self.courses.values():
             while courses and courses[-1].durable_at > end_offset:
                 assert courses.pop().durable_at > told_offset, "a group's record is gone"
@@ -249,7 +249,7 @@ class Oracle:
 
 @dataclass(slots=True)
 class _Recovery:
-    """One queue of a course after a crash: what was told holds, of the rest what the broker says."""
+    """One queue of a course after a crash: answered changes hold, others are taken from the broker."""
 
     course: Course
     queue_id: int
@@ -277,7 +277,7 @@ class _Recovery:
         assert found == known, f"leases of nobody: {found - known}, or lost ones: {known - found}"
 
     def _restore(self, place: Place) -> None:
-        """A lease on a message of a message group stands if it was told and has not ended."""
+        """Restore a lease on a message of a message group: kept if it was answered and has not ended."""
         past = self.course.past[place]
         found = self.flight._leases.get(place[1])
         told = max((at for at, one in enumerate(past) if one.granted_at <= self.told_offset), default=-1)
@@ -305,19 +305,19 @@ class _Recovery:
         assert (found.is_changed, found.is_suspended) == (held.is_changed, held.is_suspended)
         if held.is_renewed:
             held.visible_ms, held.renewed_until_ms = found.visible_ms, found.renewed_until_ms
-        else:  # where the clock was set back it stands no longer than it was given for
+        else:  # if the clock was set back, it lasts no longer than its duration
             held.visible_ms = min(held.leased_ms, self.now_ms) + held.span_ms
         assert found.visible_ms == held.visible_ms
         count = self.flight.attempts(held.place[1]).made
         assert count == held.failure_count + 1, f"{count} attempts of {held}"
 
     def _recount(self, place: Place) -> None:
-        """Attempts whose record was durable are known; of the others as many as the broker remembers."""
+        """Restore attempts: all with a durable record, and of the others as many as the broker has."""
         failures, held = self.course.failures[place], self.course.held.get(place)
         if place in self.course.done or place in self.gone or place[1] < self.flight.offsets.committed_offset:
             return
         if place in self.course.unwanted and self.flight.offsets.is_done(place[1]):
-            return  # it had come back, and was passed over when its filter was forgotten
+            return  # it was available again, and was passed over when its filter was dropped
         found = self.flight.attempts(place[1])
         count = found.made - (held is not None)
         low = sum(durable_at <= self.told_offset for durable_at, _ in failures)
@@ -328,7 +328,7 @@ class _Recovery:
 
 
 def stored_of(record: Record) -> Stored:
-    """What a record says of its message."""
+    """Return the message of a record."""
     stored = properties.decode(record.properties)
     return Stored(
         topic=record.topic,
@@ -346,5 +346,5 @@ def stored_of(record: Record) -> Stored:
 
 
 def in_flight_of(broker: Broker, group: str, topic: str, queue_id: int) -> InFlight:
-    """What a group has out of a queue as the broker has it, with its offsets; looking makes none."""
+    """Return the broker's in-flight state of a group on a queue, without creating it."""
     return broker.groups.peek_in_flight(GroupQueue(group, topic, queue_id))

@@ -1,7 +1,7 @@
-"""The clients of `receiving_machine`: producers, and consumers that answer, forget, cheat or die.
+"""The clients of `receiving_machine`: producers, and consumers that answer, fail to answer, cheat or die.
 
-A consumer uses only what it has heard of, that is what was durable when told. Handles that are stale, foreign
-or made up are refused and change nothing. `drain` lets all groups receive all that is left.
+A consumer uses only leases that were answered, which happens when they are durable. Stale, foreign and forged
+handles are refused and change nothing. `drain` lets all groups receive all remaining messages.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class World(Subscribers):
         self.receive_from(group, topic, self.chance.choice([1, 1, 2, 3, 6, 40]))
 
     def receive_from(self, group: str, topic: str, count: int, given: Wanted | None = None) -> int:
-        """Receives once; returns how many messages came."""
+        """Receive once, and verify the result; return the number of messages."""
         client, is_push = self.chance.choice(CLIENTS), group == "push"
         wanted, tags = given or self.chance.choice(FILTERS[group])
         if self.oracle.course(group, topic) is None:
@@ -170,7 +170,7 @@ class World(Subscribers):
         )
 
     def _any_held(self) -> tuple[Course, Held] | None:
-        """A lease that its consumer has heard of."""
+        """Return a random lease that was answered to its consumer, or None."""
         durable = self.broker.durable_offset
         held = [
             (course, one)
@@ -204,7 +204,7 @@ class World(Subscribers):
         )
         self.stale.append((course.group, course.topic, held.handle))
         if is_failed and self.was_last(course, held):
-            span_ms = 0  # no attempt follows for which to pause
+            span_ms = 0  # there is no further attempt to pause for
         course.end(held.place, durable_at if held.message_group else 0).is_replaced = True
         course.hold(
             replace(
@@ -226,7 +226,7 @@ class World(Subscribers):
         )
 
     def release(self) -> None:
-        """An answer was not heard, of which the shell knows."""
+        """Release a lease whose answer could not be delivered to its client."""
         held = [(course, one) for course in self.oracle.now() for one in course.held.values()]
         if held:
             course, one = self.chance.choice(held)
@@ -256,7 +256,7 @@ class World(Subscribers):
         self.stale.append((course.group, course.topic, held.handle))
 
     def hear(self) -> None:
-        """A client is alive: its leases go on. It may have connected just now, and say its filters."""
+        """Renew the leases of a live client, which may also have just connected and send its filters."""
         client = self.chance.choice(CLIENTS)
         self.broker.receiving.renew_client(client, self.now_ms)
         self.alive_ms[client] = self.now_ms
@@ -282,13 +282,13 @@ class World(Subscribers):
         return [one for one in held if one.is_renewed and one.consumer == client]
 
     def _is_of_before(self, handle: str) -> bool:
-        """Whether an earlier epoch gave the handle out: it may be good to acknowledge a plain message."""
+        """Return whether a handle is of an earlier epoch: then it may acknowledge a plain message."""
         with suppress(InvalidReceiptHandle):
             return receipts.decode(handle).epoch < self.broker.epoch.number
         return False
 
     def cheat(self) -> None:
-        """Handles that are stale, somebody else's, or made up are refused and change nothing."""
+        """Verify that stale, foreign and forged handles are refused and change nothing."""
         handles = [(self.chance.choice([*FILTERS]), "a", self.chance.choice(NOBODYS))]
         handles += self.chance.sample(self.stale, min(3, len(self.stale)))
         found = self._any_held()
@@ -320,7 +320,7 @@ class World(Subscribers):
             self.broker.receiving.forward_to_dead_letter(group, topic, handle, self.now_ms)
 
     def _reopen(self, acknowledged_offset: int | None) -> None:
-        """Handles of leases that end with the broker are void; a policy that was told holds."""
+        """Reopen the broker: handles of leases that end with it are void; answered policies hold."""
         held = [(course, one) for course in self.oracle.now() for one in course.held.values()]
         told_offset = self.broker.durable_offset
         super()._reopen(acknowledged_offset)
@@ -340,7 +340,7 @@ class World(Subscribers):
             assert view.policy == self.policy(view.name)
 
     def drain(self) -> None:
-        """Every group receives and acknowledges all that is left for it."""
+        """Receive and acknowledge all remaining messages of every group."""
         for group in FILTERS:
             policy = replace(self.policy(group), is_paused=False)
             durable_at = self.broker.group_views.set_policy(group, policy, self.now_ms)
