@@ -1,9 +1,9 @@
-"""A broker full of timers and the machine it runs on, driven by one seed; `timer_world` adds its clients.
+"""A broker with many timers and its machine, driven by one seed; `timer_world` adds its clients.
 
-Time that crawls, leaps and goes back; partitions that are read at once, late, or not at all; checkpoints
-that take their time and may fail; retention that deletes the log under what waits; crashes with lost and
-torn writes. The log is read as it becomes durable (`follow`), so that a delivery is remembered even where
-retention has deleted it, and everything in it is held against `timer_oracle`.
+A clock that advances slowly, jumps, and is set back; partitions that are read at once, late, or not at all;
+slow checkpoints that may fail; retention that deletes the log below pending timers; crashes with lost and
+torn writes. The log is read as it becomes durable (`follow`), so that a delivery is recorded even if
+retention deletes it later, and all its records are verified against `timer_oracle`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ TOPICS = ("a", "b")
 
 
 class Disk(MemoryDisk):
-    """A disk that has no bytes of a file that is not there."""
+    """A disk that raises FileNotFoundError for reads of missing files."""
 
     def read(self, path: str, position: int, length: int) -> bytes:
         if self.size(path) < 0:
@@ -73,14 +73,14 @@ class Machine:
         self.faults = Faults(self.chance, self.disk, self._kinds_hit(seed))
         self.rows_max = {1: 5, 3: 1}.get(seed % 4, TIMER_ROWS_READ_AHEAD_MAX)
         self.told: set[str] = set()
-        """What the broker has said of damage, in all its lives."""
+        """The damage reported by all cores."""
         self.rebuilt_count = self.held_count = 0
         self.broker = self._open(None)
         self.oracle = Oracle(min(self.histories_ms))
         self.followed = 0
         self.last: Timer | None = None
         self.released: dict[str, Timer] = {}
-        """By topic, the held timer that was delivered last."""
+        """By topic: the last delivered held timer."""
         self.flying: list[Flush] = []
         self.jobs: list[ReadAhead] = []
         self.retirements: list[Retirement] = []
@@ -97,7 +97,7 @@ class Machine:
         self._tick(target_ms)
 
     def _go_through(self, target_ms: int) -> None:
-        """Event by event, as a clock does that is not late."""
+        """Advance from event to event, as with a timely clock."""
         for _ in range(40):
             due_ms = self.broker.next_due_ms()
             if due_ms is None or due_ms > target_ms:
@@ -115,7 +115,7 @@ class Machine:
         self._carry_out(effects)
 
     def _see_appended(self, end_offset: int) -> None:
-        """Lets the oracle know which timers of damaged files were set again, or are lost."""
+        """Record in the oracle which timers were set again, held, or lost after damage to files."""
         for appended in self.broker.store._appended:
             record = appended.stored
             if not isinstance(record, Record) or appended.offset < end_offset:
@@ -144,13 +144,13 @@ class Machine:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all damage of the files of timers was met, and seen to."""
+        """Whether all damage to the files of timers was found and repaired."""
         repair, timers = self.broker.timer_repair, self.broker.timers
         is_at_work = repair._running or repair._applying or repair._rows_without_record or timers.in_doubt
         return not (repair._unchecked or is_at_work or timers.partitions.damage)
 
     def check_told(self) -> None:
-        """No file that timers wait in is damaged in silence, once all were read through."""
+        """Verify that damage to files of timers was reported, once all files were read."""
         for slot, file in self.broker.timers.partitions.files.items() if self.is_whole else ():
             gaps: list[partition.Gap] = []
             if slot.path in self.faults.hit:
@@ -166,7 +166,7 @@ class Machine:
             if isinstance(effect, CheckBackRequest):
                 self.broker.transactions.complete_check_back(
                     effect.transaction_id, False, self.now_ms
-                )  # and nobody comes
+                )  # there is no producer
             elif isinstance(effect, RetireSegments):
                 self.retirements.append(effect.retirement)
             elif isinstance(effect, RunTimersJob):
@@ -193,7 +193,7 @@ class Machine:
             self._tick(self.now_ms - self.chance.choice([10, 200, 5 * SECOND, MINUTE, DAY]))
 
     def flush(self) -> None:
-        """Finishes the flushes under way and a new one, in any order."""
+        """Finish the flushes in flight and a new one, in any order."""
         self.take_flush()
         self.chance.shuffle(self.flying)
         for flush in self.flying:
@@ -205,7 +205,7 @@ class Machine:
         self._retire()
 
     def write_entries(self) -> None:
-        """Writes the queue entries that wait in memory, or lets them wait."""
+        """With probability 0.5, write the queue entries that wait in memory."""
         if self.chance.random() < 0.5 and (entries := self.broker.take_entries()) is not None:
             entries.write(self.disk)
             self.broker.complete_entries()
@@ -235,11 +235,11 @@ class Machine:
                 return
 
     def _kinds_hit(self, seed: int) -> tuple[str, ...]:
-        """Kinds of files of which one may be damaged at the end of a process."""
+        """Return the kinds of files of which one may be damaged at the end of a process."""
         return TIMER_KINDS if seed % 2 else FACT_KINDS
 
     def work_on_checkpoint(self) -> None:
-        """Takes, writes or confirms a checkpoint; in between everything else goes on."""
+        """Take, write or confirm a checkpoint; other steps may run in between."""
         if self.checkpoint is None:
             if self.broker.is_checkpoint_due or self.chance.random() < 0.3:
                 while not self.broker.is_quiet:
@@ -255,7 +255,7 @@ class Machine:
             self._see_appended(end_offset)
 
     def _write_checkpoint(self) -> None:
-        """Writes the checkpoint; if a sync fails in it, the core is not to go on."""
+        """Write the checkpoint; reopen the broker if a sync fails in it."""
         assert self.checkpoint is not None
         try:
             self.checkpoint.write(self.disk)
@@ -267,7 +267,7 @@ class Machine:
                 self._reopen(self.broker.durable_offset)
 
     def fail_checkpoint(self) -> None:
-        """A checkpoint fails half way, and perhaps the machine with it."""
+        """Fail a checkpoint midway, possibly followed by a crash."""
         while not self.broker.is_quiet:
             self.flush()
         if self.checkpoint is None:
@@ -279,7 +279,7 @@ class Machine:
             self.crash()
 
     def crash(self) -> None:
-        """Loses power, perhaps amid a flush; whatever was not told may or may not have happened."""
+        """Lose power, possibly during a flush; unanswered changes may or may not have happened."""
         self.take_flush()
         self.chance.shuffle(self.flying)
         for flush in self.flying[: self.chance.randrange(len(self.flying) + 1)]:
@@ -289,13 +289,13 @@ class Machine:
         self.die(is_cut=True)
 
     def die(self, *, is_cut: bool | None = None) -> None:
-        """The process is gone, and perhaps the power; it starts again."""
+        """End the process by a kill or a power cut, and start it again."""
         self.faults.end_process(is_cut=is_cut)
         self.faults.damage(0.3, spares_torn=False)
         self._reopen(None)
 
     def endure(self, act: Callable[[], object]) -> None:
-        """Does something in which the process may die, or a disk operation fail."""
+        """Run an action in which the process may die, or a disk operation fail."""
         self.faults.threaten()
         try:
             act()
@@ -303,7 +303,7 @@ class Machine:
             self.die()
         except OSError:
             self._reopen(self.broker.durable_offset)
-        except StoreDamaged as met:  # a file that was hit while it was closed, before the check came to it
+        except StoreDamaged as met:  # a file damaged while it was closed, and not yet checked
             if not any(path in str(met) for path in self.faults.hit):
                 raise
         self.faults.relent()
@@ -312,7 +312,7 @@ class Machine:
             self.broker.housekeeping.measure_space()
 
     def fail_to_flush(self) -> None:
-        """A sync fails, others end well: the core is discarded and rebuilt from what is surely on disk."""
+        """Fail some of the syncs: the core is discarded and rebuilt from the durable log."""
         self.take_flush()
         if self.flying:
             for flush in self.flying:
@@ -331,7 +331,7 @@ class Machine:
         self.retirements = []
         self.checkpoint, self.last = None, None
         self.released.clear()
-        if len(self.histories_ms) > 1:  # it is started again with another history
+        if len(self.histories_ms) > 1:  # a restart with another history
             history_ms = self.chance.choice(self.histories_ms)
             self.settings = replace(self.settings, timer_history_ms=history_ms)
         acknowledged_offset = self.faults.starts_that_die(self._judged, acknowledged_offset)
@@ -347,26 +347,26 @@ class Machine:
         self._note_told()
         for timer in self.oracle.pending().values():
             if timer.is_late_set:
-                timer.armed_at = None  # it was due when it was set: its place may be another one now
+                timer.armed_at = None  # it was due when it was set: its slot may differ now
         self.follow()
 
     def _judged(self, acknowledged_offset: int | None) -> Broker:
-        """Opens the store, and holds what the start tells of damage against what was hit."""
+        """Open the store, and compare the damage reported by the start with the injected damage."""
         broker = self._open(acknowledged_offset)
         assert not self.faults.lost(broker, self.broker.durable_offset)
         assert not broker.lost or self.faults.has_hit(layout.TIMER_NAMES, layout.TIMER_ENDS), broker.lost
         return broker
 
     def _open(self, acknowledged_offset: int | None) -> Broker:
-        """Opens the store; every other world reads few rows ahead at a time, and splits what is more."""
+        """Open the store; odd seeds read few rows ahead at a time, and split larger partitions."""
         broker = Broker.open(self.disk, self.settings, self.now_ms, acknowledged_offset)
         broker.timers.partitions._rows_max = self.rows_max
         return broker
 
-    # What must be true.
+    # Verification.
 
     def follow(self) -> None:
-        """Reads what has become durable of the log, and holds it against the oracle."""
+        """Read the newly durable part of the log, and verify it against the oracle."""
         end_offset = self.broker.durable_offset
         if self.followed < end_offset:
             scan = LogScan(self.disk, SEGMENT_BYTES, self.followed, end_offset)
@@ -395,7 +395,7 @@ class Machine:
             assert said == self.oracle.verdicts[at], f"told {said}, it is {self.oracle.verdicts[at]}"
 
     def _is_same(self, found: Message, sent: Message) -> None:
-        """What is delivered is what was sent, beside the answer to the verb that it may have carried."""
+        """Verify that a delivered message equals the sent one, except for the verdict of a carried verb."""
         found.properties.pop("TW_TIMER_VERDICT", None)
         assert found.properties == sent.properties
         assert (found.topic, found.message_id, found.body, found.tag, found.keys) == (
@@ -416,7 +416,7 @@ class Machine:
                 old.is_seen = True
 
     def _named(self, timer_offset: int) -> Timer | None:
-        """The timer that a record names; None if a gap has taken it, of which nobody was told."""
+        """Return the timer named by a record; None if its unacknowledged record was lost in a gap."""
         gaps = self.broker.damaged
         if timer_offset in self.oracle.timers:
             return self.oracle.timers[timer_offset]
@@ -449,14 +449,14 @@ class Machine:
             was_there = timer.armed_at <= last.ended_offset
             is_earlier = (timer.due_ms, timer.offset) < (last.due_ms, last.offset)
             is_before = (timer.sort_ms, timer.offset) < (last.sort_ms, last.offset)
-            # A damaged record is read by itself, before others; one that a gap of the log took comes again.
+            # A damaged record is read separately, before others; one lost in a gap of the log is sent again.
             is_excused = self.faults.has_hit(layout.TIMERS) or bool(self.faults.gaps)
             assert is_excused or not (was_there and is_earlier and is_before), (
                 f"out of order: {last}, then {timer}"
             )
 
     def _follow_release(self, timer: Timer) -> None:
-        """A timer that was held is delivered: of its topic, the earliest due time comes first."""
+        """Verify that held timers of a topic are delivered in the order of their due times."""
         last = self.released.get(timer.topic)
         self.released[timer.topic] = timer
         if last is not None and timer.armed_at is not None:

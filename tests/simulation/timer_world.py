@@ -1,7 +1,8 @@
-"""The clients of `timer_machine`: every verb, by name and carried, of what waits, has ended or never was.
+"""The clients of `timer_machine`: every verb, by name and carried by messages, on any name of a timer.
 
-Each answer is held against `timer_oracle`, and what changes is noted there. At quiet moments everything that
-can be looked at is compared; `drain` then lets time go on until nothing is left.
+The timers named may be pending, ended or unknown. Each answer is verified against `timer_oracle`, which
+records the changes. When the broker is quiet all views are compared; `drain` then advances the time until no
+timer is left.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ KEYS = ("k1", "k2", "k3", "k4")
 
 @dataclass(slots=True)
 class Verb:
-    """A verb as a message carries it."""
+    """A verb carried by a message."""
 
     kind: str
     name: str
@@ -83,7 +84,7 @@ class World(Machine):
         self.endure(self.chance.choice(rare if self.chance.random() < 0.05 else usual))
 
     def hold(self) -> None:
-        """An operator holds the timers of a topic."""
+        """Hold the timers of a topic."""
         topic = self.chance.choice(TOPICS)
         if topic not in self.broker.topics:
             return
@@ -98,7 +99,7 @@ class World(Machine):
             self.oracle.holds.append((changed.durable_at - 1, topic, True))
 
     def release(self) -> None:
-        """An operator releases the timers of a topic, or changes the pace of a release."""
+        """Release the timers of a topic, or change the pace of a release."""
         topic, per_second = self.chance.choice(TOPICS), self.chance.choice([0, 0, 1, 30])
         if topic in self.broker.topics:
             self._release(topic, per_second)
@@ -116,12 +117,12 @@ class World(Machine):
             self.oracle.holds.append((changed.durable_at - 1, topic, False))
 
     def _may_wait(self, timer: Timer) -> bool:
-        """Whether a timer may wait though it is due: held, or for its turn in a release at a pace."""
+        """Return whether a due timer may be pending: held, or in a release at a limited rate."""
         is_slow = self.broker.topics.release_pace(timer.topic) > 0
         return timer.is_held and (is_slow or self.oracle.is_held(timer.topic))
 
     def send_burst(self) -> None:
-        """Many at once, most of them due in the same moment."""
+        """Send many timers, most of them due at the same time."""
         due_ms = max(0, self.now_ms + self.chance.choice(SPANS_MS))
         for _ in range(self.chance.randrange(5, 30)):
             message = self._message()
@@ -134,7 +135,7 @@ class World(Machine):
         self._send_timer(message, self._carry(message) if self.chance.random() < 0.1 else None)
 
     def send_many(self) -> None:
-        """Many in one call: some with the same key, some sent before, some that carry a verb."""
+        """Send many timers in one call: some with the same key, some repeated, some carrying a verb."""
         batch: list[tuple[Message, Verb | None]] = []
         for _ in range(self.chance.randrange(1, 25)):
             message = self._message()
@@ -164,7 +165,7 @@ class World(Machine):
         self._answered(message, verb, answer)
 
     def _look(self, message: Message, verb: Verb | None) -> None:
-        """What a message names is known as it is now."""
+        """Update the oracle for the timers named by a message."""
         key = message.properties.get("TW_TIMER_KEY", "")
         for name in (
             TimerName(message.topic, key=key),
@@ -192,7 +193,7 @@ class World(Machine):
         return known is not None and known.stored_ms > self.seen_ms - self.settings.dedupe_ms
 
     def _set(self, at: int, message: Message) -> None:
-        """A timer is set, in place of the one that waits for its key."""
+        """Record a new timer, which replaces the pending one with its key."""
         timer = Timer(at, message, message.delivery_ms or 0, self.now_ms)
         waiting = self.oracle.waiting(TimerName(timer.topic, key=timer.key)) if timer.key else None
         if waiting is not None:
@@ -246,7 +247,7 @@ class World(Machine):
                     self._set(at, half.message)
 
     def retry(self) -> None:
-        """A client sends again what it has sent: there is one timer all the same."""
+        """Repeat a send: it must not create a second timer."""
         if not self.sent:
             return
         message = self.chance.choice(self.sent[-20:])
@@ -257,7 +258,7 @@ class World(Machine):
         assert receipt.physical_offset == known.offset, "a retry made a second timer"
 
     def verb(self) -> None:
-        """A verb by message id or key, of something that waits, has ended, or never was."""
+        """Use a verb by message id or key, on a pending, ended or unknown timer."""
         name = self._any_name()
         self._in_step(name)
         timer, expected = self.oracle.named(name), self.oracle.expected(name)
@@ -294,7 +295,7 @@ class World(Machine):
         told: TimerVerdict,
         to_ms: int = 0,
     ) -> None:
-        """Holds a verdict against the oracle, and lets it know what has changed."""
+        """Verify a verdict against the oracle, and record the change."""
         if told.verdict in (Verdict.NEVER_SET, Verdict.FORGOTTEN):
             is_forgotten = self.oracle.may_be_forgotten(name, self.seen_ms)
             assert is_forgotten or expected is Verdict.NEVER_SET or timer is None, (name, timer, told)
@@ -313,7 +314,7 @@ class World(Machine):
             self.oracle.end(timer, told.verdict.value, told.ended_offset, self.now_ms)
 
     def _carried(self, topic: str, verb: Verb | None, at: int) -> None:
-        """A message that carried a verb is stored at an offset; a move or fire lies before it."""
+        """Record the verb of a message stored at an offset; the record of a move or fire precedes it."""
         if verb is None:
             return
         name = self._named_by(topic, verb.name)
@@ -331,7 +332,10 @@ class World(Machine):
         self._told(name, timer, None, told, verb.to_ms)
 
     def _in_step(self, name: TimerName | None) -> Timer | None:
-        """Lets the oracle know of a delivery that is decided and not yet durable; `follow` proves it."""
+        """Record a delivery that is decided and not yet durable, which `follow` verifies later.
+
+        Return the pending timer with a name, or None.
+        """
         if name is not None:
             self._remember(name)
         timer = self.oracle.named(name) if name else None
@@ -358,12 +362,15 @@ class World(Machine):
         return self._named_by(topic, name)
 
     def _named_by(self, topic: str, name: str) -> TimerName:
-        """The same as it was known before the call: the core may have gone on since, within one batch."""
+        """Return the name that a verb refers to in the oracle: a key, or else a message id.
+
+        The core may have made later changes within the same batch.
+        """
         by_key = TimerName(topic, key=name)
         return by_key if self.oracle.named(by_key) else TimerName(topic, name)
 
     def _remember(self, name: TimerName) -> None:
-        """What was forgotten may be known again when the clock was set back."""
+        """Restore a forgotten name that is known again after the clock was set back."""
         if self.oracle.names[name] and self.oracle.names[name][-1] in self.oracle.forgotten[name]:
             found = self.broker.timers.get_timer(name, self.now_ms)
             is_unknown = isinstance(found, TimerVerdict) and found.verdict in _UNKNOWN
@@ -399,12 +406,12 @@ class World(Machine):
         return verb
 
     def _last_offset(self, end_offset: int) -> int:
-        """Where the last record before an offset begins, which may not be durable yet."""
+        """Return the offset of the last record before an offset, which may not be durable yet."""
         appended = self.broker.store._appended
         return max(one.offset for one in appended if one.stored and one.offset < end_offset)
 
     def compare(self) -> None:
-        """At a quiet moment, everything that can be looked at is as the oracle has it."""
+        """Compare all views with the oracle, if the broker is quiet."""
         if not self.broker.is_quiet:
             return
         self.follow()
@@ -455,7 +462,7 @@ class World(Machine):
                 return listed
 
     def settle(self) -> None:
-        """Lets the machine do all it can at this moment; then nothing that is due waits."""
+        """Complete all work possible at this time; verify that no due timer is pending then."""
         for _ in range(2_000):
             self.flush()
             self.run_jobs(0)
@@ -470,13 +477,13 @@ class World(Machine):
         if not self._is_unmended:
             late = [timer for timer in self.oracle.pending().values() if timer.due_ms <= self.now_ms]
             late = [timer for timer in late if not self._may_wait(timer)]
-            if self.went_back:  # what was set late is due when it was set, by the clock of then
+            if self.went_back:  # a timer set late is due at its set time, by the clock of that time
                 late = [timer for timer in late if timer.due_ms > timer.stored_ms]
             assert not late, f"still waiting at {self.now_ms}: {late}"
 
     @property
     def _is_unmended(self) -> bool:
-        """Whether damage is still to be met or seen to: a failed read waits for housekeeping."""
+        """Whether damage is still to be found or repaired: a failed read waits for housekeeping."""
         return bool(self.faults.hit) and not self.is_whole
 
     def _is_busy(self) -> bool:
@@ -486,7 +493,7 @@ class World(Machine):
         return is_due or is_waiting or not self.broker.is_quiet
 
     def _is_to_be_read_again(self) -> bool:
-        """Whether a read has failed a moment ago; then lets the second pass until it is tried again."""
+        """Return whether a read has failed recently; if so, advance to its retry within a second."""
         pending = self.oracle.pending().values()
         is_late = any(timer.due_ms <= self.now_ms and not self._may_wait(timer) for timer in pending)
         due_ms = self.broker.next_due_ms()
@@ -496,7 +503,7 @@ class World(Machine):
         return True
 
     def drain(self) -> None:
-        """Goes to each timer's own time until none is left."""
+        """Advance to the due time of each timer until none is pending."""
         self.now_ms = max(self.now_ms, self.seen_ms)
         unmended_count = 0
         while pending := self.oracle.pending():
@@ -515,7 +522,7 @@ class World(Machine):
         self.compare()
 
     def write_down(self) -> None:
-        """Takes two checkpoints, so that no snapshot is older than what was mended."""
+        """Write two checkpoints, so that no snapshot is older than the repairs."""
         for _ in range(2):
             self.send_plain()
             self.settle()
@@ -524,7 +531,7 @@ class World(Machine):
             self.broker.complete_checkpoint(done)
 
     def check_names(self) -> None:
-        """Every name still says what became of its timer, or that this is long ago."""
+        """Verify that every name has the outcome of its timer, or is forgotten after the history."""
         for name in list(self.oracle.names):
             self._remember(name)
             found = self.broker.timers.get_timer(name, self.now_ms)

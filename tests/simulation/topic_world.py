@@ -1,23 +1,23 @@
 """Topics that are altered, purged, deleted and created again, and the journal, on a faulty disk.
 
-Each act of a client or an operator appends records. The oracle keeps, for each record, the log offset of its
-end and its effect, so what a crash has left is known exactly: the effects of the records that the log still
-has, in order. A told act is among them, as its records were durable when it was told.
+Each action of a client or an operator appends records. The oracle keeps, for each record, the log offset of
+its end and its effect, so the state after a crash is known exactly: the effects of the remaining records of
+the log, in order. An acknowledged action is among them, because its records were durable before the answer.
 
-    sent       a message of a topic is at a place of a queue
+    sent       a message of a topic is at a queue offset
     emptied    the queues of a topic begin at these offsets, by a purge or because of its retention
     left       a group no longer receives a topic
-    deleted    a topic is gone
+    deleted    a topic is deleted
     made       a topic has a type, a number of queues and a retention
     joined     a group receives a topic
-    waiting    a timer or a half of a topic waits, or ended
+    waiting    a timer or a half of a topic is pending, or ended
     held       the timers of a topic are held, or released
-    noted      an act is in the journal
+    noted      an action is in the journal
 
-A move of a message sends its copy, then finishes it for each group or empties its place. A copy that a crash
-has left alone is found by the next move.
+A move of a message sends its copy, then finishes it for each group or empties its queue. A copy without its
+end, left by a crash, is found by the next move.
 
-Timers and halves that wait are held against what `use` counts; a refused change must change nothing.
+Pending timers and halves are compared with the counts of `use`; a refused change must have no effect.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ Place = tuple[str, int, int]
 
 @dataclass(slots=True)
 class State:
-    """The state that the records of the log lead to."""
+    """The state that results from the records of the log."""
 
     topics: dict[str, tuple[MessageType, int, int]] = field(default_factory=dict)
     begins: dict[tuple[str, int], int] = field(default_factory=dict)
@@ -116,7 +116,7 @@ class World:
         """The store time of each message that was sent."""
 
     def step(self) -> None:
-        """Do something."""
+        """Do one random action."""
         acts: list[tuple[float, Callable[[], object]]] = [
             (8, self.send), (4, self.receive), (2, self.make), (1, self.set_timer), (1, self.end_timer),
             (1, self.begin_half), (1, self.end_half), (2, self.purge), (3, self.delete), (2, self.alter),
@@ -129,7 +129,7 @@ class World:
     # Clients.
 
     def send(self, topic: str = "") -> None:
-        """Send a message, which a topic takes if it is there and of a type for it."""
+        """Send a message, which is accepted if the topic exists with a suitable type."""
         topic, message_id = topic or self.chance.choice(TOPICS), self._new_id()
         known = self.state().topics.get(topic)
         try:
@@ -148,7 +148,7 @@ class World:
             self._add(_sent((topic, entry.queue_id, receipt.queue_offset), message_id))
 
     def receive(self, group: str = "", topic: str = "") -> None:
-        """A group receives a topic, finishes half of the messages that it gets, and fails with a quarter."""
+        """Receive a topic with a group, acknowledge half of the messages, and fail with a quarter."""
         group, topic = group or self.chance.choice(GROUPS), topic or self.chance.choice(TOPICS)
         known, before = self.state().topics.get(topic), self.broker.store.unflushed_count
         try:
@@ -182,7 +182,7 @@ class World:
             self._add(_waiting("timer", topic, timer.message_id))
 
     def end_timer(self) -> None:
-        """Cancel a timer, if one waits."""
+        """Cancel a timer, if one is pending."""
         waiting = [one for one in self.state().waiting if one[0] == "timer"]
         if waiting:
             _, topic, message_id = self.chance.choice(waiting)
@@ -209,7 +209,7 @@ class World:
     # Operators.
 
     def make(self, topic: str = "", message_type: MessageType | None = None, queue_count: int = 0) -> None:
-        """Create a topic that is not there."""
+        """Create a topic that does not exist."""
         topic = topic or self.chance.choice(TOPICS)
         if topic not in self.state().topics:
             message_type = message_type or self.chance.choice(PLAIN)
@@ -218,7 +218,7 @@ class World:
             self._add(_made(topic, message_type, queue_count, 0))
 
     def alter(self) -> None:
-        """Change the type, the number of queues, or the retention, which discards what is too old at once."""
+        """Change the type, the number of queues, or the retention, which discards old messages at once."""
         topic = self.chance.choice(TOPICS)
         message_type = self.chance.choice([None, MessageType.NORMAL, MessageType.MIXED, MessageType.DELAY])
         queue_count = self.chance.choice([None, 1, 2, 3, 4])
@@ -234,7 +234,7 @@ class World:
         *,
         discard: bool,
     ) -> None:
-        """Change a topic as told."""
+        """Change a topic to the given properties, and verify the result."""
         before = self.broker.store.unflushed_count
         changed = self._change(
             "alter", topic, message_type, queue_count, retention_ms=retention_ms, discard=discard
@@ -254,7 +254,7 @@ class World:
             self.counts["expired at once"] += len(cuts)
 
     def _note_cuts(self, appended: Iterable[Appended]) -> None:
-        """Note the queues that begin later because of a retention; nothing is discarded before its age."""
+        """Record the new begins of queues after a retention; verify that no message is discarded early."""
         for one in appended:
             for fact in one.facts:
                 if not isinstance(fact, LogCut) or fact.cut_offset or not fact.queues:
@@ -310,7 +310,7 @@ class World:
             self._add(_released(topic))
 
     def note(self) -> None:
-        """Note an act in the journal."""
+        """Add an entry to the journal."""
         about = self._new_id()
         self.broker.journal.add_entry(
             JournalEntry("ann", "h", "p", "verb", about, "", "done", ""), self.now_ms
@@ -337,7 +337,7 @@ class World:
         for one in page.messages[: 1 if not groups else 4]:
             message_id = one.message.message_id
             if message_id in self.moved and self.moved[message_id] != source:
-                continue  # in this topic it is a copy: groups of the topic may have finished it before
+                continue  # in this topic it is a copy, which groups of the topic may have finished before
             before = self.broker.store.unflushed_count
             moved = self.broker.topic_moves.move(source, queue_id, one.queue_offset, target, self.now_ms)
             self.counts[moved.verdict] += 1
@@ -352,7 +352,7 @@ class World:
             self.done += [(moved.durable_at, group, source, message_id) for group in groups]
 
     def _note_move(self, place: str, appended: list[Appended]) -> None:
-        """Note the copy of a moved message, unless it was there, and the queue that begins after it."""
+        """Record the copy of a moved message, if it is new, and the queue that begins after it."""
         for one in appended:
             if isinstance(one.stored, Record) and one.queue is not None and one.queue[0] in TOPICS:
                 copy = to_message(one.stored)
@@ -396,7 +396,7 @@ class World:
     # Time and the disk.
 
     def pass_time(self) -> None:
-        """Let time pass, and do what is due."""
+        """Let time pass, and run due events."""
         self.now_ms += self.chance.choice([1, 100, 3_000, 30_000])
         before, unflushed = self.broker.end_offset, self.broker.store.unflushed_count
         self._carry_out(self.broker.tick(self.now_ms))
@@ -404,7 +404,7 @@ class World:
         self._note_cuts(islice(self.broker.store.unflushed(), unflushed, None))
 
     def flush(self) -> None:
-        """Make durable what is appended."""
+        """Flush the appended records."""
         while (flush := self.broker.take_flush()) is not None:
             flush.write()
             self._carry_out(self.broker.complete_flush(flush, self.now_ms))
@@ -428,7 +428,7 @@ class World:
             self.broker.complete_checkpoint(checkpoint)
 
     def crash(self) -> None:
-        """Lose the power, perhaps amid a flush."""
+        """Lose power, possibly during a flush."""
         flush = self.broker.take_flush()
         if flush is not None and self.chance.random() < 0.5:
             self.faults.threaten(0.5)
@@ -437,7 +437,7 @@ class World:
         self._die()
 
     def endure(self, act: Callable[[], object]) -> None:
-        """Do something in which the process may die, or the disk fail."""
+        """Run an action in which the process may die, or the disk fail."""
         self.faults.threaten()
         try:
             act()
@@ -465,7 +465,7 @@ class World:
         end_offset = self.broker.end_offset
         assert end_offset >= told_offset, "a told record is gone"
         self.records = [one for one in self.records if one[0] <= end_offset]
-        # Of an acknowledgement only the offset to wait for is known: it is told, or it may have happened.
+        # Of an acknowledgement only the offset to wait for is known: it was answered, or may have happened.
         self.done = [one for one in self.done if one[0] <= told_offset]
         self.compare()
 
@@ -495,14 +495,14 @@ class World:
     # The oracle.
 
     def state(self) -> State:
-        """Return the state that the records of the log lead to."""
+        """Return the state that results from the records of the log."""
         state = State()
         for _, effect in self.records:
             effect(state)
         return state
 
     def compare(self) -> None:
-        """Hold the broker, which is quiet, against the oracle."""
+        """Flush until the broker is quiet, and compare it with the oracle."""
         while not self.broker.is_quiet:
             self.flush()
         state, first_offset = self.state(), self.broker.store.log.first_offset
@@ -532,7 +532,7 @@ class World:
         assert first_offset > 0 or len(entries) == len(state.journal), "an act is gone"
 
     def _messages(self, topic: str, group: str = "") -> Iterator[Delivery]:
-        """Yield the messages of a topic; with a group, those that it has not finished."""
+        """Yield the messages of a topic, or with a group those that it has not finished."""
         for queue_id in range(self.broker.topics.get(topic).queue_count):
             first, end = self.broker.finding.queue_range(topic, queue_id)
             offsets = self.broker.groups.peek_in_flight(GroupQueue(group, topic, queue_id)).offsets
@@ -547,7 +547,7 @@ class World:
         return (group, topic, message_id) not in acked
 
     def _add(self, effect: Effect_) -> None:
-        """Note the effect of the record that was appended last."""
+        """Record the effect of the newest record."""
         self.records.append((self.broker.end_offset, effect))
 
     def _new_id(self) -> str:

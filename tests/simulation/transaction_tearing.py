@@ -1,7 +1,7 @@
-"""One commit, torn at every byte of what it writes, within a segment and where the segment rolls.
+"""One commit, torn at every byte of its writes, within a segment and across segments.
 
-A flush may be several writes, each to a file of its own when the log goes on in the next segment, and a disk
-may keep them in any order. So of every write each prefix is kept, with all and with nothing of the others.
+A flush may have several writes, to several files when the log continues in the next segment, and a disk may
+keep them in any order. Therefore each prefix of every write is kept, with all and with nothing of the others.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ HALF_ID = "half"
 
 
 class HoldingDisk(MemoryDisk):
-    """A disk that can put off what it is told to sync."""
+    """A disk that can postpone syncs."""
 
     is_holding = False
 
@@ -37,11 +37,11 @@ class HoldingDisk(MemoryDisk):
             super().sync(path)
 
     def written(self) -> list[tuple[str, int]]:
-        """The file and the number of bytes of each write that was not synced."""
+        """Return (file, number of bytes) of each unsynced write."""
         return [(path, len(data)) for path, file in self._files.items() for _, data in file.unsynced if data]
 
     def after_crash(self, kept: list[int]) -> HoldingDisk:
-        """What is on disk if of each write that many bytes were kept, and all names."""
+        """Return the disk after a crash that kept the given number of bytes of each write, and all names."""
         disk, lengths = deepcopy(self), iter(kept)
         disk.is_holding = False
         for file in disk._files.values():
@@ -52,14 +52,14 @@ class HoldingDisk(MemoryDisk):
 
 @dataclass(slots=True, frozen=True)
 class Commit:
-    """A half that carries a cancel, and the disk on which its commit is written and not synced."""
+    """A half that carries a cancel, and the disk with its written and unsynced commit."""
 
     disk: HoldingDisk
     half: SendReceipt
     is_delayed: bool
 
     def crashes(self) -> Iterator[HoldingDisk]:
-        """Every disk that a power cut could leave behind; what is derived from the log is there or not."""
+        """Yield every possible disk after a power cut; files derived from the log are present or not."""
         paths, lengths = map(list, zip(*self.disk.written(), strict=True))
         for torn, (path, length) in enumerate(zip(paths, lengths, strict=True)):
             for others in ([0] * len(lengths), lengths):
@@ -68,7 +68,7 @@ class Commit:
 
 
 def commit(*, is_delayed: bool, rolls: bool) -> Commit:
-    """Writes the commit of a half whose deadline it cancels."""
+    """Write the commit of a half that cancels a timer."""
     disk = HoldingDisk()
     broker = Broker.open(disk, SETTINGS, NOW_MS)
     deadline = _message(b"too late", "deadline", delivery_ms=NOW_MS + HOUR)
@@ -93,20 +93,20 @@ def commit(*, is_delayed: bool, rolls: bool) -> Commit:
 
 
 def flush(broker: Broker, disk: MemoryDisk) -> None:
-    """Makes durable what was appended."""
+    """Flush the appended records."""
     while (one := broker.take_flush()) is not None:
         one.write()
         broker.complete_flush(one, NOW_MS)
 
 
 def messages(broker: Broker) -> int:
-    """How often the half's message is there: in its queue, or waiting as a timer."""
+    """Return how often the half's message is found: in its queue, or as a pending timer."""
     found = broker.finding.find("t", HALF_ID, 99).messages
     return sum(one.stored_topic != HALF_TOPIC for one in found)
 
 
 def waits(broker: Broker) -> bool:
-    """Whether the deadline still waits."""
+    """Return whether the timer to be cancelled is pending."""
     return isinstance(broker.timers.get_timer(DEADLINE, NOW_MS), PendingTimer)
 
 

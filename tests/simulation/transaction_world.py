@@ -1,13 +1,13 @@
-"""Producers, honest, lying and gone, and operators, among the timers of `timer_world`.
+"""Producers, correct, faulty and disconnected, and operators, among the timers of `timer_world`.
 
     producers   send halves (with delivery times, keys, timer verbs), send them again, end them early, late,
-                twice, both ways, with the ids of others and with forged ones; answer checks at once, later,
-                wrongly, or not at all; or are not connected
-    operators   resolve what is open, has expired or has ended, and ask for a check at once
+                twice, both ways, with foreign and forged ids; answer check-backs at once, later, wrongly, or
+                not at all; or are not connected
+    operators   resolve open, expired and ended transactions, and request check-backs
     the world   everything of `timer_machine`: lost and torn writes, failed flushes, checkpoints, retention
 
-Every answer is held against the table of `transaction_oracle`, every record of the log against what was
-answered: a commit, a rollback or an expiry that nobody was told of is as wrong as one that is missing.
+Every answer is verified against the table of `transaction_oracle`, and every record of the log against the
+answers: an unexpected commit, rollback or expiry is an error, as is a missing one.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ class TransactionWorld(World):
         super().__init__(seed)
         self.oracle = TransactionOracle(self.settings.timer_history_ms)
         self.answers: list[tuple[Transaction, Resolution]] = []
-        """What producers will say to a check, later."""
+        """Later answers of producers to check-backs."""
         self.alone: defaultdict[str, dict[int, None]] = defaultdict(dict)
-        """Halves by topic that wait for a producer: until one comes they are not asked about."""
+        """By topic: halves that wait for a producer; they have no check-backs until one connects."""
 
     def _kinds_hit(self, seed: int) -> tuple[str, ...]:
-        """Not those of timers: the oracle of transactions looks timers up at any moment, mended or not."""
+        """Exclude the files of timers: the transaction oracle queries timers before they are repaired."""
         return KINDS
 
     def _open(self, acknowledged_offset: int | None) -> Broker:
@@ -97,7 +97,7 @@ class TransactionWorld(World):
         self.endure(self.chance.choice(rare if self.chance.random() < 0.05 else usual))
 
     def tidy(self) -> None:
-        """Checkpoints and a look at the disk: where there is retention, what may be deleted is."""
+        """With retention, write checkpoints and run the housekeeping, which deletes old segments."""
         if self.settings.retention.deletes:
             for _ in range(6):
                 self.work_on_checkpoint()
@@ -124,7 +124,7 @@ class TransactionWorld(World):
             assert again.physical_offset == at, "a retry made a second half"
 
     def send_again(self) -> None:
-        """A client repeats a half that it has sent, also one that has ended."""
+        """Repeat the send of a half, which may have ended."""
         newest = {one.message.message_id: one for one in self.oracle.transactions.values()}
         if not newest:
             return
@@ -135,27 +135,27 @@ class TransactionWorld(World):
         assert (receipt.physical_offset, receipt.transaction_id) == (one.offset, one.transaction_id)
 
     def end_half(self) -> None:
-        """A producer ends what is open as far as it knows."""
+        """End a half that is open in the oracle."""
         waiting = [one for one in self.oracle.transactions.values() if one.state is State.OPEN]
         if waiting:
             self._end(self.chance.choice(waiting), self.chance.choice([COMMIT, COMMIT, ROLLBACK]))
 
     def end_any(self) -> None:
-        """A producer ends what has perhaps ended long ago, or is not durable yet."""
+        """End any half, which may have ended long ago, or may not be durable yet."""
         if self.oracle.transactions:
             one = self.chance.choice(list(self.oracle.transactions.values()))
             for _ in range(self.chance.choice([1, 1, 2])):
                 self._end(one, self.chance.choice([COMMIT, ROLLBACK]))
 
     def answer(self) -> None:
-        """A slow producer answers a check, whatever has become of the half since."""
+        """Answer an earlier check-back, regardless of the half's state."""
         if self.answers:
             one, how = self.answers.pop(self.chance.randrange(len(self.answers)))
             if self.oracle.transactions.get(one.offset) is one:
                 self._end(one, how)
 
     def lie(self) -> None:
-        """Ends with the ids of others, or made up ones, change nothing."""
+        """Verify that ends with foreign or forged ids change nothing."""
         if not self.oracle.transactions:
             return
         one = self.chance.choice(list(self.oracle.transactions.values()))
@@ -202,13 +202,13 @@ class TransactionWorld(World):
             self._asked(question)
 
     def come(self) -> None:
-        """A producer connects, or reads what waited for it: halves of its topic are asked about at once."""
+        """Connect a producer: waiting halves of its topic get check-backs at once."""
         topic = self.chance.choice(TOPICS)
         self.broker.transactions.schedule_waiting_check_backs(topic, self.now_ms)
         self._wake(topic, limits.CHECKS_WOKEN_MAX)
 
     def _is_alone(self, one: Transaction, is_there: bool, due_ms: int) -> None:
-        """A half was asked about, or waits now for a producer; who was asked wakes one more half."""
+        """Record a check-back, or that a half waits for a producer; a check-back wakes one more half."""
         waiting = self.alone[one.message.topic]
         if is_there:
             waiting.pop(one.offset, None)
@@ -226,11 +226,11 @@ class TransactionWorld(World):
             assert due_ms <= self.now_ms or self.went_back, "not asked about at once"
 
     def _reopen(self, trusted_offset: int | None) -> None:
-        """After a start everything that is due is asked about again."""
+        """Reopen the broker; after a start all due halves get check-backs again."""
         self.alone.clear()
         super()._reopen(trusted_offset)
 
-    # The broker's questions.
+    # Check-backs.
 
     def _carry_out(self, effects: list[Effect]) -> None:
         questions = [effect for effect in effects if isinstance(effect, CheckBackRequest)]
@@ -244,7 +244,7 @@ class TransactionWorld(World):
             self._asked(question)
 
     def _asked(self, question: CheckBackRequest) -> None:
-        """A producer is asked, if there is one, and does what producers do."""
+        """Handle a check-back: verify it, and let a producer, if there is one, answer in one of its ways."""
         one = self.oracle.transactions[int(question.transaction_id[:16], 16)]
         assert one.state is State.OPEN, f"asked about {one}"
         assert (question.topic, question.half_offset) == (one.message.topic, one.offset)
@@ -268,7 +268,7 @@ class TransactionWorld(World):
     # The table.
 
     def _end(self, one: Transaction, how: Resolution, *, by_operator: bool = False) -> None:
-        """Ends a transaction, and holds the answer against what was promised."""
+        """End a transaction, and verify the answer against the promised one."""
         self._look_at_half(one)
         self._look_at_timers(one)
         promised = PROMISED[(one.state, how, by_operator)]
@@ -313,7 +313,7 @@ class TransactionWorld(World):
                 self._set(at, one.message)
 
     def _in_step(self, name: TimerName | None) -> Timer | None:
-        """As before; what was forgotten while it waited may be known again when the clock was set back."""
+        """Update the oracle; a name forgotten while pending may be known again after the clock was set back."""
         offsets = self.oracle.names.get(name) if name else None
         if name and offsets and offsets[-1] in self.oracle.forgotten[name]:
             found = self.broker.timers.get_timer(name, self.now_ms)
@@ -328,7 +328,7 @@ class TransactionWorld(World):
             self._in_step(name)
 
     def _look_at_half(self, one: Transaction) -> None:
-        """Looks at a half; an expiry that is decided and not yet durable is noted, `follow` proves it."""
+        """Compare a half; record an expiry that is decided and not yet durable, which `follow` verifies."""
         view = self._view(one)
         if view is None:
             assert self._may_be_unknown(one), f"{one} is not known"
@@ -349,7 +349,7 @@ class TransactionWorld(World):
             return None
 
     def _may_be_unknown(self, one: Transaction) -> bool:
-        """Not durable yet, or ended and deleted by retention."""
+        """Return whether a half is not durable yet, or has ended and was deleted by retention."""
         is_deleted = one.offset < self.broker._log.first_offset and not one.is_waiting
         return one.offset >= self.broker.durable_offset or is_deleted
 
@@ -390,7 +390,7 @@ class TransactionWorld(World):
             return
         self.follow()
         for timer in self.oracle.pending().values():
-            self._in_step(TimerName(timer.topic, key=timer.key))  # late by more than the history: forgotten
+            self._in_step(TimerName(timer.topic, key=timer.key))  # later than the history: forgotten
         super().compare()
         for topic in TOPICS:
             self._wake(topic, 0)
@@ -419,7 +419,7 @@ class TransactionWorld(World):
     # The end.
 
     def settle_transactions(self) -> None:
-        """Operators and producers end whatever is still there."""
+        """End all remaining transactions by producers and operators."""
         self.flush()
         for one in list(self.oracle.transactions.values()):
             if one.is_waiting:
@@ -430,7 +430,7 @@ class TransactionWorld(World):
                 self._end(one, self.chance.choice([COMMIT, ROLLBACK]), by_operator=True)
 
     def check_ends(self) -> None:
-        """Each has one end that the log tells of; what consumers see is what was committed."""
+        """Verify that each transaction has one end in the log, and that consumers get what was committed."""
         assert not self._all_halves()
         for one in self.oracle.transactions.values():
             assert one.seen == one.ends, one
@@ -447,7 +447,7 @@ class TransactionWorld(World):
 
 
 def visible_ids(broker: Broker) -> Iterator[str]:
-    """The ids of all messages that lie in users' queues."""
+    """Yield the ids of all messages in users' queues."""
     for topic in broker.topics.all():
         for queue_id in range(topic.queue_count):
             for at in range(*broker.finding.queue_range(topic.name, queue_id)):
