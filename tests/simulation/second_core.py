@@ -1,20 +1,20 @@
-"""A second core that gets the records of the first when they are durable, and must come to the same tables.
+"""A second core that applies the durable records of the first, and must have the same tables.
 
     the world's broker --flushes--> its disk --bytes of the log--> the second core's disk --records--> follow
 
-After each step the second core gets what is durable, split anywhere; when the broker is quiet, and at least
-every `COMPARE_EVERY` steps, all tables of both (`tests.simulation.tables`) are held against each other.
+After each step the second core gets the durable records, split at random; when the broker is quiet, and at
+least every `COMPARE_EVERY` steps, all tables of both (`tests.simulation.tables`) are compared.
 
-- It begins with an empty store, or late: from a copy of the first one's files, snapshot and all.
-- Now and then it writes a checkpoint and is opened again from that, or is thrown away and made again.
-- It has another value in each setting (`other_settings`), other ones at each start, and its clock is an hour
-  off: nothing of that may be in a table. Names and ends of timers are compared under the shortest history.
-- Now and then, when the first is quiet, a newer epoch begins, as if the right to append had come back;
-  it is one of today's version, or of an older one, and a world may finalize today's.
-- In half of the seeds the first applies what it has appended decoded from its bytes, not its own objects.
-- A state of it is frozen, and its rows are taken while it goes on: they are those of a state taken at once.
-- Before it follows a cut of retention it writes a checkpoint: no timer of its own may need the log below.
-- Damage is seen to by a start otherwise than by a core that runs: no more is compared once a file was hit.
+- It begins with an empty store, or late: from a copy of the first one's files, including a snapshot.
+- At times it writes a checkpoint and is opened again from that, or is discarded and created again.
+- It has another value in each setting (`other_settings`), different at each start, and its clock is an hour
+  off: no table may depend on these. Names and ends of timers are compared under the shortest history.
+- At times, when the first is quiet, a newer epoch begins, as if the lead had returned; it has the current or
+  an older version, and a world may finalize the current one.
+- In half of the seeds the first applies its appended records as decoded from their bytes.
+- Its state is frozen, and the rows are taken while it continues: they equal those of a state taken at once.
+- Before it follows a cut of retention it writes a checkpoint, so that none of its timers needs the log below.
+- A start handles damage differently from a running core: there is no comparison after a file was damaged.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ from timingwheel import levels
 
 COMPARE_EVERY: Final = 20
 COMPARE_AFTER: Final = 14
-"""Steps from one comparison to the next at which the broker is quiet: each reads all there is."""
+"""Minimum of steps between two comparisons: each reads all tables."""
 EPOCH_EVERY: Final = 25
-"""At one of so many looks at a quiet broker a newer epoch begins."""
+"""Mean number of steps with a quiet broker between two new epochs."""
 NEWEST: Final = OLDEST + 2
 """The highest version that an epoch names."""
 HOUR_MS: Final = 3_600_000
 
 
 class World(Protocol):
-    """What the worlds have in common."""
+    """Common interface of the worlds."""
 
     broker: Broker
     disk: MemoryDisk
@@ -60,20 +60,20 @@ class World(Protocol):
     faults: Faults
 
     def step(self) -> None:
-        """Do something."""
+        """Do one random action."""
 
     def flush(self) -> None:
-        """Let what was appended be durable, if the disk lets it."""
+        """Flush the appended records, unless the disk fails."""
 
     def endure(self, act: Callable[[], object]) -> None:
-        """Do something in which the process may die, or the disk fail."""
+        """Run an action in which the process may die, or the disk fail."""
 
 
 class SecondCore:
-    """The second core of a world, with chances of its own."""
+    """The second core of a world, with a separate random generator."""
 
     def __init__(self, world: World, seed: int, *, upgrades: bool = False) -> None:
-        """`upgrades`: whether today's version may be finalized; a leader then says filters again."""
+        """`upgrades`: whether the current version may be finalized; a leader then writes filters again."""
         self._world, self._chance, self._upgrades = world, random.Random(~seed), upgrades
         self._joins_late = seed % 3 == 0
         self._decodes = seed % 2 == 1
@@ -82,16 +82,16 @@ class SecondCore:
         self._disk = MemoryDisk()
         self._steps = 0
         self._history_ms = world.settings.timer_history_ms
-        """The shortest history that either core has had."""
+        """The shortest history that either core has had, in ms."""
         self._slices = random.Random(seed)
         self._slow: tuple[Broker, Snapshot, bytes] | None = None
-        """Whose rows are taken while the core goes on: the core, its state, and that state taken at once."""
+        """State whose rows are taken while the core continues: the core, the state, its encoding at once."""
         self.compared_count = self.slow_count = self.epoch = 0
         self._version = self._chance.choice((OLDEST, OLDEST, OLDEST + 1, NEWEST))
         """The finalized version that epochs name."""
 
     def look(self) -> None:
-        """After a step of the world: takes in what is durable, and compares when it is time to."""
+        """Apply the durable records after a step of the world, and compare the tables if due."""
         self._meet()
         self._steps += 1
         first = self._world.broker
@@ -110,7 +110,7 @@ class SecondCore:
             self._compare(self._core)
 
     def _meet(self) -> None:
-        """The first core may be another one since the last step."""
+        """Adapt to another first core, and discard a second core that has records which the first lost."""
         first = self._world.broker
         if first is not self._first:
             self._first = first
@@ -120,10 +120,10 @@ class SecondCore:
         if self._core is not None and self._has_lost_end(self._core, first):
             self._core = None  # an asynchronous flush was lost with the power
         if self._core is not None and self._core.end_offset < first._log.first_offset:
-            self._core = None  # one step has cut off what it has not got: it joins anew, with a copy
+            self._core = None  # records that it lacks were cut off in one step: it starts again with a copy
 
     def _has_lost_end(self, core: Broker, first: Broker) -> bool:
-        """Whether the first log ends before the second, or lost that end and grew again within a step."""
+        """Return whether the first log ends before the second, or lost that end and grew again."""
         if core.end_offset > first.durable_offset:
             return True
         if core.end_offset == 0 or first._log._sync:
@@ -159,7 +159,7 @@ class SecondCore:
             yield part
 
     def _begin(self) -> None:
-        """Begins with an empty store where the log is whole, or with a copy of the first one's files."""
+        """Begin with an empty store if the log is complete, or with a copy of the first one's files."""
         first, self._disk = self._world.broker, MemoryDisk()
         if self._joins_late or first._log.first_offset > 0:
             copy_files(self._world.disk, self._disk)
@@ -178,7 +178,7 @@ class SecondCore:
         return Broker.open(self._disk, other, self._world.now_ms + self._chance.choice((-HOUR_MS, HOUR_MS)))
 
     def _stored(self, found: FoundRecord) -> bytes:
-        """The bytes of a record in the first one's log."""
+        """Return the bytes of a record in the first one's log."""
         path, position = self._world.broker._log.segments.place(found.record.physical_offset)
         return bytes(self._world.disk.view(path)[position : position + found.record_bytes])
 
@@ -188,7 +188,7 @@ class SecondCore:
         core.complete_checkpoint(done)
 
     def _freeze_slowly(self, core: Broker) -> None:
-        """Take some rows of a state that was frozen before, as a live broker does between two turns."""
+        """Take some rows of a frozen state, as a live broker does between two turns."""
         if self._slow is None or self._slow[0] is not core:
             at_once = _frozen(core).encode()
             self._slow = core, _frozen(core), at_once
@@ -222,7 +222,7 @@ class SecondCore:
 
 
 def check_plan(core: Broker) -> None:
-    """The next moments that sources keep are those that a search finds."""
+    """Verify that the cached next due times equal those found by a search."""
     planned_ms, partitions = core.next_due_ms(), core.timers.partitions
     for wheel in (core._scheduler._leases, core._scheduler._others, core.timers.near._wheel):
         upcoming = wheel._next_slot()
@@ -237,25 +237,25 @@ def _frozen(core: Broker) -> Snapshot:
 
 
 def differing_tables(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    """The tables that two cores have otherwise, and how."""
+    """Return the differing tables of two cores, with their differences."""
     assert first.keys() == second.keys()
     return {name: differences(first[name], second[name]) for name in first if first[name] != second[name]}
 
 
 def differences(first: Any, second: Any) -> Any:
-    """What one table has and the other has not."""
+    """Return the rows that are only in the first and only in the second table."""
     if not isinstance(first, list) or not isinstance(second, list):
         return first, second
     return [one for one in first if one not in second], [one for one in second if one not in first]
 
 
 def is_damaged(broker: Broker) -> bool:
-    """Whether anything was found damaged, which a start sees to otherwise than a core that runs."""
+    """Return whether damage was found, which a start handles differently from a running core."""
     return bool(broker.damage or broker.damaged or broker.startup_warnings or broker.lost)
 
 
 def copy_files(disk: MemoryDisk, to: MemoryDisk) -> None:
-    """The files of a disk, and nothing of its faults."""
+    """Copy the files of a disk without its faults."""
     for path in disk.paths():
         to.write(path, 0, bytes(disk.view(path)))
         to.sync(path)
@@ -263,14 +263,14 @@ def copy_files(disk: MemoryDisk, to: MemoryDisk) -> None:
 
 
 def apply_decoded(broker: Broker) -> None:
-    """Lets a broker apply what it appends as a start reads it: from its bytes, every message as a record."""
+    """Let a broker apply its appended records as read by a start: decoded from their bytes."""
     store, apply, apply_to_parts = broker.store, broker.store.apply, broker.store.apply_to_parts
     store.apply = lambda appended: apply(read_again(appended))  # type: ignore[method-assign]  # a spy
     store.apply_to_parts = lambda appended: apply_to_parts(read_again(appended))
 
 
 def read_again(appended: Appended) -> Appended:
-    """What was appended, as a start reads it; it is what its encoder said, but for what is decided before."""
+    """Return an appended record as read by a start; verify that it equals the encoder's output."""
     stored = appended.stored
     if not stored:
         return appended

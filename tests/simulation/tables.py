@@ -1,15 +1,11 @@
-"""Every durable table of a broker as plain values: what two cores that saw the same records must agree on.
+"""Every durable table of a broker as plain values, which are equal for two cores with the same records.
 
-A table is a part of the state or, where that has members, one of them: `timers.pending`. What a snapshot
-keeps of each part is there, and what lies in files beside it: the timers that wait and when they are due,
-their names and ends, the keys by hash, and the queues with their ends. Lists of rows are sorted; order is no
-part of a table. Left out is `timers.deviating`: where a late timer waits follows the clock of the core that
-put it there. Names and ends that are over for the history may be there or not, so they are left out: of two
-cores with different histories, what is over for the shorter one.
-
-Files that the release before may read hold an end with a time of the core's own history in the place of when
-its timer was due (`services.broker.timers.timer_ends`). Where there may be such files, that time is left out,
-and ends of timers that ended before the history, for a file does not tell which of them are over.
+A table is a part of the state or, if that has members, one of them: `timers.pending`. Tables are the parts of
+a snapshot, and the contents of the other files: the pending timers and their due times, their names and ends,
+the keys by hash, and the queues with their ends. Lists of rows are sorted, since their order is irrelevant.
+`timers.deviating` is excluded: the slot of a late timer depends on the clock of the core that set it. Names
+and ends older than the history may be present or not, so they are excluded: for two cores with different
+histories, those older than the shorter one. The age is that of the last event (`timer_ends.last_ms`).
 """
 
 from __future__ import annotations
@@ -32,7 +28,7 @@ _FOREVER_MS: Final = 1 << 62
 
 
 def tables(broker: Broker, history_ms: int | None = None) -> dict[str, Any]:
-    """All tables of a broker that is quiet, by name; with the broker's own history unless one is given."""
+    """Return all tables of a quiet broker, by name; `history_ms` defaults to the broker's history."""
     now_ms = broker.store.last_store_ms
     kept_ms = now_ms - (broker.timers.ends._history_ms if history_ms is None else history_ms)
     found: dict[str, Any] = {}
@@ -54,7 +50,7 @@ def tables(broker: Broker, history_ms: int | None = None) -> dict[str, Any]:
         for place in places
     ]
     names, ends = _facts(timers.ends.names), _facts(timers.ends.ends)
-    # No merge may have dropped the end of a timer that has a name which is not over.
+    # No merge may have dropped the end of a timer with a name within the history.
     names = _kept(names, last_ms(names), kept_ms)
     found["timers.names"] = names.tolist()
     found["timers.named as pending"] = names["offset"][~np.isin(names["offset"], ends["key"])].tolist()
@@ -68,17 +64,17 @@ def tables(broker: Broker, history_ms: int | None = None) -> dict[str, Any]:
 
 
 def _facts(index: FactIndex) -> Facts:
-    """The newest fact about each name or timer."""
+    """Return the newest fact about each name or timer."""
     return newest_of(np.concatenate([np.empty(0, FACT), *_chunks(index)]))
 
 
 def _kept(facts: Facts, known_ms: Times, kept_ms: int) -> Facts:
-    """The facts but for those that were over before `kept_ms`."""
+    """Return the facts whose time in `known_ms` is not before `kept_ms`."""
     return facts[known_ms >= np.uint64(max(kept_ms, 0))]
 
 
 def _keys(broker: Broker) -> list[Any]:
-    """The entries of the key index that are in the log."""
+    """Return the entries of the key index for records in the log."""
     entries = [pair for chunk in _chunks(broker.store.keys) for pair in chunk.tolist()]
     return [pair for pair in entries if pair[1] >= broker.store.log.first_offset]
 
@@ -92,7 +88,7 @@ def _chunks(index: RunStore[Any]) -> Iterator[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Rows of a table in an order that does not depend on how they came."""
+    """Return a table with its rows sorted."""
     if isinstance(value, (dict, RowsByName)):
         return sorted((str(key), _plain(one)) for key, one in value.items())
     if isinstance(value, (list, tuple, Rows, DeferredRows)):
@@ -101,7 +97,7 @@ def _plain(value: Any) -> Any:
 
 
 def _inside(value: Any) -> Any:
-    """A row: its columns keep their places."""
+    """Return a row, with its columns in order."""
     if isinstance(value, dict):
         return sorted((str(key), _inside(one)) for key, one in value.items())
     return [_inside(one) for one in value] if isinstance(value, (list, tuple)) else value

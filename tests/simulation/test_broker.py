@@ -1,21 +1,21 @@
 """The core under a manual clock and a disk that dies, loses, tears and fails, against a dictionary oracle.
 
-The oracle writes down only what the broker has *told* a client, that is what was durable when told:
+The oracle records only the *answers* to clients, which are given when their records are durable:
 
-* a message that was acknowledged is received, and stays received-or-done for ever;
-* a delayed message is in the log exactly once as delivered, not early, unless its recall was told;
+* a message whose send was acknowledged is received, and is never lost afterwards;
+* a delayed message is in the log exactly once as delivered, not early, unless its recall was answered;
 * a recalled one is never delivered, and one whose recall came too late is;
-* a half ends as it was told, in one committed record or none; one that nobody ended stays open;
-* what a consumer's acknowledgement was told is never given out again;
+* a half ends as answered, in one committed record or none; one without an end stays open;
+* a message whose acknowledgement was answered is never delivered again;
 * every message is found by its id, as often as it was stored;
-* a send that was refused at last, of whichever kind, is none of them: no earlier call has stored it.
+* a message whose last send was refused, of any kind, is not stored by an earlier call either.
 
 Any disk operation may be the last of the process, or fail (`faults`). With asynchronous flushes a client
-counts as told when what it rests on is on disk. In every third seed new messages are refused now and then, as
-of a full disk, and clients call again, or give up: then all kinds of messages are sent so. Each try of a
-message has its properties in another order.
+counts as answered when the records are on disk. In every third seed new messages are refused at times, as by
+a full disk, and clients retry or give up; this applies to all kinds of messages. Each try of a message has
+its properties in another order.
 
-A seed decides everything; `pytest tests/simulation --seed S` plays it again.
+The simulation is determined by its seed; `pytest tests/simulation --seed S` repeats it.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ SETTINGS = BrokerSettings(
     check_back=CheckBackPolicy(immunity_ms=500, interval_ms=400, count_max=1_000_000),
 )
 FORGETFUL = replace(SETTINGS, housekeeping_ms=2_000, retention=RetentionPolicy(log_bytes_max=5 * 4096))
-"""Every other seed deletes its log as fast as it may."""
+"""Odd seeds delete their log as fast as allowed."""
 GROUP, TOPIC = "g", "t"
 
 
 @dataclass(slots=True)
 class Told:
-    """What clients have been told, by message id."""
+    """The answers to clients, by message id."""
 
     normal: set[str] = field(default_factory=set)
     delayed: dict[str, SendReceipt] = field(default_factory=dict)
@@ -93,7 +93,7 @@ class World:
     """A broker, its disk, its clients and the oracle, all driven by one seed."""
 
     patience_ms = WINDOW_MS
-    """For how long a client that is not answered sends again."""
+    """The time for which a client without an answer sends again, in ms."""
     may_be_troubled = True
 
     def __init__(self, seed: int) -> None:
@@ -107,15 +107,15 @@ class World:
         if seed % 5 in (2, 3):
             self.settings = replace(self.settings, sync_flush=False)
         self.trouble = random.Random(seed) if self.may_be_troubled and seed % 3 == 0 else None
-        """What decides when new messages are refused; None: they never are."""
+        """The random generator of refusals of new messages; None for no refusals."""
         self.faults = Faults(self.chance, self.disk)
         self.broker = self.opened()
         self.retirements: list[Retirement] = []
         self.places: defaultdict[str, dict[tuple[int, int], int]] = defaultdict(dict)
-        """Where messages were given out: queue id and queue offset, with the log offset."""
+        """Deliveries of each message: (queue id, queue offset) -> log offset."""
         self.told = Told()
         self.unanswered: dict[str, tuple[Message, int, int]] = {}
-        """Sent and not answered, when its sender gives up, and where the log began."""
+        """Messages without an answer: the message, the time at which its sender gives up, the log's begin."""
         self._calls: Counter[str] = Counter()
         self.due_ms: dict[str, int] = {}
         self.recalls_tried: set[str] = set()
@@ -124,35 +124,35 @@ class World:
         self.flying: list[Flush] = []
         self.waiting: list[tuple[int, object]] = []
         self.count = 0
-        self.receive()  # a group that nobody has heard of holds nothing back
+        self.receive()  # an unknown group would not protect messages from retention
 
     @property
     def client_ms(self) -> int:
-        """The clock of clients."""
+        """The clock of clients, in ms."""
         return self.now_ms
 
     @property
     def reign(self) -> int:
-        """Whose clock `now_ms` is of."""
+        """A number that identifies the owner of the clock `now_ms`."""
         return 0
 
     def opened(self) -> Broker:
-        """The first core."""
+        """Return the first core."""
         return Broker.open(self.disk, self.settings, self.now_ms)
 
     def step(self) -> None:
-        """One action; the process may die in it, or a disk operation fail."""
+        """Do one action, in which the process may die, or a disk operation fail."""
         self.meet_trouble(0.1)
         self.endure(self._step)
 
     def meet_trouble(self, chance: float) -> None:
-        """Let new messages be refused from now on, or be taken again."""
+        """With probability `chance`, begin or end the refusal of new messages."""
         if self.trouble is not None and self.trouble.random() < chance:
             stopped = DiskFull("It has no room.") if self.trouble.random() < 0.6 else None
             self.broker.housekeeping.stopped = stopped
 
     def endure(self, act: Callable[[], object]) -> None:
-        """Does something in which the process may die, or a disk operation fail."""
+        """Run an action in which the process may die, or a disk operation fail."""
         self.faults.threaten()
         try:
             act()
@@ -178,7 +178,7 @@ class World:
             self.checkpoint()
 
     def send(self) -> None:
-        """A client that is not answered sends again, until it gives up."""
+        """Send a message; a client without an answer sends again, until it gives up."""
         self._send_first(self._message())
         if self.chance.random() < 0.2:
             self._send_again()
@@ -189,7 +189,7 @@ class World:
         self._send(message)
 
     def _send(self, message: Message) -> None:
-        """Call once more for a message, or for the first time."""
+        """Make the first or another call for a message."""
         call = self._calls[message.message_id] = self._calls[message.message_id] + 1
         try:
             receipt = self.broker.sending.send(tried(message, call), self.now_ms)
@@ -199,9 +199,9 @@ class World:
             self._tell(receipt.durable_at, lambda: self._sent(message, receipt))
 
     def _refused(self, message_id: str, call: int) -> None:
-        """A client that is refused calls again later, or gives up: then it takes the no for the message's.
+        """Handle a refusal: the client calls again later, or gives up, which makes the refusal final.
 
-        It hears no answer to a call when it has called again.
+        The answer to a call is ignored if the client has called again.
         """
         assert self.trouble is not None, "nothing is refused"
         is_heard = message_id in self.unanswered and call == self._calls[message_id]
@@ -243,7 +243,7 @@ class World:
         self._send_kind(message)
 
     def _send_kind(self, message: Message) -> None:
-        """Send a message of a kind of which clients call again where they may be refused."""
+        """Send a message; if refusals are possible, its client retries."""
         if self.trouble is not None:
             self._send_first(message)
         else:
@@ -283,7 +283,7 @@ class World:
         self.held += got
 
     def check_not_early(self, message_id: str) -> None:
-        """What is given out is due."""
+        """Verify that a delivered message is due."""
         if message_id in self.due_ms:
             assert self.now_ms >= self.due_ms[message_id], "given out early"
 
@@ -302,7 +302,7 @@ class World:
         self._go_to(self.now_ms + self.chance.choice([1, 10, 300, 3_000, 12_000]))
 
     def flush(self) -> None:
-        """Finishes the flushes under way and a new one, in any order."""
+        """Finish the flushes in flight and a new one, in any order."""
         self.take_flush()
         self.chance.shuffle(self.flying)
         for flush in self.flying:
@@ -316,13 +316,13 @@ class World:
         self._retire()
 
     def write_entries(self) -> None:
-        """Writes the queue entries that wait in memory, or lets them wait."""
+        """With probability 0.5, write the queue entries that wait in memory."""
         if self.chance.random() < 0.5 and (entries := self.broker.take_entries()) is not None:
             entries.write(self.disk)
             self.broker.complete_entries()
 
     def sync(self) -> None:
-        """With asynchronous flushes: takes to disk what they wrote."""
+        """Sync the writes of asynchronous flushes."""
         sync = self.broker.take_sync()
         if sync is not None:
             sync.run(self.disk)
@@ -330,13 +330,13 @@ class World:
             self._hear()
 
     def take_flush(self) -> None:
-        """Begins a flush that will be finished later, or be lost in a crash."""
+        """Begin a flush that is finished later, or lost in a crash."""
         flush = self.broker.take_flush()
         if flush is not None:
             self.flying.append(flush)
 
     def checkpoint(self) -> None:
-        """Takes a snapshot; now and then what can be made anew is lost, which only costs time."""
+        """Write a checkpoint; with probability 0.1 delete derived files, which only costs time."""
         while not self.broker.is_quiet:
             self.flush()
         checkpoint = self.broker.checkpoint(self.now_ms)
@@ -351,12 +351,12 @@ class World:
             self.broker.complete_checkpoint(checkpoint)
             self._hear()
         if self.chance.random() < 0.1:
-            self.disk.well()  # else a part of it may be left, which is damage that no start looks for
+            self.disk.well()  # otherwise a part may remain, which is damage that no start detects
             self.disk.delete(self.chance.choice(["consumequeue", "keyindex"]))
             self._reopen(None)
 
     def crash(self) -> None:
-        """Loses power, perhaps amid a flush; whatever was not told may or may not have happened."""
+        """Lose power, possibly during a flush; unanswered changes may or may not have happened."""
         self.take_flush()
         self.chance.shuffle(self.flying)
         for flush in self.flying[: self.chance.randrange(len(self.flying) + 1)]:
@@ -371,7 +371,7 @@ class World:
         self._reopen(None)
 
     def fail_to_flush(self) -> None:
-        """A sync fails, others end well: the core is discarded and rebuilt from what is surely on disk."""
+        """Fail some of the syncs: the core is discarded and rebuilt from the durable log."""
         self.take_flush()
         if not self.flying:
             return
@@ -383,7 +383,7 @@ class World:
         self._reopen(self.broker.durable_offset)
 
     def settle(self) -> None:
-        """Lets time pass and everything be received, until nothing is left to happen, in an hour either."""
+        """Let time pass and receive everything, until no event is left, also within another hour."""
         self.faults.cease()
         self.held.clear()
         for number in range(200):
@@ -394,7 +394,7 @@ class World:
             self._take_all_until(self._leap_to, HOUR_MS // 3)
 
     def _take_all_until(self, go_to: Callable[[int], None], passing_ms: int = 20_000) -> None:
-        """Lets time pass, and gets and acknowledges what there is then."""
+        """Let time pass, then receive and acknowledge available messages."""
         self.flush()
         go_to(self.now_ms + passing_ms)
         self.receive()
@@ -407,7 +407,7 @@ class World:
             self.checkpoint()
 
     def _is_at_rest(self) -> bool:
-        """Whether no timer waits, and nobody has anything to receive or to acknowledge."""
+        """Return whether no timer is pending, and no group has a message to receive or to acknowledge."""
         gauges = self.broker.gauges()
         is_taken = not any(self.broker.groups.lag().values()) and not any(
             self.broker.groups.leased_counts().values()
@@ -415,7 +415,7 @@ class World:
         return is_taken and gauges.pending_timers == 0 and self.broker.is_quiet
 
     def check(self) -> None:
-        """Compares what was given out, and the log where it is whole, with the oracle."""
+        """Compare the deliveries, and the log if it is complete, with the oracle."""
         count_of = {message_id: len(places) for message_id, places in self.places.items() if places}
         if not self.settings.retention.deletes:
             assert count_of == self._counted_in_the_log()
@@ -489,7 +489,7 @@ class World:
     def _message(self) -> Message:
         self.count += 1
         size = self.chance.choice([1, 40, 700, 1900])
-        # Properties take the place of body bytes, so that schedules kept as regression tests stay the same.
+        # Properties replace body bytes, so that schedules kept as regression tests are unchanged.
         given = some_properties(self.count) if size > 1 else {}
         body = b"x" * (size - len(properties.encode(given)))
         return Message(topic=TOPIC, body=body, message_id=f"M{self.count}", properties=given)
@@ -505,7 +505,7 @@ class World:
             self._leap_to(now_ms)
 
     def _leap_to(self, now_ms: int) -> None:
-        """Goes to a moment at once: what was due before it is late."""
+        """Set the clock in one step: events that were due before are late."""
         self.now_ms = now_ms
         self._carry_out(self.broker.tick(now_ms))
 
@@ -524,7 +524,7 @@ class World:
                 self.broker.complete_timers_job(effect.job)
 
     def _retire(self) -> None:
-        """Runs the deletions that may run; a crash can come between one and the core's hearing of it."""
+        """Run the allowed deletions; a crash may occur between a deletion and its completion in the core."""
         for retirement in self.retirements:
             if retirement.durable_at <= self.broker.durable_offset:
                 self.faults.threaten(0.15)
@@ -568,7 +568,7 @@ class World:
         assert self.broker.end_offset >= told_offset, "what was told is gone"
         self._undo(told_offset)
         if not self.broker.groups.is_subscribed(GROUP, TOPIC):
-            self.receive()  # a consumer goes on asking; see the beginning
+            self.receive()  # a consumer keeps polling; see `__init__`
         self.meet_trouble(0.5)
         self._send_again()
 
@@ -578,9 +578,9 @@ class World:
         return broker
 
     def _undo(self, synced_offset: int) -> None:
-        """With asynchronous flushes, what was given out may be undone by a power cut, unless it was synced.
+        """Remove deliveries undone by a power cut, which is possible for unsynced asynchronous flushes.
 
-        Another record may have come to its place, or, where the log was torn amid it, a gap.
+        Another record may have the same queue offset, or a gap if the log was torn there.
         """
         if self.settings.sync_flush:
             return
@@ -591,7 +591,7 @@ class World:
 
     def _is_at(self, message_id: str, queue_id: int, queue_offset: int) -> bool:
         if all(topic.name != TOPIC for topic in self.broker.topics.all()):
-            return False  # the power cut took the record that made the topic, too
+            return False  # the power cut also took the record that created the topic
         first, end = self.broker.finding.queue_range(TOPIC, queue_id)
         if not first <= queue_offset < end:
             return False

@@ -1,6 +1,6 @@
-"""A cluster of three nodes, whose leaders change, keeps what clients were told; see `cluster_world`.
+"""A cluster of three nodes, with changing leaders, keeps its answers to clients; see `cluster_world`.
 
-A mutant leaves one rule out: the same schedules must find that.
+A mutant omits one rule: the same schedules must detect that.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ FOUND_WITHIN = 24
 
 @pytest.fixture(autouse=True)
 def _small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a core begin with small tables: hundreds are made in a schedule, and little comes into them."""
+    """Start cores with small tables: a schedule creates hundreds, with few rows."""
     monkeypatch.setattr(timerindex_recent, "_SLOTS", 1021)
 
 
@@ -84,30 +84,30 @@ def test_all_nodes_come_to_the_version_that_a_leader_has_finalized(monkeypatch: 
 
 @pytest.mark.parametrize("found", [22217])
 def test_a_node_that_dies_in_a_deletion_beside_a_third_snapshot_needs_no_copy(found: int) -> None:
-    """A schedule in which the oldest snapshot, which nobody needs, lies before the first segment."""
+    """A schedule in which the oldest snapshot, which is not needed, is before the first segment."""
     play(found)
 
 
 def test_what_a_node_told_of_another_history_condemns_no_copy() -> None:
-    """A schedule in which the engine keeps word of a checkpoint in a history that it has lost."""
+    """A schedule in which the engine keeps the announcement of a checkpoint in a history that it has lost."""
     play(150229)
 
 
 def test_a_copy_that_makes_its_index_of_keys_anew_is_sound() -> None:
-    """A schedule that ends before the node that leads has written the checkpoint after that."""
+    """A schedule that ends before the leader has written the next checkpoint."""
     play(151428)
 
 
 @pytest.mark.parametrize("found", [22265, 22750])
 def test_a_message_is_stored_once_under_leaders_whose_clocks_are_an_hour_apart(found: int) -> None:
-    """Schedules in which the times of records say nothing of how lately a message came."""
+    """Schedules in which the times of records do not give the age of a message."""
     play(found)
 
 
 def test_a_node_that_reads_again_while_the_engine_loses_its_end_does_not_lead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A schedule in which its file does not tell of what the engine has lost, and its process does."""
+    """A schedule in which only the process has the evidence of the lost records, not the file."""
     monkeypatch.setattr(replica, "EXTRA_CHECKPOINT_BYTES", 4_096)
     play(152009)
 
@@ -117,7 +117,7 @@ def test_a_leader_that_finds_the_end_of_the_engine_lost_halts_while_copies_are_t
 
 
 def test_a_candidate_whose_process_has_read_what_the_engine_lacks_does_not_win() -> None:
-    """The engine lost its end after the last look for what was read, and has not grown beyond it."""
+    """Lose the end of the engine after the last check of the read records, without later records."""
     world = ClusterWorld(9)
     world.faults.cease()
     world.engine.is_well = True
@@ -164,7 +164,7 @@ def test_a_node_that_has_a_copy_after_all_halts_no_more(monkeypatch: pytest.Monk
 
 
 def repeats_are_stored_again(patch: pytest.MonkeyPatch) -> None:
-    """A follower does not take in which ids came, so what is sent again under the next leader is stored."""
+    """Do not record message ids on followers, so that a repeated send is stored by the next leader."""
     kept = Store.apply
 
     def apply(store: Store, record: Record) -> None:
@@ -176,7 +176,7 @@ def repeats_are_stored_again(patch: pytest.MonkeyPatch) -> None:
 
 
 def local_disk_is_believed(patch: pytest.MonkeyPatch) -> None:
-    """What lies on the local disk behind the checkpoint is taken for accepted."""
+    """Treat the local log after the checkpoint as accepted."""
 
     def published(disk: Disk) -> int:
         return layout.published(disk).offset
@@ -185,7 +185,7 @@ def local_disk_is_believed(patch: pytest.MonkeyPatch) -> None:
 
 
 def answers_are_believed(patch: pytest.MonkeyPatch) -> None:
-    """An append that the engine has answered counts as accepted, wherever it landed."""
+    """Count an append as accepted once the engine has answered, regardless of its offset."""
 
     def lenient(sink: SharedSink, records: list[SharedRecord]) -> None:
         from sharedlog.engine import Head
@@ -200,7 +200,7 @@ def answers_are_believed(patch: pytest.MonkeyPatch) -> None:
 
 
 def log_is_trimmed_early(patch: pytest.MonkeyPatch) -> None:
-    """What one node has a copy of is let go, whatever the others have."""
+    """Trim records that one node has in a checkpoint, regardless of the others."""
 
     def below(holdings: Holdings) -> int:
         return max((one.next_record for one in holdings.all().values() if one.end is not None), default=0)
@@ -209,7 +209,7 @@ def log_is_trimmed_early(patch: pytest.MonkeyPatch) -> None:
 
 
 def no_is_told_without_proof(patch: pytest.MonkeyPatch) -> None:
-    """What needs no new record is told at once, whoever leads meanwhile."""
+    """Answer at once without a new record, without a proof of the lead."""
     kept = Answers.send_when_durable
 
     def send_when_durable(answers: Answers, offset: int, waiting: AnswerReceiver, answer: Any) -> None:
@@ -222,13 +222,13 @@ def no_is_told_without_proof(patch: pytest.MonkeyPatch) -> None:
 
 
 def lost_end_is_read_over(patch: pytest.MonkeyPatch) -> None:
-    """A node opens its copy again, and neither witness nor evidence tells what it had read."""
+    """Start a node without the witness and the evidence of the records that it had read."""
     patch.setattr(Witness, "require_records", lambda *_: None)
     patch.setattr(EvidenceFile, "open", lambda disk: EvidenceFile(disk, None))
 
 
 def newest_record_is_a_clock(patch: pytest.MonkeyPatch) -> None:
-    """A leader takes it to be no earlier than the newest record says."""
+    """Use the store time of the newest record as a lower bound of the leader's clock."""
     kept = TimerDelivery.deliver
 
     def deliver(delivery: TimerDelivery, now_ms: int, count_max: int) -> int:
@@ -238,7 +238,7 @@ def newest_record_is_a_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 def repeats_are_aged_by_the_new_clock(patch: pytest.MonkeyPatch) -> None:
-    """What the leader before wrote lately is old by the clock of one that is ahead."""
+    """Expire recent ids of the previous leader by the clock of a leader that is ahead."""
     kept = Deduplicator.begin
 
     def begin(repeats: Deduplicator, now_ms: int) -> None:
@@ -249,13 +249,13 @@ def repeats_are_aged_by_the_new_clock(patch: pytest.MonkeyPatch) -> None:
 
 
 def times_of_another_clock_are_believed(patch: pytest.MonkeyPatch) -> None:
-    """The id of a timer or half is old, and sent again another message, as its leader's clock was behind."""
+    """Expire the id of a recent timer or half whose leader's clock was behind."""
     patch.setattr(Deduplicator, "may_have_wrong_times", lambda *_: False)
     clocks_are_hours_apart(patch)
 
 
 def clocks_are_hours_apart(patch: pytest.MonkeyPatch) -> None:
-    """Each takeover is one by another hour, as only some are by themselves."""
+    """Set the clocks of the nodes hours apart, so that each takeover changes the hour."""
     kept, hours = ClusterWorld._set_clock, {"a": 0, "b": HOUR_MS, "c": -HOUR_MS}
 
     def set_clock(world: ClusterWorld, node: Node) -> None:
@@ -268,12 +268,12 @@ def clocks_are_hours_apart(patch: pytest.MonkeyPatch) -> None:
 
 
 def repeats_are_refused(patch: pytest.MonkeyPatch) -> None:
-    """A broker that takes no new messages does not look for what an earlier call has stored."""
+    """Refuse messages without a search for one stored by an earlier call."""
     patch.setattr(MessageSender, "_find_first_receipt", lambda *_: None)
 
 
 def own_trouble_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
-    """A leader that is full says so whoever leads meanwhile, and may have stored an earlier call."""
+    """Answer the refusal of a full leader at once, without a proof of the lead."""
     kept = Answers.send_when_durable
 
     def send_when_durable(answers: Answers, offset: int, waiting: AnswerReceiver, answer: Any) -> None:
@@ -286,7 +286,7 @@ def own_trouble_is_told_at_once(patch: pytest.MonkeyPatch) -> None:
 
 
 def candidates_are_believed(patch: pytest.MonkeyPatch) -> None:
-    """A node whose EPOCH was read leads, whatever other EPOCH came before it."""
+    """Lead once the node's EPOCH was read, regardless of an earlier EPOCH of another node."""
 
     def confirm(of: NodeActions, candidacy: Any) -> EpochConfirmed:
         return EpochConfirmed(of.confirm(candidacy).has_won is not None or None)
@@ -310,13 +310,13 @@ MUTANTS: list[Callable[[pytest.MonkeyPatch], None]] = [
 ]
 
 FIRST_SEEDS = {own_trouble_is_told_at_once: 30}
-"""Where the schedules begin that are known to find a rare one: 7 of 320 do."""
+"""First seed of the schedules known to detect a rare mutant: 7 of 320 do."""
 FOUND_BY = {
     lost_end_is_read_over: 19,
     times_of_another_clock_are_believed: 18,
     own_trouble_is_told_at_once: 39,
 }
-"""The schedules that have found what few do; they are tried first."""
+"""Schedules that detect mutants which few others detect; they are tried first."""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.__name__)

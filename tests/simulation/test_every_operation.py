@@ -1,10 +1,10 @@
-"""Each operation of a disk in turn is the last of the process, or fails; the store starts again all the same.
+"""Crash or fail each disk operation of a scenario in turn; the store must start again without losses.
 
-A scenario makes a store and says what its clients were told; then it acts, and the operation number 1, 2, 3
-... of that dies before, amid or after it, or fails. The process is gone then: it was killed, or the power
-went with nothing, half or all kept of what was not synced. The store must open, hold what was told and no
-more than was sent, be proved sound, and open again after a power cut that takes all that was not synced:
-what the first start has shown is on disk.
+A scenario creates a store and records the acknowledged messages; then it acts, and the process dies before,
+during or after operation number 1, 2, 3 ... of that, or the operation fails. The process ends by a kill, or
+by a power cut that keeps nothing, half or all of the unsynced writes. The store must open, contain all
+acknowledged messages and none that was not sent, pass the verification, and open again after a power cut that
+drops all unsynced writes: the messages visible after the first start are on disk.
 
 Each (operation, fault) meets one of the ends in turn; with `--seeds` above 100, all of them.
 """
@@ -43,7 +43,7 @@ TOPIC: Final = "t"
 
 
 class Bench:
-    """A broker and its clients on a disk; it does what its effects say, and notes what clients were told."""
+    """A broker on a disk, with its effects and its clients; `told` has the acknowledged message ids."""
 
     def __init__(self, settings: BrokerSettings = SETTINGS, disk: MemoryDisk | None = None) -> None:
         self.disk = disk or MemoryDisk()
@@ -59,7 +59,7 @@ class Bench:
         return self.broker
 
     def send(self, count: int = 1, body_bytes: int = 100, *, half: bool = False) -> None:
-        """Sends, flushes, and hears of it."""
+        """Send messages or halves, flush, and record the acknowledgements."""
         assert self.broker is not None
         ids = [f"M{number}" for number in range(self.sent, self.sent + count)]
         self.sent += count
@@ -72,7 +72,7 @@ class Bench:
         self.told |= set(ids) if not half else set()
 
     def append(self, count: int, body_bytes: int = 100) -> None:
-        """Sends without a flush: nobody is told."""
+        """Send without a flush, so that the messages are not acknowledged."""
         assert self.broker is not None
         for _ in range(count):
             message = Message(topic=TOPIC, body=b"x" * body_bytes, message_id=f"M{self.sent}")
@@ -96,7 +96,7 @@ class Bench:
         self.broker.complete_checkpoint(checkpoint)
 
     def run_maintenance(self) -> None:
-        """Lets time pass, and deletes what may go."""
+        """Let time pass, and run the retention and due checkpoints."""
         assert self.broker is not None
         for _ in range(4):
             self.now_ms += 1_000
@@ -130,7 +130,7 @@ def with_messages(settings: BrokerSettings = SETTINGS) -> Bench:
 
 
 def torn(bench: Bench) -> Bench:
-    """The power went amid a flush that filled one segment and began others."""
+    """Simulate a power cut during a flush that filled one segment and began others."""
     assert bench.broker is not None
     bench.append(15)
     flush = bench.broker.take_flush()
@@ -174,7 +174,7 @@ def retire(bench: Bench) -> None:
 
 
 def rebuild(bench: Bench) -> None:
-    """A flush has failed; the core is made anew from what is on disk, in the same process."""
+    """Rebuild the core from the disk after a failed flush, in the same process."""
     assert bench.broker is not None
     bench.append(15)
     flush = bench.broker.take_flush()
@@ -190,7 +190,7 @@ def rebuild(bench: Bench) -> None:
 
 
 class Scenario(NamedTuple):
-    """How a store is made, whether its broker runs before the faults begin, and what happens then."""
+    """Creation of a store, whether its broker runs before the faults begin, and the faulty actions."""
 
     make: Callable[[], Bench]
     is_running: bool
@@ -215,7 +215,7 @@ ENDS: Final[dict[str, Callable[[MemoryDisk], None]]] = {
 
 
 def struck(scenario: Scenario, fault: Fault) -> Iterator[Bench]:
-    """The bench after each operation of a scenario in turn was the last one, or failed."""
+    """Yield the bench after each operation of a scenario in turn was the last one, or failed."""
     made = scenario.make()
     made.broker = None
     number, is_struck = 0, True
@@ -241,7 +241,7 @@ def messages_of(broker: Broker) -> list[str]:
 
 
 def check(bench: Bench, where: str) -> None:
-    """It starts, twice, with all that was told."""
+    """Verify that the store starts, twice, with all acknowledged messages."""
     broker = bench.start()
     found = messages_of(broker)
     assert not broker.damaged, where
@@ -284,7 +284,7 @@ def test_whatever_operation_is_the_last_or_fails_the_store_starts_with_all_it_he
 
 @pytest.mark.parametrize("segments", [1, 4])
 def test_a_store_with_a_short_tail_and_no_known_size_starts_with_all_it_held(segments: int) -> None:
-    """The tail was truncated and not yet allocated again, and the second line of `format` is lost."""
+    """The tail is truncated and not yet allocated again, and the second line of `format` is lost."""
     bench = Bench()
     bench.start()
     bench.send(2 if segments == 1 else 12)

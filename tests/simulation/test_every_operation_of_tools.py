@@ -1,9 +1,9 @@
-"""Each disk operation of `store import` or `store repair` in turn is its last, or fails: it can be run again.
+"""Crash or fail each disk operation of `store import` or `store repair` in turn: they can be run again.
 
-An import that had taken everything over says so and has left a whole store; else the second one ends well, as
-if there had been none before. After a repair that did not end another one does, and the store is sound, with
-all that was not damaged; a broker that starts without it loses nothing either. A power cut behind the second
-may take back what the first had changed and not synced: then a third one is needed, and enough.
+A second import is refused if the first had imported everything, which leaves a complete store; otherwise it
+succeeds as if there had been none before. After an interrupted repair another one succeeds, and the store is
+sound, with all undamaged data; a broker that starts without a second repair loses nothing either. A power cut
+after the second may revert unsynced changes of the first: then a third repair is needed, and sufficient.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _small_tables(monkeypatch: pytest.MonkeyPatch) -> None:
 def struck(
     made: MemoryDisk, act: Callable[[MemoryDisk], object], fault: Fault, first: int = 1, every: int = 1
 ) -> Iterator[tuple[int, MemoryDisk]]:
-    """The disk after each operation of `act` in turn, or one of so many, was the last one, or failed."""
+    """Yield (operation, disk) after every `every`-th operation of `act` was the last one, or failed."""
     for number in count(first, every):
         disk = deepcopy(made)
         disk.strike(number, fault)
@@ -56,7 +56,7 @@ def struck(
 
 
 def ended(disk: MemoryDisk, number: int, request: pytest.FixtureRequest) -> Iterator[tuple[str, MemoryDisk]]:
-    """The disk after one of the ends, or after all of them."""
+    """Yield (description, disk) after one of the ends of the process, or after all of them."""
     takes_all = request.config.getoption("--seeds") > 100
     for how in ENDS if takes_all else [list(ENDS)[number % len(ENDS)]]:
         over = deepcopy(disk)
@@ -69,7 +69,7 @@ def ended(disk: MemoryDisk, number: int, request: pytest.FixtureRequest) -> Iter
 
 @pytest.fixture
 def theirs(tmp_path: Path) -> Path:
-    """A RocketMQ store: messages, one that waits for its delay level, an open half, a group."""
+    """A RocketMQ store: messages, one waiting for its delay level, an open half, a group."""
     genuine = Genuine(tmp_path / "theirs")
     for number in range(9):
         genuine.message(number, number)
@@ -88,7 +88,7 @@ def imported(theirs: Path, disk: MemoryDisk) -> ImportSummary:
 
 
 def is_whole(disk: MemoryDisk) -> bool:
-    """Whether the `format` file names a version."""
+    """Return whether the `format` file names a version."""
     return disk.read(layout.FORMAT, 0, 9) == b"tidewheel"
 
 
@@ -126,7 +126,7 @@ def test_an_import_that_did_not_end_is_run_again(
 
 
 def shop() -> Bench:
-    """Messages, timers with names, far and near, and open halves, before and behind two snapshots."""
+    """Create messages, timers with keys, near and far, and open halves, before and after two snapshots."""
     bench = Bench()
     broker = bench.start()
     for round_ in range(3):
@@ -149,7 +149,7 @@ def shop() -> Bench:
 
 
 def a_file(disk: MemoryDisk, folder: str) -> str:
-    """The largest file below a folder, by its path."""
+    """Return the path of the largest file below a folder."""
     paths = [path for path in disk.paths() if path.startswith(f"{folder}/")]
     return max(paths, key=lambda path: (disk.size(path), path))
 
@@ -159,7 +159,7 @@ def flip(disk: MemoryDisk, path: str, part: float = 0.5) -> None:
 
 
 def in_a_record(disk: MemoryDisk) -> None:
-    """Within the body of the second message."""
+    """Flip a bit in the body of the second message."""
     place = bytes(disk.view(layout.segment_path(0))).index(b"x" * 100)
     place = bytes(disk.view(layout.segment_path(0))).index(b"x" * 100, place + 100)
     disk.flip_bit(layout.segment_path(0), (place + 50) * 8)
@@ -189,7 +189,7 @@ def check_repaired(bench: Bench, disk: MemoryDisk, lost: set[str], where: str) -
     broker = Broker.open(disk, SETTINGS, NOW_MS)
     try:
         found = messages_of(broker)
-    except StoreDamaged:  # of a queue's file: the next start makes the queues anew
+    except StoreDamaged:  # in a queue file: the next start rebuilds the queues
         assert [one.part for one in broker.damage] == ["queue"], where
         broker = Broker.open(disk, SETTINGS, NOW_MS)
         found = messages_of(broker)
@@ -218,7 +218,7 @@ def test_a_repair_that_did_not_end_is_run_again(
             planned = mend_all(over)
             assert not planned.hopeless, where
             over.crash(lambda count: 0)
-            mend_all(over)  # the cut may take back what the dead one had changed and the second found well
+            mend_all(over)  # the cut may revert changes of the dead repair that the second found sound
             over.crash(lambda count: 0)
             verdict = verify(look_at(over, "the store"), NOW_MS)
             assert verdict.is_sound, (where, verdict.findings)

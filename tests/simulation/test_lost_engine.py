@@ -1,15 +1,15 @@
-"""The engine of a cluster is lost, or restored from a backup, and all nodes begin again; see `cluster_world`.
+"""The engine of a cluster is lost, or restored from a backup, and all nodes restart; see `cluster_world`.
 
-Four fates: it is gone; it is back as it was before its newest records; it has grown again since, under a
-node that knew nothing of these; its newest record is another one by a bit. Nodes were killed, or lost their
-power. Then disks lose sectors of their logs, and some all slots of their evidence. So
+Four cases: the engine is lost; it is restored without its newest records; it has grown again since, under a
+node without these records; its newest known record has a flipped bit. Nodes were killed, or lost their power.
+Then disks lose sectors of their logs, and some all slots of their evidence. The rules are:
 
-1. nobody finds a fault in a log that is sound, where records of it are dead
-2. no node stands whose file tells of a record that the engine lacks, or has another one of, nor takes the
-   copy of a node that has read another history
-3. a record that has changed is named, and is no end that was lost
-4. each store names what of it is damaged, exactly, and restores all else, byte by byte: all that it had
-   taken to disk with its evidence, and after a kill all that was told.
+1. No node reports a fault of a sound log that contains dead records.
+2. No node becomes a candidate if its evidence names a record that the engine lacks or has changed, nor does
+   it accept the copy of a node with another history.
+3. A changed record is reported by its number, and not as a lost end.
+4. Each store reports its damage exactly, and restores all other data byte by byte: all that it had synced
+   with its evidence, and after a kill all acknowledged messages.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ from tidewheel import property_names
 FATES = ("lost", "restored", "grown again", "changed")
 FOUND_WITHIN = 40
 POSITIONS_KEPT = 12
-"""How many positions a checkpoint of these worlds keeps: their histories are short."""
+"""Number of positions kept in a checkpoint of these worlds, whose histories are short."""
 
 
 class Disaster:
-    """A world of a seed after some steps, and what is known of it from outside."""
+    """The world of a seed after some steps, and its expected contents."""
 
     def __init__(self, seed: int) -> None:
         self.world = world = ClusterWorld(seed + seed // 9)
@@ -64,14 +64,14 @@ class Disaster:
         self.told = set(world.told.normal)
         self.history = {record.physical_offset: record for record, _ in world._history()}
         self.spans = sorted((at, at + len(encode(one))) for at, one in self.history.items())
-        """Where each record of the history begins and ends."""
+        """The begin and end offset of each record of the history."""
         self.loses_power = world.random.random() < 0.5
         self.seen: dict[str, tuple[int, int]] = {}
-        """The newest record of a leader that a killed process had taken."""
+        """By node: the newest record of a leader that a killed process had applied, with its CRC-32."""
         self.stranger: Node | None = None
         self.spoiled: dict[str, list[Damage]] = {}
         self.changed = -1
-        """The record that the engine has changed."""
+        """The record that the engine has changed, or -1."""
         self.end_processes()
         if self.fate in ("restored", "grown again"):
             self.restore_backup()
@@ -79,7 +79,7 @@ class Disaster:
             self.change_record()
 
     def check_sound(self) -> None:
-        """Who has read all finds no fault in a log that has none, whoever cannot read on there."""
+        """Verify that a reader of the whole log finds no fault in a sound log at any record."""
         engine, fold = well(self.world.engine), Fold()
         for offset, stored in enumerate(self.world.engine.records):
             fold.apply_record(offset, stored)
@@ -87,7 +87,7 @@ class Disaster:
         assert not any(faults), f"a fault of a sound log: {[one for one in faults if one][:3]}"
 
     def end_processes(self) -> None:
-        """Kill all nodes, or take their power."""
+        """Kill all nodes, or cut their power."""
         random = self.world.random
         for node in self.world.nodes:
             node.disk.well()
@@ -99,7 +99,7 @@ class Disaster:
             end(lambda count: random.randrange(count + 1))
 
     def restore_backup(self) -> None:
-        """Let the engine be as it was before; perhaps a node with an empty disk has led since."""
+        """Restore the engine to an earlier state; in one case a node with an empty disk has led since."""
         world, engine = self.world, self.world.engine
         engine.is_well, before = True, engine.end_offset
         cut = engine.end_offset - world.random.randrange(1, 40)
@@ -113,7 +113,7 @@ class Disaster:
             self.grow_again(before)
 
     def grow_again(self, before: int) -> None:
-        """Let a node with an empty disk lead, until the log is longer than it was, in records and bytes."""
+        """Let a node with an empty disk lead until the log is longer than before, in records and bytes."""
         world, engine = self.world, self.world.engine
         stranger, longest = Node("d", MemoryDisk()), self.spans[-1][1] if self.spans else 0
         with suppress(Halted):
@@ -134,7 +134,7 @@ class Disaster:
             self.stranger = stranger
 
     def change_record(self) -> None:
-        """Let the engine change a bit of the newest record of which a node knows."""
+        """Flip a bit of the newest record in the engine that any node has evidence of."""
         engine, claims = self.world.engine, [self.claimed(node) for node in self.world.nodes]
         engine.is_well = True
         newest = max((one[0] for one in claims if one is not None), default=-1)
@@ -144,13 +144,13 @@ class Disaster:
             engine.spoil(newest, stored[:-1] + bytes([stored[-1] ^ 4]))
 
     def claimed(self, node: Node) -> tuple[int, int] | None:
-        """Return the newest record of a leader of which a node must know, and its CRC-32."""
+        """Return (record, CRC-32) of the newest record of a leader that a node must have evidence of."""
         claimed = evidence_file.read(node.disk)
         of_file = None if claimed is None else (claimed.record, claimed.crc)
         return max((one for one in (of_file, self.seen.get(node.name)) if one is not None), default=None)
 
     def begin(self, node: Node) -> Exception | None:
-        """Let a node begin again; return why it would not lead, once it has read all there is."""
+        """Restart a node; return the error that prevents it from leading after reading the log, or None."""
         engine, failure = self.world.engine, EngineUnavailable("it waits")
         for _ in range(3):
             try:
@@ -173,7 +173,7 @@ class Disaster:
         return failure
 
     def check_silence(self) -> None:
-        """No node stands over an engine that lacks what the node knows of, nor takes a copy that lacks it."""
+        """Verify that nodes refuse an engine, and copies, without a record that they have evidence of."""
         engine = self.world.engine
         for node in self.world.nodes:
             claimed = self.claimed(node)
@@ -186,15 +186,15 @@ class Disaster:
                 self.check_copy(node)
 
     def check_copy(self, node: Node) -> None:
-        """The copy of a node that has read another history does not take a node's place."""
+        """Verify that a node refuses the copy of a node with another history."""
         claimed = evidence_file.read(node.disk)
         now = Fold()
         for offset, stored in enumerate(self.world.engine.records):
             now.apply_record(offset, stored)
-        # Where the engine has lost signs of life only, the copy has all that the node has.
+        # If the engine has lost only BEATs, the copy has all data of the node.
         if self.stranger is None or claimed is None or now.has_position(Position(claimed.end, claimed.chain)):
             return
-        # Another leader of that epoch may have written the bytes that the node has: nothing is lost then.
+        # Another leader of that epoch may have written the same bytes: then nothing is lost.
         if log_before(node.disk, claimed.end) == log_before(self.stranger.disk, claimed.end):
             return
         require, random = self.world._process(node).actions.copying._require_covered, self.world.random
@@ -203,7 +203,7 @@ class Disaster:
         def require_of_new(copy: FetchedCopy) -> None:
             for path in [one for one in copy._numbers if one.startswith(f"{layout.COMMITLOG}/")]:
                 if not keeps_old and int(path[-layout.OFFSET_DIGITS :]) < claimed.end:
-                    del copy._numbers[path]  # as retention does in time
+                    del copy._numbers[path]  # as retention does eventually
             require(copy)
 
         with pytest.raises(CopyRefused):
@@ -211,7 +211,7 @@ class Disaster:
         transfer.delete_pending_copy(node.disk)
 
     def check_changed(self) -> None:
-        """A node that has yet to read a record that has changed names it."""
+        """Verify that nodes that have not yet read the changed record report it."""
         for node in self.world.nodes:
             if self.world._up(node).fold.next_offset <= self.changed:
                 failure = self.begin(node)
@@ -219,7 +219,7 @@ class Disaster:
                 assert is_named or isinstance(failure, LogTrimmed), f"{node.name}: {failure}"
 
     def spoil_disks(self) -> None:
-        """Let disks lose sectors of their logs, and all that their evidence says."""
+        """Overwrite parts of the logs of disks, and the whole evidence of some."""
         random = self.world.random
         for node in self.world.nodes:
             self.world._end_process(node)
@@ -238,7 +238,7 @@ class Disaster:
                 disk.write(layout.EVIDENCE, 0, bytes(disk.size(layout.EVIDENCE)))
 
     def check_restored(self) -> None:
-        """Each store names what is damaged, and has all else that it must have."""
+        """Verify that each store reports its damage, and has all other required data."""
         stores = [node for node in self.world.nodes if node.disk.size(layout.FORMAT) >= 0]
         found = [self.check_left(remaining_data(node.disk), node) for node in stores]
         if not self.loses_power:
@@ -246,7 +246,7 @@ class Disaster:
             assert not gone, f"told, and gone: {sorted(gone)[:3]}"
 
     def check_left(self, left: RemainingData, node: Node) -> set[str]:
-        """Hold what a store has against what is spoiled of it; return the ids that it had, those too."""
+        """Compare the data of a store with its damage; return the message ids that it had before that."""
         bad = {one.first_offset for one in self.spoiled.get(node.name, [])}
         synced = [end for start, end in self.spans if end <= node.synced_end and start not in bad]
         assert left.end >= max(synced, default=0), f"{node.name}: {left.end} of {synced[-1]} synced bytes"
@@ -256,7 +256,7 @@ class Disaster:
         log, had = core.store.log, set()
         for start, end in self.spans:
             record, is_named = self.history[start], self.is_named(left, start)
-            # Its power may have gone before, too, and the record of retention with it.
+            # An earlier power cut may also have taken the record of retention.
             may_lack = end > node.synced_end or start < begins_at
             if record.topic == TOPIC and (start in bad or (end <= left.end and not is_named)):
                 had.add(properties.value_of(record.properties, property_names.MESSAGE_ID) or "")
@@ -270,12 +270,12 @@ class Disaster:
         return had
 
     def is_named(self, left: RemainingData, offset: int) -> bool:
-        """Whether a store says that what lies at an offset is damaged."""
+        """Return whether a store reports damage at an offset."""
         return any(one.first_offset <= offset < one.end_offset for one in left.damaged)
 
 
 def log_before(disk: MemoryDisk, end: int) -> list[tuple[int, bytes]]:
-    """The segments of a log up to an offset, each with where it begins."""
+    """Return (begin, bytes) of the segments of a log up to an offset."""
     firsts = [first for first in layout.segment_offsets(disk) if first < end]
     ends = [*firsts[1:], end]
     return [
@@ -289,7 +289,7 @@ def play(seed: int) -> None:
         patch.setattr(folds, "FROZEN_POSITIONS_MAX", POSITIONS_KEPT)
         try:
             disaster = Disaster(seed)
-        except NobodyLeft:  # not over an engine that is well
+        except NobodyLeft:  # must not happen with a sound engine
             raise AssertionError("nobody leads") from None
         if disaster.fate == "changed":
             disaster.check_changed()
@@ -304,17 +304,17 @@ def test_a_lost_engine_is_never_silent_and_nothing_that_a_disk_has_is_lost(seed:
 
 
 def nothing_is_kept(patch: pytest.MonkeyPatch) -> None:
-    """A node knows of what it has read only while its process lives."""
+    """Keep the evidence of read records only in the process."""
     patch.setattr(EvidenceFile, "write", lambda *_: None)
 
 
 def restart_forgets(patch: pytest.MonkeyPatch) -> None:
-    """A node that begins again believes the engine."""
+    """Ignore the evidence at a restart."""
     patch.setattr(EvidenceFile, "open", lambda disk: EvidenceFile(disk, None))
 
 
 def tail_is_cut_at_a_start(patch: pytest.MonkeyPatch) -> None:
-    """What lies behind the checkpoint is cut when a copy is opened."""
+    """Cut the log after the checkpoint when a copy is opened."""
     kept = Tail.__init__
 
     def cut(tail: Tail, disk: MemoryDisk, segment_bytes: int, end_offset: int) -> None:
@@ -325,7 +325,7 @@ def tail_is_cut_at_a_start(patch: pytest.MonkeyPatch) -> None:
 
 
 def restore_ends_at_damage(patch: pytest.MonkeyPatch) -> None:
-    """A restore takes what lies before the first damage."""
+    """Restore only the log before the first damage."""
     kept = founding._scan_sound_records
 
     def first(disk: MemoryDisk, segment_bytes: int, until: int) -> tuple[int, list[Damage]]:
@@ -336,13 +336,13 @@ def restore_ends_at_damage(patch: pytest.MonkeyPatch) -> None:
 
 
 def damage_is_not_named(patch: pytest.MonkeyPatch) -> None:
-    """A restore takes all sound records, and says nothing of others."""
+    """Restore all sound records without a report of the others."""
     kept = founding.remaining_data
     patch.setitem(globals(), "remaining_data", lambda disk: kept(disk)._replace(damaged=()))
 
 
 def evidence_must_be_sound(patch: pytest.MonkeyPatch) -> None:
-    """A store without evidence has what lies up to its checkpoint."""
+    """Restore a store without evidence only up to its checkpoint."""
     kept = founding.remaining_data
 
     def left(disk: MemoryDisk) -> RemainingData:
@@ -353,12 +353,12 @@ def evidence_must_be_sound(patch: pytest.MonkeyPatch) -> None:
 
 
 def changed_is_lost(patch: pytest.MonkeyPatch) -> None:
-    """A record that has changed is an end that is lost."""
+    """Treat a changed record as a lost end."""
     patch.setattr(witnesses, "_is_corrupt", lambda *_: False)
 
 
 def nothing_in_common_is_the_same(patch: pytest.MonkeyPatch) -> None:
-    """A copy agrees with a store whose bytes it has not."""
+    """Accept a copy that has no bytes in common with the store."""
     kept = FetchedCopy.has_same_bytes_before
 
     def same(copy: FetchedCopy, end: int, bytes_max: int) -> bool:
@@ -386,7 +386,7 @@ def test_a_rule_that_is_left_out_is_found(mutant: object, monkeypatch: pytest.Mo
     for seed in range(FOUND_WITHIN):
         try:
             play(seed)
-        except (AssertionError, StoreError, pytest.fail.Exception):  # what was cut is missing
+        except (AssertionError, StoreError, pytest.fail.Exception):  # the cut records are missing
             return
     pytest.fail(f"{FOUND_WITHIN} schedules have not found it")
 

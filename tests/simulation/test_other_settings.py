@@ -13,7 +13,7 @@ from tests.simulation.other_settings import EXEMPT, other_settings
 
 
 def leaves(settings: Any, path: str = "") -> dict[str, Any]:
-    """The values of all fields, those of policies within too, by their paths."""
+    """Return the values of all fields, including those of policies, by path."""
     if not is_dataclass(settings):
         return {path: settings}
     return {

@@ -1,14 +1,14 @@
-"""Message groups go on however often leaders change: none waits longer than a lease and one takeover's grace.
+"""Message groups progress despite frequent leader changes: none waits longer than a lease and one takeover.
 
-A cluster (`cluster_world`) with one topic of messages in order. Its consumers are of two kinds:
+A cluster (`cluster_world`) with one FIFO topic. Its consumers are of two kinds:
 
-    living    is heard by each leader some seconds after a takeover, and acknowledges some time later
-    dying     is never heard again once it has got a message
+    living    sends heartbeats to each leader some seconds after a takeover, and acknowledges later
+    dying     sends nothing after it has received a message
 
 Rules
-1. Of a message group with a message that waits one is delivered within `LEASE_MS`, `LEASE_MS_MIN` (what a
-   takeover adds, once) and `STEP_MS` (how seldom anybody looks).
-2. What a living consumer has is given to no other.
+1. A message group with a waiting message gets a delivery within `BOUND_MS`: `LEASE_MS`, `LEASE_MS_MIN`
+   (added by a takeover, once) and two `STEP_MS` (the longest interval between checks).
+2. A message of a living consumer is delivered to no other.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ORDERS, GROUP, STEPS = "orders", "in-order", 150
 
 @dataclass
 class Consumer:
-    """A client that has a message, until it is done with it."""
+    """A client with a leased message."""
 
     name: str
     delivery: Delivery
@@ -44,7 +44,7 @@ class Consumer:
 
 
 class Progress:
-    """The world's clients, and since when each message group waits."""
+    """The world's clients, and the time since which each message group waits."""
 
     def __init__(self, seed: int) -> None:
         self.world = world = ClusterWorld(seed)
@@ -61,7 +61,7 @@ class Progress:
         self.longest_ms = self.deliveries = 0
         self.change_leader()
         world.broker.topics.create(ORDERS, MessageType.FIFO, 1, world.now_ms)
-        self.receive()  # the group is there from its first receive on
+        self.receive()  # the first receive creates the group
         self.flush()
 
     def flush(self) -> None:
@@ -111,7 +111,7 @@ class Progress:
         self.next_change_ms = self.changed_ms + self.chance.randrange(2_000, self.changes_within_ms)
 
     def look(self) -> None:
-        """Rule 1; what a living consumer has does not wait."""
+        """Verify rule 1; groups with a message at a living consumer do not wait."""
         living = {_line(one) for one in self.held if one.is_living}
         for line in (one for one in LINES if self.waiting[one] and one not in living):
             waited_ms = self.world.now_ms - self.since_ms[line]

@@ -1,6 +1,6 @@
-"""Consumer groups under every verb, clock and failure, against an oracle: `receiving_world` says how.
+"""Consumer groups under every verb, clock and failure, against an oracle; see `receiving_world`.
 
-A seed decides everything; `pytest tests/simulation/test_receiving.py --seed S` plays it again.
+The simulation is determined by its seed; `pytest tests/simulation/test_receiving.py --seed S` repeats it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def test_every_message_reaches_every_group_in_order_and_nothing_told_is_forgotte
     if seed % 6 == 5:
         monkeypatch.setattr(queue, "_FILE_BYTES", 4 * ENTRY_BYTES)  # retention deletes files of queues, too
     if seed % 7 == 2:
-        monkeypatch.setattr(limits, "UNFLUSHED_BYTES_MAX", 900)  # what is to be buried waits for the disk
+        monkeypatch.setattr(limits, "UNFLUSHED_BYTES_MAX", 900)  # dead letters wait for the disk
     if seed % 6 == 1:
-        monkeypatch.setattr(limits, "OPEN_RECORD_BYTES_MAX", 60)  # what a turn finishes is several records
+        monkeypatch.setattr(limits, "OPEN_RECORD_BYTES_MAX", 60)  # a turn finishes with several records
     if seed % 5 == 1:
         monkeypatch.setattr(wheel, "_STALE_MIN", 3)
         monkeypatch.setattr(wheel, "_SWEPT_EACH", 2)
         monkeypatch.setattr(wheel, "_SWEPT_AT_ONCE", 1)
-    if seed % 3 == 2:  # filters are forgotten, and what waits for them is judged again
+    if seed % 3 == 2:  # filters are dropped, and the messages waiting for them are matched again
         monkeypatch.setattr(limits, "FILTER_IDLE_MS", 30_000)
         monkeypatch.setattr(limits, "FILTER_CHECK_MS", 1_000)
         monkeypatch.setattr(limits, "FILTER_CLIENT_MS", 20_000)

@@ -1,4 +1,4 @@
-"""The second core is really compared, begins in each of its ways, and finds a core that applies otherwise."""
+"""The second core is compared regularly, starts in each way, and detects a core that applies differently."""
 
 from __future__ import annotations
 

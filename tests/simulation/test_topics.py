@@ -1,6 +1,6 @@
-"""Topics altered, held, purged and deleted, and messages moved, under every failure: `topic_world` says how.
+"""Topics altered, held, purged and deleted, and messages moved, under every failure; see `topic_world`.
 
-A seed decides everything; `pytest tests/simulation/test_topics.py --seed S` plays it again.
+The simulation is determined by its seed; `pytest tests/simulation/test_topics.py --seed S` repeats it.
 """
 
 from __future__ import annotations

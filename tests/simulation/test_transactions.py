@@ -1,6 +1,6 @@
-"""Transactions under every producer, operator, clock and failure, against an oracle: see `transaction_world`.
+"""Transactions under every producer, operator, clock and failure, against an oracle; see `transaction_world`.
 
-A seed decides everything; `pytest tests/simulation/test_transactions.py --seed S` plays it again.
+The simulation is determined by its seed; `pytest tests/simulation/test_transactions.py --seed S` repeats it.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_every_transaction_ends_once_and_as_it_was_told(seed: int, monkeypatch: 
     if seed % 5 == 2:
         monkeypatch.setattr(limits, "CHECKS_WOKEN_MAX", 2)
     if seed % 2:
-        monkeypatch.setattr(table, "PART_ROWS_MAX", 3)  # rows go from parts that are shared
+        monkeypatch.setattr(table, "PART_ROWS_MAX", 3)  # rows are removed from shared parts
         monkeypatch.setattr(table, "GONE_MAX", 2)
     world = TransactionWorld(seed)
     second = SecondCore(world, seed, upgrades=True)
@@ -87,7 +87,7 @@ def test_a_commit_torn_at_any_byte_is_whole_or_was_never_made(is_delayed: bool, 
 
 
 class Bench:
-    """A broker whose flushes are made by hand."""
+    """A broker with manual flushes."""
 
     def __init__(self) -> None:
         self.disk = MemoryDisk()
@@ -122,7 +122,7 @@ def test_an_id_that_names_the_last_bytes_of_a_segment_names_no_half(room_bytes: 
     bench = Bench()
     while bench.broker.durable_offset < SEGMENT_BYTES:
         bench.half()
-        bench.broker.transactions.receipts._rows = table.Table()  # each is to be a half of its own
+        bench.broker.transactions.receipts._rows = table.Table()  # so that each is a new half
     forged = transaction_id(SEGMENT_BYTES - room_bytes, HALF_ID)
     with pytest.raises(InvalidTransactionId):
         bench.broker.transactions.end("t", forged, HALF_ID, Resolution.COMMIT, NOW_MS)

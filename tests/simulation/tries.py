@@ -1,4 +1,4 @@
-"""Tries of one message, each with its properties in an order of its own; and what else a seed chooses."""
+"""Tries of one message, each with its properties in another order; and other choices of a seed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from commitlog import limits
 from commitlog.message import Message
 
 TAILS = (1, 4, limits.TAIL_ENTRIES_MAX)
-"""How many entries of a queue a world's brokers gather before a file has them, by the seed."""
+"""Entries of a queue that a world's brokers gather before writing them to a file, by seed."""
 CUTS = (1, limits.CUT_QUEUES_MAX)
-"""How many queues a cut of the log looks at in one call, by the seed."""
+"""Queues that a cut of the log processes in one call, by seed."""
 
 
 def some_properties(number: int) -> dict[str, str]:
@@ -20,7 +20,7 @@ def some_properties(number: int) -> dict[str, str]:
 
 
 def tried(message: Message, number: int) -> Message:
-    """Return the message as its client sends it the `number`th time."""
+    """Return the message as sent by its client the `number`th time."""
     pairs = list(message.properties.items())
     Random(f"{message.message_id} {number}").shuffle(pairs)
     return replace(message, properties=dict(pairs), born_ms=message.born_ms + number)
