@@ -13,11 +13,12 @@
 * folding: MiB of log per second that a leader's core writes through an engine without a port, and that a
   node with an empty disk folds; `folds_per_write` is the second over the first.
 
-* large: a store of so many messages and timers: the times to begin a cluster with it, to copy it to a second
-  node, to move the lead, to make the former leader follow again, and to take over after kill -9.
+* large: a store of `--records` messages and `--timers` timers: the times to begin a cluster with it, to copy
+  it to a second node, to move the lead, to make the former leader follow again, and to take over after
+  kill -9.
 
 Everything runs on one machine, on whose disk every copy is synced; only ratios are comparable. `beside` is
-the load of the machine at the begin and end of the run.
+the load of the machine at the start and end of the run.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ async def sending(port: int) -> AsyncIterator[list[int]]:
 
 
 async def us_each_send(server: Server, port: int, visitor: Visitor, pages: int) -> float:
-    """Return the broker's processor time for a send with so many open pages, in microseconds."""
+    """Return the broker's processor time for a send with `pages` open pages, in microseconds."""
 
     async def stay(number: int) -> None:
         await asyncio.sleep(EVERY_SECONDS * number / pages)

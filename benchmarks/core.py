@@ -5,7 +5,7 @@
 Figures: processor microseconds of a broker's process for each message, from the bytes of a request to those
 of its answer, with synced flushes (`parts/core_calls.py`): the minimum over all rounds for each of the two,
 and their ratio. The older sources come from git, and run with the packages installed here.
-`beside` is the load of the machine at the begin and end of the run: figures of a loaded machine are less
+`beside` is the load of the machine at the start and end of the run: figures of a loaded machine are less
 reliable.
 """
 

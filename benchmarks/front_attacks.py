@@ -160,7 +160,7 @@ async def measure(
 
 
 def attack(pipe: Pipe, address: tuple[str, int], name: str, connections: int, seconds: float) -> None:
-    """Attack over so many connections repeatedly; send the server's answers to the pipe."""
+    """Attack over `connections` repeatedly for `seconds`; send counts and server answers to the pipe."""
     said = list(said_by(name))
     told, count, sent_bytes = Counter[str](), 0, 0
     ends_at = time.monotonic() + seconds

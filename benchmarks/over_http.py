@@ -40,7 +40,7 @@ Work = Callable[[], Awaitable[int]]
 
 
 def sends_over_http(one: Connection, topic: str, batch: int) -> Work:
-    """Return a send of so many messages."""
+    """Return a send of `batch` messages."""
     message = {"topic": topic, "body": BODY}
 
     async def work() -> int:
@@ -51,7 +51,7 @@ def sends_over_http(one: Connection, topic: str, batch: int) -> Work:
 
 
 def sends_over_grpc(channel: grpc.aio.Channel, topic: str, batch: int, first: int) -> Work:
-    """Return a send of so many messages; their ids count from `first`."""
+    """Return a send of `batch` messages; their ids count from `first`."""
     send, numbers = call(channel, "SendMessage"), iter(range(first, 1 << 60))
 
     async def work() -> int:

@@ -11,7 +11,7 @@ when synced; bytes of log for each consumed message; and the wake-up time of a l
 The first message stays leased throughout, so the completed offsets never form a prefix of the queue.
 
 Every part runs in a separate process, so that peak memory is measured per part. `beside` is the load of the
-machine at the begin and end of the run: figures of a loaded machine are less reliable.
+machine at the start and end of the run: figures of a loaded machine are less reliable.
 """
 
 from __future__ import annotations

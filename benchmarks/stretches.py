@@ -432,7 +432,7 @@ class World:
         await asyncio.gather(*calls)
 
     async def _receive_by_costly_filters(self) -> None:
-        """Receive with words whose begin and end occur in the values: the worst case of a search."""
+        """Receive with words whose prefix and suffix occur in the values: the worst case of a search."""
         letters = string.ascii_lowercase + string.digits
         middles = ("".join(pair) for pair in product(letters, letters))
         for _ in range(limits.FILTERS_PER_GROUP_MAX):

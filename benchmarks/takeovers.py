@@ -9,7 +9,7 @@
 
 Each round runs the older and the current sources, each with a new PostgreSQL and new stores; the older ones
 come from git, and run with the packages installed here. One machine, one disk: only ratios are comparable.
-`beside` is the load of the machine at the begin and end of the run.
+`beside` is the load of the machine at the start and end of the run.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@
     .venv/bin/python benchmarks/timers.py steady    [--rate 2000] [--seconds 60]
 
 Every part runs in a separate process, so that peak memory is measured per part. `beside` is the load of the
-machine at the begin and end of the run: figures of a loaded machine are less reliable.
+machine at the start and end of the run: figures of a loaded machine are less reliable.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ has undisturbed samples.
 A lone call needs a flush, whose cost is the disk's; therefore 64 calls are in flight.
 
 `checkpoint`: the longest time for which a checkpoint of the largest of these brokers holds the loop without a
-pause, in ms: its begin, and the slices in which rows are taken.
+pause, in ms: its start, and the slices in which rows are taken.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Figures: half + commit per second with 1 and 64 producers, check-backs per second, bytes of log for each; in
 the same run an outbox in SQLite with a relay, and two plain sends (`parts/transactions/client.py`). Bodies
-have 256 bytes. `beside` is the load of the machine at the begin and end of the run: figures of a loaded
+have 256 bytes. `beside` is the load of the machine at the start and end of the run: figures of a loaded
 machine are less reliable.
 """
 

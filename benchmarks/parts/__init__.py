@@ -1,1 +1,1 @@
-"""What the scripts above are made of: a folder for each that has several files, beside it what they share."""
+"""Modules of the scripts: a folder for each script with several files, and shared modules."""

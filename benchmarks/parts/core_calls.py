@@ -152,7 +152,7 @@ def message(number: int, prefix: str, **system: Any) -> wire.Message:
 
 
 def sends_of(prefix: str, count: int, each: int = 1, **system: Any) -> list[bytes]:
-    """Return the bytes of requests with so many messages each."""
+    """Return the bytes of `count` requests with `each` messages each."""
     return [
         service.SendMessageRequest(
             messages=[message(number * each + place, prefix, **system) for place in range(each)]
@@ -297,7 +297,7 @@ async def receives(front: Front, count: int) -> dict[str, float]:
 
 
 def receive_of(count: int) -> bytes:
-    """Return the bytes of a request for so many messages."""
+    """Return the bytes of a request for `count` messages."""
     wanted = service.ReceiveMessageRequest(
         group=wire.Resource(name=GROUP),
         message_queue=wire.MessageQueue(topic=wire.Resource(name=TOPIC)),

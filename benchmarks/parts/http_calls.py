@@ -86,7 +86,7 @@ async def lone_ms(work: Callable[[], Awaitable[object]]) -> dict[str, float]:
 async def measure_polls(
     facts: dict[str, Any], opened: Callable[[Sequence[str]], Awaitable[object]]
 ) -> dict[str, float]:
-    """Open POLLS long polls, each on a topic of its own, and answer each with a message.
+    """Open POLLS long polls, each on a separate topic, and answer each with a message.
 
     `opened(topics)` waits on topics and ends when all are answered.
     """

@@ -14,7 +14,7 @@ from peers_machine import load_text, machine_text
 from peers_table import ms, spread
 
 PLACE: Final = "growth"
-"""The name of the table's place in a page (`peers_page`)."""
+"""The name of the table's markers in a page (`peers_page`)."""
 TITLES: Final = {
     "send-1": "send 1 a call",
     "send-16": "send 16 a call",

@@ -151,7 +151,7 @@ class FieldWriter:
         return integer(of_name, how, limit) + (b"" if of_name else string(name)) + string(value)
 
     def _name(self, name: bytes) -> bytes:
-        """Return the begin of a field with a literal value; its name is added to the table once."""
+        """Return the encoded start of a field with a literal value; its name is added to the table once."""
         if place := self._place(name):
             return integer(place, WRITTEN, 0x0F)
         how = INSERTED if self._insert((name, bytes(64))) else WRITTEN

@@ -241,7 +241,10 @@ def percentiles(took_s: list[float]) -> Figures:
 
 
 async def window(load: Load, seconds: float, figures: Figures, run_up_s: float = RUN_UP_SECONDS) -> None:
-    """Let the workers run up, measure them for `seconds` or until a first answer, and end them."""
+    """Let the workers run up, measure them for `seconds`, and end them.
+
+    The window ends early when the load is `finished`, and late if there is no answer yet.
+    """
     await asyncio.sleep(min(run_up_s, seconds / 2))
     with spent(load, figures):
         done, until = load.done, time.monotonic() + FIRST_SECONDS

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 from peers_machine import load_text, machine_text
 
 PLACE: Final = "peers"
-"""The name of the table's place in a page (`peers_page`)."""
+"""The name of the table's markers in a page (`peers_page`)."""
 OURS, THEIRS = "tidewheel", "rocketmq"
 HEADERS: Final = {"plain": "", "java": ", Java's header fields"}
 BUSY_MAX: Final = 0.8

@@ -2,7 +2,7 @@
 
     measured(["part", ...]) -> Ran(answer, phases, wall_s, peak_mib, peak_private_mib)
 
-The part prints a line `PHASE name` at the begin of each phase, and JSON in its last line. Memory is the sum
+The part prints a line `PHASE name` at the start of each phase, and JSON in its last line. Memory is the sum
 over the process and its descendants (Spark's JVM, Spark's Python workers), sampled four times a second:
 `peak_mib` of all resident pages, `peak_private_mib` without file-backed pages. The pages of a mapped log stay
 resident as long as the machine has free memory, and are evicted otherwise.

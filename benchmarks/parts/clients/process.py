@@ -43,23 +43,23 @@ class Threads:
         raise NotImplementedError
 
     def send(self, topic: str, count: str) -> None:
-        """Send messages one after the other."""
+        """Send messages sequentially."""
         for _ in range(int(count)):
             self.send_one(topic)
 
     def send_at_once(self, topic: str, count: str) -> None:
-        """Send with AT_ONCE calls under way."""
+        """Send with AT_ONCE calls in flight."""
         shares = [str(int(count) // AT_ONCE)] * AT_ONCE
         list(self._threads.map(partial(self.send, topic), shares))
 
     def receive(self, topic: str, count: str) -> None:
-        """Receive and acknowledge so many."""
+        """Receive and acknowledge `count` messages."""
         done = 0
         while done < int(count):
             done += self.receive_some(topic)
 
     def lone(self, topic: str, count: str) -> list[float]:
-        """Send messages one after the other; return how long each took, in ms."""
+        """Send messages sequentially; return the duration of each, in ms."""
         took = []
         for _ in range(int(count)):
             began = time.perf_counter()
@@ -137,12 +137,12 @@ class OfAsyncClient:
         self._client = self._make()
 
     async def send(self, topic: str, count: str) -> None:
-        """Send messages one after the other."""
+        """Send messages sequentially."""
         for _ in range(int(count)):
             await self._client.send(topic, BODY)
 
     async def send_at_once(self, topic: str, count: str) -> None:
-        """Send with AT_ONCE calls under way."""
+        """Send with AT_ONCE calls in flight."""
         share = str(int(count) // AT_ONCE)
         await asyncio.gather(*(self.send(topic, share) for _ in range(AT_ONCE)))
 
@@ -152,7 +152,7 @@ class OfAsyncClient:
             await self._client.send_many(self._new(topic, BODY) for _ in range(BATCH))
 
     async def receive(self, topic: str, count: str) -> None:
-        """Receive and acknowledge so many."""
+        """Receive and acknowledge `count` messages."""
         done = 0
         while done < int(count):
             found = await self._client.receive(topic, GROUP, count=LEASED, wait="2s", lease=f"{LEASE_S}s")
@@ -161,7 +161,7 @@ class OfAsyncClient:
             done += len(found)
 
     async def lone(self, topic: str, count: str) -> list[float]:
-        """Send messages one after the other; return how long each took, in ms."""
+        """Send messages sequentially; return the duration of each, in ms."""
         took = []
         for _ in range(int(count)):
             began = time.perf_counter()

@@ -100,7 +100,10 @@ def measure(url: str, folder: Path, records: int, timers: int, body_bytes: int) 
 
 
 def grow_tail(leader: dict[str, Any], store: Path) -> int:
-    """Send until much lies behind the leader's newest checkpoint; return how many bytes of log."""
+    """Send until at least `TAIL_BYTES` of log follow the newest checkpoint in `store`; return their number.
+
+    The number of sending runs is limited to `SENDINGS_MAX`.
+    """
     command = [sys.executable, BENCHMARK, "part", "sends", leader["listen"], "128", str(SENDING_SECONDS)]
     for _ in range(SENDINGS_MAX):
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
@@ -112,17 +115,17 @@ def grow_tail(leader: dict[str, Any], store: Path) -> int:
 
 
 def processor_seconds(node: dict[str, Any]) -> float:
-    """Return what processor time a node has used: other work on the machine hardly changes it."""
+    """Return the processor time of a node in seconds, which other work on the machine hardly affects."""
     return round(Served(node["process"], node["listen"]).processor_seconds(), 1)
 
 
 def memory_mib(node: dict[str, Any]) -> int:
-    """Return what memory a node holds."""
+    """Return the resident memory of a node in MiB."""
     return Served(node["process"], node["listen"]).resident_bytes() // MIB
 
 
 def add_timers(store: Path, count: int) -> None:
-    """Set so many timers, due from tomorrow on, one per millisecond."""
+    """Set `count` timers, due from tomorrow on, one per millisecond."""
     shell, tomorrow_ms = Shell(store), real_ms() + DAY_MS
     for first in range(0, count, BATCH):
         for number in range(first, min(count, first + BATCH)):

@@ -44,7 +44,7 @@ _NUMBER: Final = "{:034d}"
 
 
 def sends(endpoint: str, in_flight: str, seconds: str) -> dict[str, Any]:
-    """Keep so many sends in flight for so long; return the number of answers, rate and latencies."""
+    """Keep `in_flight` sends in flight for `seconds`; return the number of answers, rate and latencies."""
     return asyncio.run(_sends(endpoint, int(in_flight), float(seconds)))
 
 
@@ -77,7 +77,7 @@ async def _sends(endpoint: str, in_flight: int, seconds: float) -> dict[str, Any
 
 
 class Sender(asyncio.Protocol):
-    """A connection with so many sends in flight."""
+    """A connection with a fixed number of sends in flight."""
 
     def __init__(self, in_flight: int, number: int) -> None:
         self._in_flight = in_flight
