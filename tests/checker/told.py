@@ -52,7 +52,7 @@ _NEEDS = {
 
 @dataclass
 class Call:
-    """A call: the lines of its begin and end, and its outcome."""
+    """A call: the lines of its start and end, and its outcome."""
 
     number: int
     verb: str

@@ -329,7 +329,7 @@ class ClusterWorld(World):
     # Copies.
 
     def _tell_all_again(self) -> None:
-        """Announce each copy again, as after ANNOUNCEMENT_INTERVAL_MS, because an older one came late.
+        """Announce each copy again, as after ANNOUNCEMENT_INTERVAL_MS, because an older one arrived late.
 
         A leader reads such an announcement with its next BEAT.
         """

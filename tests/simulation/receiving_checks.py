@@ -320,7 +320,7 @@ class Checks(Machine):
         assert max(aside, default=-1) < flight.next_offset, "what is fresh waits for another filter"
 
     def _compare_dead_letters(self) -> None:
-        """Verify that exactly the dead letters are listed that no operator has redriven or purged."""
+        """Verify that exactly the dead letters without a redrive or purge are listed, as far as kept."""
         for group, dead_letters in self.oracle.dead_letters.items():
             listed = []
             after: int | None = None

@@ -325,7 +325,7 @@ class Machine:
             raise Death(what)
 
     def _fold_again(self, same: Disk, bare: Disk, frozen: Any, acknowledged_offset: int | None) -> None:
-        """Verify that a second start comes to the same state, with and without snapshots."""
+        """Verify that a second start recovers the same state, with and without snapshots."""
         again = Broker.open(same, self.settings, self.now_ms, acknowledged_offset)
         assert again.groups.freeze() == frozen, "a second start comes to something else"
         if self.settings.retention.deletes:

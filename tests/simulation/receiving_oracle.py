@@ -55,7 +55,7 @@ class Stored:
 
 @dataclass(slots=True)
 class Held:
-    """One lease; `granted_at` and `ended_at` are the offsets that make its begin and end durable."""
+    """One lease; `granted_at` and `ended_at` are the offsets that make its start and end durable."""
 
     place: Place
     generation: int

@@ -115,7 +115,7 @@ class World:
         """Deliveries of each message: (queue id, queue offset) -> log offset."""
         self.told = Told()
         self.unanswered: dict[str, tuple[Message, int, int]] = {}
-        """Messages without an answer: the message, the time at which its sender gives up, the log's begin."""
+        """Messages without an answer: the message, the time at which its sender gives up, the log's start."""
         self._calls: Counter[str] = Counter()
         self.due_ms: dict[str, int] = {}
         self.recalls_tried: set[str] = set()

@@ -64,7 +64,7 @@ class Disaster:
         self.told = set(world.told.normal)
         self.history = {record.physical_offset: record for record, _ in world._history()}
         self.spans = sorted((at, at + len(encode(one))) for at, one in self.history.items())
-        """The begin and end offset of each record of the history."""
+        """The start and end offset of each record of the history."""
         self.loses_power = world.random.random() < 0.5
         self.seen: dict[str, tuple[int, int]] = {}
         """By node: the newest record of a leader that a killed process had applied, with its CRC-32."""
@@ -275,7 +275,7 @@ class Disaster:
 
 
 def log_before(disk: MemoryDisk, end: int) -> list[tuple[int, bytes]]:
-    """Return (begin, bytes) of the segments of a log up to an offset."""
+    """Return (first offset, bytes) of the segments of a log up to an offset."""
     firsts = [first for first in layout.segment_offsets(disk) if first < end]
     ends = [*firsts[1:], end]
     return [

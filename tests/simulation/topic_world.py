@@ -254,7 +254,7 @@ class World:
             self.counts["expired at once"] += len(cuts)
 
     def _note_cuts(self, appended: Iterable[Appended]) -> None:
-        """Record the new begins of queues after a retention; verify that no message is discarded early."""
+        """Record the new first offsets of queues after a retention; verify that none is discarded early."""
         for one in appended:
             for fact in one.facts:
                 if not isinstance(fact, LogCut) or fact.cut_offset or not fact.queues:

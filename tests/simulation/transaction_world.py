@@ -313,7 +313,7 @@ class TransactionWorld(World):
                 self._set(at, one.message)
 
     def _in_step(self, name: TimerName | None) -> Timer | None:
-        """Update the oracle; a name forgotten while pending may be known again after the clock was set back."""
+        """Update the oracle; a name forgotten while pending may reappear after the clock was set back."""
         offsets = self.oracle.names.get(name) if name else None
         if name and offsets and offsets[-1] in self.oracle.forgotten[name]:
             found = self.broker.timers.get_timer(name, self.now_ms)

@@ -194,7 +194,7 @@ class WatchedCluster(ClusterWorld):
         self._note_clocks(self.client_ms)
 
     def _note_clocks(self, true_ms: int) -> None:
-        """Record the periods of clock errors that end now, and the begin of new ones."""
+        """Record the periods of clock errors that end now, and the start of new ones."""
         for node in self.nodes:
             before_ms, since_ms = self._clocks.get(node.name, (0, true_ms))
             if node.ahead_ms != before_ms:

@@ -221,7 +221,7 @@ class Files:
         return send, ends[send["call"]]
 
     def calm(self, at: int, lasts_ms: int) -> None:
-        """Insert the begin of a calm before a line, and its end, `lasts_ms` later, after all lines."""
+        """Insert the start of a calm before a line, and its end, `lasts_ms` later, after all lines."""
         time_ms = next(line["time_ms"] for line in self.lines[at:] if "time_ms" in line)
         self.lines.insert(at, {"type": "calm", "is_calm": True, "time_ms": time_ms})
         self.lines.append({"type": "calm", "is_calm": False, "time_ms": time_ms + lasts_ms})
