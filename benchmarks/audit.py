@@ -9,7 +9,7 @@
   as far as memory allows. `plain` is one process without Spark; `spark` is Spark on two cores writing to
   "noop". Column sets: `full` is the default of a load without named columns (22, with bodies and users'
   properties); `every` is all 41; `fixed` is seven numbers, topic, body and three properties, the columns
-  measured of the first reader; `keys` is physical_offset, topic, queue_offset, store_ms, keys. Each runs
+  measured with an earlier reader; `keys` is physical_offset, topic, queue_offset, store_ms, keys. Each runs
   with verify=none (lengths only) and verify=record (the CRC of every byte). `windows` reads a topic with a
   tenth of the records, compared with a filtered scan of the whole log (index=never), and a window of a
   hundredth of the time, compared with an unfiltered scan.

@@ -2,7 +2,7 @@
 
     measure(folder, orders, shop, heaps, parts) -> figures
 
-* from_log: the whole audit as run by the command, by phases.
+* from_log: the whole audit as run by the command, with a heap of 2 GB, by phases.
 * from_staged: the same with the log staged beforehand. `judged_s` is the time after staging: the joins, the
   cases, the evidence, the counts, the report.
 * comparison: a question that both can answer about the same two inputs, the orders table and the facts of
