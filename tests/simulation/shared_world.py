@@ -1,4 +1,4 @@
-"""Simulates nodes that use a shared log: kills, candidacies, appends, checkpoints, and trimming.
+"""Simulate nodes that use a shared log: kills, candidacies, appends, checkpoints, and trimming.
 
 The simulation models how a cluster uses the `sharedlog` package, without a broker. The history consists of
 operations of eight bytes each. The operations that leaders may acknowledge are recorded. A reader that reads

@@ -1,4 +1,4 @@
-"""Crash or fail each disk operation in turn during every change of a topic, and judge what a restart finds.
+"""Crash or fail each disk operation in turn during every change of a topic; verify the state after a restart.
 
     set up a world --> the n-th disk operation of the verb dies or fails --> restart --> oracle
          ^                                                                                 |

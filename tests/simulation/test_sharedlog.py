@@ -1,4 +1,4 @@
-"""Runs random schedules of nodes that use a shared log (`shared_world`).
+"""Run random schedules of nodes that use a shared log (`shared_world`).
 
 `pytest tests/simulation/test_sharedlog.py --seed S` repeats the schedules of a seed. Each mutant omits one
 rule, and the schedules must detect that the rule is missing.

@@ -1,4 +1,4 @@
-"""Compares the timers of a simulated broker with an oracle (`timer_world`).
+"""Compare the timers of a simulated broker with an oracle (`timer_world`).
 
 The simulation includes all timer commands, clock changes, and failures, and is determined by its seed.
 `pytest tests/simulation/test_timers.py --seed S` repeats the simulation of a seed.

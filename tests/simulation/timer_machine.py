@@ -449,7 +449,7 @@ class Machine:
             was_there = timer.armed_at <= last.ended_offset
             is_earlier = (timer.due_ms, timer.offset) < (last.due_ms, last.offset)
             is_before = (timer.sort_ms, timer.offset) < (last.sort_ms, last.offset)
-            # A damaged record is read separately, before others; one lost in a gap of the log is sent again.
+            # A damaged record is read separately, before others; one lost in a gap is delivered again.
             is_excused = self.faults.has_hit(layout.TIMERS) or bool(self.faults.gaps)
             assert is_excused or not (was_there and is_earlier and is_before), (
                 f"out of order: {last}, then {timer}"

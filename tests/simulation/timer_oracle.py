@@ -1,4 +1,4 @@
-"""Implements an oracle that contains the expected state of each timer.
+"""An oracle with the expected state of each timer.
 
 Each event (set, moved, canceled, fired, or delivered) is stored with the offset of its record. After a crash,
 `crash` reverts the events whose records are no longer in the log. Events that were reported to clients are

@@ -14,8 +14,8 @@ the log, in order. An acknowledged action is among them, because its records wer
     held       the timers of a topic are held, or released
     noted      an action is in the journal
 
-A move of a message sends its copy, then finishes it for each group or empties its queue. A copy without its
-end, left by a crash, is found by the next move.
+A move of a message sends its copy, then finishes the message for each group; without a group the queue begins
+after it. A copy without its end, left by a crash, is found by the next move.
 
 Pending timers and halves are compared with the counts of `use`; a refused change must have no effect.
 """

@@ -1,4 +1,4 @@
-"""Implements an oracle that contains the expected state of each transaction.
+"""An oracle with the expected state of each transaction.
 
 A transaction is identified by the offset of its half message. Each outcome is stored with the offset of its
 record, so that a crash reverts exactly the outcomes whose records are lost. The state table below is
