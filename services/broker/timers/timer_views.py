@@ -328,7 +328,7 @@ class TimerViews:
         hashes = {key: self._hashes(wanted, key, codes) for key in (wanted.key, wanted.message_key) if key}
         if looked_up is None:
             keyed = self.offsets_of_key(wanted.key, self.topics_of(wanted)) if wanted.key else []
-            looked_up = LookupResults(np.array(keyed, np.uint64), *_NOT_SEARCHED)
+            looked_up = LookupResults(np.sort(np.array(keyed, np.uint64)), *_NOT_SEARCHED)
         deviating = self._deviating_offsets()
 
         def select(rows: Rows) -> Mask:
