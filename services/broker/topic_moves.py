@@ -11,7 +11,8 @@
    message's original topic.
 3. The copy is appended to the log before the record that finishes the message. After a crash, the log may
    therefore contain only the copy. In this case, the next move finds the copy by its id and `TW_REDRIVE_OF`,
-   and does not append a second copy.
+   and does not append a second copy. The same holds for a message that a new group has not finished. Copies
+   that are not durable yet, and thus not in the key index, are kept in a table.
 4. A message is not moved if a consumer holds it or another message in the same message group (`LEASED`). A
    message waiting for its next attempt after a failure is moved, which ends its lease. The messages in a
    message group are moved to a single queue, in order.
@@ -23,6 +24,7 @@ same id.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
@@ -99,6 +101,8 @@ class TopicMoves:
     ) -> None:
         self._store, self._topics, self._groups = store, topics, groups
         self._reading, self._housekeeping = reading, housekeeping
+        self._unflushed: OrderedDict[tuple[str, str], int] = OrderedDict()
+        """The log ends of copies that may not be durable yet, by target topic and original place."""
 
     def check(self, source: str, target: str, *, is_filtered: bool) -> None:
         """Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake`, or `TopicInUse` if a move is impossible."""
@@ -205,10 +209,17 @@ class TopicMoves:
             marks[property_names.ORIGIN_TOPIC] = ""
         copy = copy_of(record, topic.name, marks)
         copy.queue_id = queue_number(record, topic, queue_offset) % topic.queue_count
-        return self._store.append(copy, now_ms).end_offset
+        end_offset = self._store.append(copy, now_ms).end_offset
+        self._unflushed[topic.name, place] = end_offset
+        return end_offset
 
     def _is_copied(self, record: Record, target: str, place: str) -> bool:
-        """Return whether an interrupted move left a durable copy of the message."""
+        """Return whether an earlier move has left a copy of the message."""
+        durable_offset = self._store.log.durable_offset
+        while self._unflushed and next(iter(self._unflushed.values())) <= durable_offset:
+            self._unflushed.popitem(last=False)
+        if (target, place) in self._unflushed:
+            return True
         message_id = properties.value_of(record.properties, property_names.MESSAGE_ID)
         if not message_id:
             return False

@@ -243,3 +243,18 @@ def test_a_topic_gets_only_the_kind_of_messages_that_it_takes(bench: Mover) -> N
     with pytest.raises(MessageTypeConflict, match="of the message group 'a'"):
         bench.move(*places["M2"], "plain")
     assert bench.move(*places["M1"], "plain") == bench.move(*places["M2"], "ordered") == "MOVED"
+
+
+@pytest.mark.parametrize("flushes", [False, True])
+def test_a_group_that_joins_after_a_move_brings_no_second_copy(bench: Mover, *, flushes: bool) -> None:
+    """Found by the simulation: a copy that was not durable yet was not in the key index."""
+    bench.broker.receiving.join("g", "t", bench.now_ms)
+    bench.send()
+    [(queue_id, offset, message_id)] = bench.unfinished()
+    assert bench.move(queue_id, offset, flushes=flushes) == "MOVED"
+    bench.broker.receiving.join("late", "t", bench.now_ms)
+    assert bench.unfinished() == [(queue_id, offset, message_id)]
+    assert bench.move(queue_id, offset, flushes=flushes) == "MOVED"
+    bench.flush()
+    assert bench.unfinished() == []
+    assert bench.kept("u") == [message_id]

@@ -119,8 +119,6 @@ def test_each_view_has_what_is_due_in_its_window(
                 assert view(store, wanted) in (expected, len(expected)), (view, more)
 
 
-
-
 def test_a_timer_key_of_two_topics_lists_both_in_any_order() -> None:
     store = Store()
     messages = [replace(store.message(f"M{topic}", HOUR, "k"), topic=topic) for topic in ("b", "a")]
