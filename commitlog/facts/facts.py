@@ -97,7 +97,8 @@ class TimerSet(NamedTuple):
     """A timer was set at the offset of its record.
 
     `message_id` is None, or `key` is "", if the timer cannot be found by it. If `is_held` is true, the timer
-    became due while its topic was held, and it is waiting for the topic's release.
+    became due while its topic was held, and it is waiting for the topic's release. `proves_hold` is set if
+    the topic was held when the record was appended. A held timer rebuilt after damage proves no hold.
     """
 
     due_ms: int
@@ -105,6 +106,7 @@ class TimerSet(NamedTuple):
     message_id: str | None
     key: str
     is_held: bool = False
+    proves_hold: bool = False
 
 
 class HalfStored(NamedTuple):
@@ -411,6 +413,7 @@ def timer_set(stored: bytes) -> TimerSet:
         said.get(property_names.MESSAGE_ID, "") if "id" in names else None,
         said.get(property_names.TIMER_KEY, "") if "key" in names else "",
         property_names.HELD in said,
+        property_names.HELD in said and property_names.REASON not in said,
     )
 
 

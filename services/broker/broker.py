@@ -229,7 +229,8 @@ class Broker:
     def _build_appliers(self) -> dict[type, Callable[[Any, Stamp], None]]:
         """Return the methods that apply facts of appended records, keyed by fact type."""
         return {
-            **dict.fromkeys((TimerEnded, TimerSet), self.timers.apply),
+            TimerEnded: self.timers.apply,
+            TimerSet: self._apply_set,
             **dict.fromkeys(get_args(OfHalf), self.transactions.apply),
             **dict.fromkeys(get_args(OfGroup), self.groups.apply),
             **dict.fromkeys(get_args(OfSchedule), self.schedules.apply),
@@ -239,6 +240,12 @@ class Broker:
             EpochBegun: self.epoch.apply,
             TimersDelivered: self._apply_delivered,
         }
+
+    def _apply_set(self, fact: TimerSet, stamp: Stamp) -> None:
+        """Apply a set timer. A timer that was held proves a hold whose record damage may have destroyed."""
+        if fact.proves_hold:
+            self.topics.infer_hold(fact.topic, stamp.store_ms)
+        self.timers.apply(fact, stamp)
 
     def _apply_delivered(self, run: TimersDelivered, stamp: Stamp) -> None:
         """Apply a batch of timer deliveries as if they were applied one by one."""

@@ -67,6 +67,10 @@ def check_group_name(name: str) -> None:
         )
 
 
+LOST_HOLD_REASON: Final = "the record of its hold is damaged; its held timers prove the hold"
+"""The reason shown for a hold that `infer_hold` has restored."""
+
+
 class Topics:
     """A broker's topics by name."""
 
@@ -165,8 +169,8 @@ class Topics:
             self.held.discard(fact.name)
             return
         if isinstance(fact, TopicHeld | TopicReleased):
-            if known is not None:  # Damage may have destroyed the records of the topic.
-                self._put(replace(known, durable_at=stamp.offset + 1, hold=_hold_of(fact, known, stamp)))
+            known = known or _inferred(fact.name)
+            self._put(replace(known, durable_at=stamp.offset + 1, hold=_hold_of(fact, known, stamp)))
             return
         name = intern(fact.name)
         self._topics[name] = Topic(
@@ -206,6 +210,12 @@ class Topics:
         if (known is None or known.queue_count <= queue_id) and not is_system(name):
             learnt = known or Topic(name, MessageType.MIXED, 0)
             self._topics[name] = replace(learnt, queue_count=queue_id + 1)
+
+    def infer_hold(self, name: str, since_ms: int) -> None:
+        """Hold a topic because one of its timers was held, in case damage destroyed the hold's record."""
+        known = self._topics.get(name) or _inferred(name)
+        if not known.is_held:
+            self._put(replace(known, hold=TimerHold(since_ms, LOST_HOLD_REASON)))
 
     def freeze(self) -> Any:
         """Return all topics for a snapshot."""
@@ -259,6 +269,11 @@ def _topic_row(name: str, topic: Topic) -> tuple[Any, ...]:
         topic.retention_ms,
         None if topic.hold is None else list(astuple(topic.hold)),
     )
+
+
+def _inferred(name: str) -> Topic:
+    """Return a topic whose records damage has destroyed, with the queue that each topic has."""
+    return Topic(intern(name), MessageType.MIXED, 1)
 
 
 def _hold_of(fact: TopicHeld | TopicReleased, known: Topic, stamp: Stamp) -> TimerHold:

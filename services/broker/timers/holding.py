@@ -22,6 +22,8 @@
 5. A held timer's record is kept beyond the retention time, like that of an open half message
    (`commitlog.keep`). The names and ends of all timers are kept from the earliest held timer onward, so a
    held timer is never lost.
+6. A timer that was moved because its topic was held proves the hold. If damage has destroyed the record of
+   the hold or of the topic, the topic is therefore held again, until an operator releases it.
 
 Rejected alternative: a reserved due time in the distant future for held timers. All held timers would then be
 in one partition that never becomes due and is never deleted. Each release would have to read this partition,

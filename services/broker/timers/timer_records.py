@@ -74,7 +74,7 @@ def new_timer(message: Message, queue_id: int) -> NewMessage:
     """Return a delayed message to append, with its fact. It must not replace another timer."""
     due_ms, key = message.delivery_ms, message.properties.get(property_names.TIMER_KEY, "")
     assert due_ms is not None, "a message without a delivery time is no timer"
-    fact = _new(TimerSet, (due_ms, message.topic, message.message_id, key, False))
+    fact = _new(TimerSet, (due_ms, message.topic, message.message_id, key, False, False))
     stored = timer_properties(message, queue_id)
     return _new(NewMessage, (message, stored, TIMER_TOPIC, 0, (fact,), None, b""))
 

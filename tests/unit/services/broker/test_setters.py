@@ -45,6 +45,7 @@ OTHERS: Final = {
     ("transactions.py", "publish"): "what is forgotten by age was published by then",
     ("groups.py", "_offsets_to_change"): "an untouched row is no part of the state",
     ("topics.py", "infer_topic"): "the broker's apply calls it with every record",
+    ("topics.py", "infer_hold"): "the broker's apply calls it with every held timer",
     ("half_receipts.py", "add_half"): "the apply of transactions calls it",
     ("store.py", "reserve_offset"): "apply calls it, and that of groups for records that damage has taken",
 }

@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from commitlog import layout
 from commitlog.message import Message, MessageType
 from commitlog.retention import RetentionPolicy
 from services.broker.broker import Broker
@@ -30,6 +31,7 @@ from tidewheel.errors import ClientMistake, IllegalTopic
 NOW_MS = 1_763_700_000_000
 HOUR_MS = 3_600_000
 SETTINGS = BrokerSettings(segment_bytes=1 << 16, queue_count=2)
+SEGMENT = layout.segment_path(0)
 
 
 class Bench:
@@ -87,7 +89,7 @@ class Bench:
     def delivered(self, topic: str = "t") -> list[str]:
         """The messages of a topic, in the order of the log."""
         found = []
-        for queue_id in range(2):
+        for queue_id in range(self.broker.topics.get(topic).queue_count):
             first, end = self.broker.finding.queue_range(topic, queue_id)
             found += self.broker.finding.read(topic, queue_id, first, max(0, end - first))
         found.sort(key=lambda one: one.record.physical_offset)
@@ -398,3 +400,40 @@ def test_a_pace_makes_up_for_a_second_at_most() -> None:
     assert paces.allowed("t", 10, 90_000, 100) == 11
     assert paces.allowed("t", 10, 90_000, 4) == 4
     assert paces.allowed("t", 0, 90_000, 4) == 4
+
+
+@pytest.mark.parametrize("damaged", [b'"name": "t"', b"why"])
+@pytest.mark.parametrize("has_messages", [False, True])
+@pytest.mark.parametrize("was_released", [False, True])
+def test_a_hold_outlives_the_damage_of_the_record_of_its_topic_or_its_own(
+    bench: Bench, damaged: bytes, *, has_messages: bool, was_released: bool
+) -> None:
+    """Found by flipped bits: all held timers were delivered at once."""
+    if has_messages:
+        for number in range(4):
+            message = Message(topic="t", body=b"x", message_id=f"now{number}")
+            bench.broker.sending.send(message, bench.now_ms)
+        bench.flush()
+    if was_released:
+        bench.hold()
+        bench.release()
+    begun = bench.disk.read(SEGMENT, 0, 1 << 16).rfind(b"why")
+    bench.hold()
+    for name in "abc":
+        bench.set(name, bench.now_ms + 1_000)
+    bench.tick(2_000)
+    assert bench.held == 3
+    at = bench.disk.read(SEGMENT, 0, 1 << 16).find(damaged, begun + 3 if damaged == b"why" else 0)
+    assert at >= 0, "the record is not where it is looked for"
+    flipped = bench.disk.read(SEGMENT, at, 1)[0] ^ 1
+    bench.disk.write(SEGMENT, at, bytes([flipped]))
+    bench.reopen()
+    bench.tick(5_000)
+    assert [one for one in bench.delivered() if one in "abc"] == []
+    assert bench.held == 3
+    bench.set("d", bench.now_ms + 1_000)
+    bench.tick(2_000)
+    assert bench.held == 4, "the topic is not held any more"
+    bench.release()
+    bench.tick(1_000)
+    assert sorted(one for one in bench.delivered() if one in "abcd") == [*"abcd"]
