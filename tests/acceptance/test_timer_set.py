@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+from commitlog import limits
 from tests.command import tidewheel
 from tidewheel.testing.process import BrokerProcess
 
@@ -33,7 +34,7 @@ def test_rows_of_a_csv_file_are_set_and_bad_ones_reported(broker: BrokerProcess,
         done = tidewheel("timer", "set", "--from", file, "--http", broker.http)
         assert f"2 timers were set{instead}, 4 rows were refused" in done.stdout, done.stderr
         assert done.returncode != 0
-        for said in ("line 5: ", "line 6: ", "line 7: ", "line 8: ", "The row has no time", "more cells"):
+        for said in ("line 5: ", "line 6: ", "line 7: ", "line 8: ", "The row has no time", "has 9 cells"):
             assert said in done.stderr, said
     found = [one for one in timers(broker) if one["topic"] == "reminders"]
     assert {one["timer_key"] for one in found} == {"a", "b"}
@@ -110,7 +111,15 @@ def test_the_summary_counts_one_timer_and_timers_that_were_replaced(
     assert tidewheel(*command).stdout == "1 timer was set, 0 rows were refused\n"
     again = tidewheel(*command)
     assert again.stdout == "1 timer was set (1 in place of a pending timer), 0 rows were refused\n"
-    assert json.loads(tidewheel(*command, "--json").stdout) == {"set": 1, "replaced": 1, "refused": []}
+    answer = json.loads(tidewheel(*command, "--json").stdout)
+    assert answer == {
+        "set": 1,
+        "replaced": 1,
+        "past": 0,
+        "held": 0,
+        "refused": [],
+        "not_sent_after_line": None,
+    }
     file.write_text('{"body": "dup"}\n')
     assert tidewheel(*command).stdout == "0 timers were set, 1 row was refused\n"
 
@@ -154,7 +163,8 @@ def test_mistakes_end_with_a_sentence(broker: BrokerProcess, tmp_path: Path) -> 
     rows = "".join(f"x,1h,torn{number}\n" for number in range(3_000))
     torn.write_bytes(b"\xef\xbb\xbfbody,in,timer_key\n" + rows.encode() + b"\xff,1h,last\n")
     done = tidewheel("timer", "set", "--from", torn, "--topic", "torn", "--http", broker.http)
-    assert re.match(r"[12],000 timers were set, 0 rows", done.stdout), done.stdout
+    assert re.match(r"2,\d+ timers were set, 0 rows", done.stdout), done.stdout
+    assert re.search(r"the rows after line 2\d+ were not sent", done.stderr), done.stderr
     assert "TW-121" in done.stderr
     semicolons = tmp_path / "semicolons.csv"
     semicolons.write_text("body;in\nx;1h\n")
@@ -164,3 +174,33 @@ def test_mistakes_end_with_a_sentence(broker: BrokerProcess, tmp_path: Path) -> 
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"\xff\xfe\x00")
     assert "Give rows in UTF-8" in tidewheel("timer", "set", "--from", binary, "--http", broker.http).stderr
+
+
+def test_a_body_of_quotes_does_not_end_the_file(broker: BrokerProcess, tmp_path: Path) -> None:
+    file = tmp_path / "quotes.csv"
+    quotes, too_large = '"' * (2 * limits.BODY_BYTES_MAX), "x" * (7 << 20)
+    rows = "".join(f"x,1h,big{number}\n" for number in range(2_500))
+    large = f'"{quotes}",1h,quotes\n{too_large},1h,large\n'
+    file.write_text(f"body,in,timer_key\n{rows}{large}x,1h,last\n")
+    done = tidewheel("timer", "set", "--from", file, "--topic", "big", "--http", broker.http)
+    assert done.stdout == "2,502 timers were set, 1 row was refused\n", done.stderr
+    assert done.returncode == 2
+    assert "line 2503: The row has " in done.stderr
+    found = tidewheel(
+        "timer", "show", "--topic", "big", "--key", "quotes", "--json", "--http", broker.http
+    ).stdout
+    assert json.loads(found)["message"]["body"] == '"' * limits.BODY_BYTES_MAX
+
+
+def test_rows_that_are_due_already_are_counted(broker: BrokerProcess, tmp_path: Path) -> None:
+    file = tmp_path / "past.csv"
+    file.write_text("topic,body,in,at\npast,x,0s,\npast,x,,2020-01-01T00:00Z\npast,x,1h,\nkept,x,0s,\n")
+    tidewheel("topic", "create", "kept", "--http", broker.http)
+    tidewheel("topic", "hold", "kept", "--yes", "--http", broker.http)
+    command = ("timer", "set", "--from", file, "--http", broker.http)
+    done = tidewheel(*command)
+    assert done.stdout == "4 timers were set, 0 rows were refused\n", done.stderr
+    assert "2 timers were due already: delivered at once" in done.stderr
+    assert "1 timer was due already: HELD until:  tidewheel topic release kept" in done.stderr
+    answer = json.loads(tidewheel(*command, "--json").stdout)
+    assert (answer["past"], answer["held"]) == (3, 1)

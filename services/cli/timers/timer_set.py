@@ -8,13 +8,17 @@
    missing. A quoted cell may contain line breaks. The rows from a quote that is not closed are not set,
    because the ends of these rows are unknown.
 2. An invalid row is reported with its line number, and the other rows are set. If a row is malformed, the
-   broker refuses the whole batch, and the batch is sent again without this row.
+   broker refuses the whole batch, and the batch is sent again without this row. If the file cannot be read to
+   its end, or the broker cannot take a batch, the result contains the rows that were set and the last line
+   that was sent.
 3. A row with a `timer_key` replaces the pending timer with this key, so that repeating the command sets it
    again. A row with neither `timer_key` nor `idempotency_key` gets an idempotency key that is derived from
    its line and its fields. If the command is repeated within ten minutes, for example after a lost answer,
    such a row is not set twice.
+4. A body whose JSON text is too large for a request is sent in base64, because quotes and letters outside
+   ASCII are longer in JSON. A row that is still too large is refused.
 
-Cost: one batch in memory, at most `BATCH_ROWS` rows or about `BATCH_BYTES` bytes.
+Cost: one batch in memory, at most `BATCH_ROWS` rows, and about `BATCH_BYTES` bytes or a single row.
 """
 
 from __future__ import annotations
@@ -22,10 +26,13 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shlex
 import sys
+from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from enum import StrEnum
 from hashlib import sha256
 from pathlib import Path
@@ -34,14 +41,20 @@ from typing import Annotated, Any, Final, NamedTuple, TextIO
 import typer
 
 from commitlog import limits
+from services.broker.timers import recall
+from services.cli.messages.send import is_held
 from services.cli.terminal import output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
 from services.http.api import Api
 from services.settings.errors import InputUnreadable
-from tidewheel.errors import ClientMistake, ConfigurationError
+from services.times.display import now_ms
+from tidewheel.errors import AnswerLate, BrokerUnreachable, ClientMistake, ConfigurationError, TidewheelError
 
 BATCH_ROWS: Final = limits.TIMER_BATCH_MAX
 BATCH_BYTES: Final = 4 << 20
+"""The size of the rows of a batch as JSON. A single row may be larger, up to `ROW_BYTES_MAX`."""
+ROW_BYTES_MAX: Final = limits.HTTP_MESSAGES_BYTES_MAX - 1024
+RELEASE: Final = ("tidewheel", "topic", "release")
 SHOWN_MAX: Final = 100
 """The number of refused rows that are printed. Further rows are only counted."""
 TIMES: Final = ("in", "at", "in_ms", "at_ms")
@@ -102,11 +115,50 @@ class Refused(NamedTuple):
 
 
 class BatchResult(NamedTuple):
-    """The number of timers that a batch set, the number of pending timers replaced, and the refused rows."""
+    """The number of timers that a batch set, the number of pending timers replaced, and the refused rows.
+
+    `past` contains the topics of the timers that were set and are due already.
+    """
 
     sent: int
     replaced: int
     refused: list[Refused]
+    past: list[str]
+
+
+@dataclass(slots=True)
+class Result:
+    """The results of all batches. `past` counts the timers that are due already, by topic.
+
+    If `error` ended the command before the end of the file, `last_line` is the line of the last row that was
+    sent or refused, or 0.
+    """
+
+    sent: int = 0
+    replaced: int = 0
+    refused: list[Refused] = field(default_factory=list)
+    past: Counter[str] = field(default_factory=Counter)
+    last_line: int = 0
+    error: TidewheelError | None = None
+
+    def add(self, batch: list[Row], found: BatchResult) -> None:
+        """Add the result of a batch."""
+        self.sent += found.sent
+        self.replaced += found.replaced
+        self.refused += found.refused
+        self.past.update(found.past)
+        self.last_line = batch[-1].line
+
+    def shape(self, held: int) -> dict[str, Any]:
+        """Return the result in JSON form. `held` is the number of due timers that are held."""
+        return {
+            "set": self.sent,
+            "replaced": self.replaced,
+            "past": self.past.total(),
+            "held": held,
+            "refused": [one._asdict() for one in self.refused],
+            "not_sent_after_line": None if self.error is None else self.last_line,
+        }
 
 
 def set_many(
@@ -129,33 +181,76 @@ def set_many(
     """
     if not source:
         raise ConfigurationError("Name the file of the rows: --from FILE, or --from - for stdin.")
-    api, sent, replaced, refused, unread = broker_at(http), 0, 0, list[Refused](), None
-    try:
-        for batch in batches(rows_of(source, format_ or format_of(source), topic)):
-            result = set_batch(api, batch)
-            sent += result.sent
-            replaced += result.replaced
-            refused += result.refused
-    except InputUnreadable as error:  # earlier rows may have been set, so their results are reported first
-        unread = error
+    api = broker_at(http)
+    result = set_rows(api, rows_of(source, format_ or format_of(source), topic))
+    held = held_of(api, result.past)
     if as_json:
-        output.print_json({"set": sent, "replaced": replaced, "refused": [one._asdict() for one in refused]})
+        output.print_json(result.shape(sum(held.values())))
     else:
-        for one in refused[:SHOWN_MAX]:
-            output.say(f"line {one.line}: {one.sentence}")
-        if len(refused) > SHOWN_MAX:
-            output.say(f"and {len(refused) - SHOWN_MAX:,} more rows (--json lists all)")
-        if unread is None or sent or refused:
-            output.show(summary_of(sent, replaced, len(refused)))
-    if unread is not None:
-        raise unread
-    if refused:
+        show_result(result, held)
+    if result.error is not None:
+        raise result.error
+    if result.refused:
         raise typer.Exit(ClientMistake.exit_code)
+
+
+def set_rows(api: Api, rows: Iterable[Row]) -> Result:
+    """Set the rows of a file in batches, until the end of the file or an error, which is in the result."""
+    result = Result()
+    try:
+        for batch in batches(rows):
+            result.add(batch, set_batch(api, batch))
+    except TidewheelError as error:
+        result.error = error
+    return result
+
+
+def held_of(api: Api, past: Counter[str]) -> dict[str, int]:
+    """Return the counts of the topics whose timers are held, without those that cannot be asked for."""
+    held = dict[str, int]()
+    with suppress(TidewheelError):  # the broker may be unreachable, and the rows that were set are reported
+        for topic, count in past.items():
+            if is_held(api, topic):
+                held[topic] = count
+    return held
+
+
+def show_result(result: Result, held: dict[str, int]) -> None:
+    """Print the refused rows, the timers that are due already, the rows that were not sent, and the summary.
+
+    `held` contains the numbers of due timers that are held, by topic.
+    """
+    for one in result.refused[:SHOWN_MAX]:
+        output.say(f"line {one.line}: {one.sentence}")
+    if len(result.refused) > SHOWN_MAX:
+        output.say(f"and {len(result.refused) - SHOWN_MAX:,} more rows (--json lists all)")
+    if at_once := result.past.total() - sum(held.values()):
+        output.say(f"{timers_were(at_once)} due already: delivered at once")
+    for topic, count in held.items():
+        output.say(f"{timers_were(count)} due already: HELD until:  {shlex.join([*RELEASE, topic])}")
+    if result.error is None or result.sent or result.refused:
+        output.show(summary_of(result.sent, result.replaced, len(result.refused)))
+        if result.error is not None:
+            output.say(rest_of(result.last_line, result.error))
+
+
+def rest_of(last_line: int, error: TidewheelError) -> str:
+    """Return which rows were not sent, or may not have been set, because of an error."""
+    again = "Within ten minutes, the same command sets no row twice."
+    rows = f"the rows after line {last_line}" if last_line else "the rows"
+    if isinstance(error, AnswerLate | BrokerUnreachable):
+        return f"for {rows} there is no answer, so they may not be set. {again}"
+    return f"{rows} were not sent. {again}"
+
+
+def timers_were(count: int) -> str:
+    """Return a number of timers as the subject of a sentence in the past tense."""
+    return f"{count:,} {'timer was' if count == 1 else 'timers were'}"
 
 
 def summary_of(sent: int, replaced: int, refused: int) -> str:
     """Return the numbers of timers that were set and of rows that were refused as a sentence."""
-    timers = f"{sent:,} {'timer was' if sent == 1 else 'timers were'} set"
+    timers = f"{timers_were(sent)} set"
     instead = f" ({replaced:,} in place of a pending timer)" if replaced else ""
     return f"{timers}{instead}, {refused:,} {'row was' if refused == 1 else 'rows were'} refused"
 
@@ -237,7 +332,14 @@ def _quote_problem(error: str, is_one_line: bool) -> str:
 
 def _csv_row(line: int, names: Sequence[str], cells: Sequence[str]) -> Row:
     """Return a row of a CSV file, with a problem if it does not match the header."""
-    given = {name: value for name, value in zip(names, cells, strict=False) if value}
+    if len(cells) != len(names):
+        return Row(
+            line,
+            {},
+            f"The row has {len(cells)} cells and the header has {len(names)}: give a cell for each column, "
+            "which may be empty, and quote a cell that contains a comma or a line break.",
+        )
+    given = {name: value for name, value in zip(names, cells, strict=True) if value}
     if "" in given:
         return Row(line, {}, "A cell is in a column without a name: name the column in the header.")
     named = {
@@ -245,8 +347,8 @@ def _csv_row(line: int, names: Sequence[str], cells: Sequence[str]) -> Row:
         for name in names
         if name.startswith(_PROPERTY) and name in given
     }
-    if not given or len(cells) > len(names):
-        return Row(line, {}, "The row has no cells, or more cells than the header.")
+    if not given and not named:
+        return Row(line, {}, "All cells of the row are empty.")
     try:
         row = {name: _csv_value(name, value) for name, value in given.items()}
     except ValueError as error:
@@ -344,10 +446,17 @@ def checked(row: Row, topic: str, format_: Format) -> Row:
 
 
 def batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield lists of rows that fit into one request."""
-    batch, batch_bytes = list[Row](), 0
-    for row in rows:
-        row_bytes = len(json.dumps(row.fields))
+    """Yield lists of rows that fit into one request. The rows before an `InputUnreadable` are yielded."""
+    batch, batch_bytes, unread = list[Row](), 0, None
+    rows = iter(rows)
+    while True:
+        try:
+            row, row_bytes = fitted(next(rows))
+        except StopIteration:
+            break
+        except InputUnreadable as error:
+            unread = error
+            break
         if batch and (len(batch) == BATCH_ROWS or batch_bytes + row_bytes > BATCH_BYTES):
             yield batch
             batch, batch_bytes = [], 0
@@ -355,12 +464,38 @@ def batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
         batch_bytes += row_bytes
     if batch:
         yield batch
+    if unread is not None:
+        raise unread
+
+
+def fitted(row: Row) -> tuple[Row, int]:
+    """Return a row that fits into one request, or that has a problem, and its size as JSON."""
+    row_bytes = len(json.dumps(row.fields))
+    if row_bytes > ROW_BYTES_MAX:
+        row = row._replace(fields=with_base64(row.fields))
+        row_bytes = len(json.dumps(row.fields))
+    if row_bytes <= ROW_BYTES_MAX:
+        return row, row_bytes
+    problem = f"The row has {row_bytes:,} bytes as JSON, the limit is {ROW_BYTES_MAX:,}: give a smaller body."
+    return Row(row.line, {}, row.problem or problem), 0
+
+
+def with_base64(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of a message with its body in base64, if it is a text and no other body is given."""
+    body = fields.get("body")
+    if not isinstance(body, str) or not fields.keys().isdisjoint(("body_base64", "body_json")):
+        return fields
+    try:
+        encoded = b64encode(body.encode()).decode()
+    except UnicodeEncodeError:  # a lone surrogate, for which the row is refused in any case
+        return fields
+    return {name: value for name, value in fields.items() if name != "body"} | {"body_base64": encoded}
 
 
 def set_batch(api: Api, batch: list[Row]) -> BatchResult:
     """Set the rows of a batch. In the result, the refused rows are sorted by line."""
     refused = [Refused(row.line, ClientMistake.code, row.problem) for row in batch if row.problem]
-    left, replaced = [row for row in batch if not row.problem], 0
+    left, replaced, past = [row for row in batch if not row.problem], 0, list[str]()
     while left:
         try:
             answers = api.post("messages", body={"messages": [row.fields for row in left]})["messages"]
@@ -374,7 +509,15 @@ def set_batch(api: Api, batch: list[Row]) -> BatchResult:
         for row, answer in zip(left, answers, strict=True):
             if "code" in answer:
                 refused.append(Refused(row.line, answer["code"], answer["message"]))
-            elif answer.get("replaced_offset") is not None:
-                replaced += 1
+                continue
+            replaced += answer.get("replaced_offset") is not None
+            if is_past(answer):
+                past.append(row.fields["topic"])
         break
-    return BatchResult(len(batch) - len(refused), replaced, sorted(refused))
+    return BatchResult(len(batch) - len(refused), replaced, sorted(refused), past)
+
+
+def is_past(answer: dict[str, Any]) -> bool:
+    """Return whether the timer of a receipt is due already."""
+    handle: str = answer["recall_handle"]
+    return bool(handle) and recall.decode(handle).due_ms <= now_ms()

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import json
+from base64 import b64decode
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from services.cli.timers.timer_set import COLUMNS, Format, Row, rows_of
+from commitlog import limits
+from services.cli.timers.timer_set import (
+    BATCH_BYTES,
+    COLUMNS,
+    Format,
+    Row,
+    batches,
+    rest_of,
+    rows_of,
+    set_rows,
+)
+from services.http.api import Api
 from services.ops.messages.sending import NewMessage
 from services.settings.errors import InputUnreadable
+from tidewheel.errors import BrokerUnreachable, Busy, ClientMistake, TidewheelError
 
 
 @pytest.mark.parametrize(
@@ -112,3 +128,80 @@ def test_the_columns_are_the_fields_of_a_message_without_its_verbs() -> None:
 def test_a_cell_without_a_column_name_is_refused(tmp_path: Path) -> None:
     [row] = rows(tmp_path, "topic,body,in,,\nt,x,1h,,y\n")
     assert row.problem.startswith("A cell is in a column without a name")
+
+
+@pytest.mark.parametrize("cells", ["t,x", "t,x,1h,a,b"])
+def test_a_row_with_too_few_or_too_many_cells_is_refused(tmp_path: Path, cells: str) -> None:
+    [row] = rows(tmp_path, f"topic,body,in,tag\n{cells}\n")
+    count = cells.count(",") + 1
+    assert (row.line, row.fields) == (2, {})
+    assert row.problem.startswith(f"The row has {count} cells and the header has 4: give a cell for each")
+
+
+def test_a_row_of_empty_cells_is_refused(tmp_path: Path) -> None:
+    [row] = rows(tmp_path, "topic,body,in,tag\n,,,\n")
+    assert row.problem == "All cells of the row are empty."
+
+
+class Calls(Api):
+    """Answers the batches before number `failing` with receipts, and raises `error` for the others."""
+
+    def __init__(self, failing: int, error: TidewheelError) -> None:
+        self._failing, self._error, self.batches = failing, error, list[list[dict[str, Any]]]()
+
+    def post(self, *path: str, body: Any, wait_seconds: float | None = None) -> Any:
+        """Return a receipt for each message."""
+        if len(self.batches) == self._failing:
+            raise self._error
+        self.batches.append(body["messages"])
+        return {"messages": [{"recall_handle": "", "replaced_offset": None} for _ in body["messages"]]}
+
+
+def numbered(count: int) -> Iterator[Row]:
+    """Yield rows of the lines 2 to `count + 1`."""
+    for line in range(2, count + 2):
+        yield Row(line, {"topic": "t", "body": "x", "in": "1h"})
+
+
+def torn() -> Iterator[Row]:
+    """Yield rows, and raise `InputUnreadable` within the second batch."""
+    yield from numbered(1_500)
+    raise InputUnreadable("torn.")
+
+
+@pytest.mark.parametrize("error", [Busy("Later."), BrokerUnreachable("None."), ClientMistake("No.")])
+def test_an_error_in_mid_file_keeps_the_result_of_the_rows_before_it(error: TidewheelError) -> None:
+    result = set_rows(Calls(2, error), numbered(2_500))
+    assert (result.sent, result.last_line, result.error) == (2_000, 2_001, error)
+    assert result.shape(0)["not_sent_after_line"] == 2_001
+    said = rest_of(result.last_line, error)
+    assert "the rows after line 2001" in said
+    assert ("there is no answer" in said) == isinstance(error, BrokerUnreachable)
+
+
+def test_the_rows_before_an_unreadable_part_of_a_file_are_set() -> None:
+    result = set_rows(Calls(9, Busy()), torn())
+    assert (result.sent, result.last_line, type(result.error)) == (1_500, 1_501, InputUnreadable)
+
+
+def test_batches_are_limited_by_their_bytes_as_json() -> None:
+    quotes = [Row(line, {"topic": "t", "body": '"' * (1 << 20)}) for line in range(2, 8)]
+    sizes = [len(json.dumps([row.fields for row in batch])) for batch in batches(quotes)]
+    assert len(sizes) == 6
+    assert max(sizes) < BATCH_BYTES
+
+
+def test_a_body_that_is_too_large_as_json_is_sent_in_base64() -> None:
+    body = '"' * limits.BODY_BYTES_MAX
+    [[row]] = batches([Row(2, {"topic": "t", "body": body, "in": "1h"})])
+    assert row.problem == ""
+    assert b64decode(row.fields["body_base64"]).decode() == body
+    assert "body" not in row.fields
+    assert len(json.dumps({"messages": [row.fields]})) <= limits.HTTP_MESSAGES_BYTES_MAX
+
+
+@pytest.mark.parametrize("body", ["x" * (7 << 20), "\ud800" * (2 << 20)])
+def test_a_row_that_is_too_large_for_a_request_is_refused_alone(body: str) -> None:
+    found = [row for batch in batches([Row(2, {"body": body}), Row(3, {"body": "x"})]) for row in batch]
+    assert [bool(row.problem) for row in found] == [True, False]
+    assert "bytes as JSON, the limit is" in found[0].problem
