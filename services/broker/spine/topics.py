@@ -12,6 +12,7 @@ the topic's timers. A record with "name" and "released" (timers per second) rele
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, astuple, replace
 from sys import intern
@@ -67,6 +68,15 @@ def check_group_name(name: str) -> None:
         )
 
 
+def _how_to_create(name: str) -> str:
+    """Return the advice to create a topic, or an empty string if the name cannot be created."""
+    try:
+        check_topic_name(name)
+    except IllegalTopic:
+        return ""
+    return f" Create it: {shlex.join(['tidewheel', 'topic', 'create', name])}"
+
+
 LOST_HOLD_REASON: Final = "the record of its hold is damaged; its held timers prove the hold"
 """The reason shown for a hold that `infer_hold` has restored."""
 
@@ -101,7 +111,7 @@ class Topics:
         """Return a topic by name. Raise `TopicNotFound`."""
         topic = self._topics.get(name)
         if topic is None:
-            raise TopicNotFound(f"There is no {name!r}. Create it: tidewheel topic create {name}")
+            raise TopicNotFound(f"There is no {name!r}.{_how_to_create(name)}")
         return topic
 
     def get_or_create(self, name: str, now_ms: int) -> Topic:

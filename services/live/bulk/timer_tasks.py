@@ -58,11 +58,10 @@ class TimerTasks(Tasks[TimerTaskRequest]):
     what, command = "timers", "timer"
 
     def check(self, order: TimerTaskRequest) -> None:
-        """Raise `TopicNotFound` for an unknown topic, or `IllegalDeliveryTime` if a move exceeds the maximum
-        delay.
+        """Raise `TopicNotFound` for an unknown topic without timers, or `IllegalDeliveryTime` if a move
+        exceeds the maximum delay.
         """
-        if order.wanted.topic:
-            self._live.core.topics.get(order.wanted.topic)
+        timer_queries.check_topic(self._live, order.wanted)
         too_far = limits.DELAY_MS_MAX
         ahead_ms = 0 if order.to_ms is None else order.to_ms - self._live.now_ms()
         if ahead_ms > too_far or abs(order.by_ms) > too_far:

@@ -50,6 +50,15 @@ class DueCounts(NamedTuple):
         return sum(count for _, count in self.windows)
 
 
+def check_topic(live: LiveBroker, wanted: TimerFilter) -> None:
+    """Raise `TopicNotFound` if a filter is for a topic that is unknown and has no pending timers.
+
+    Damage may have destroyed the records of a topic whose timers are pending.
+    """
+    if wanted.topic and not live.core.timers.pending_by_topic[wanted.topic]:
+        live.core.topics.get(wanted.topic)
+
+
 async def count_timers(live: LiveBroker, wanted: TimerFilter, seconds_max: float = inf) -> DueCounts:
     """Count the timers that match a filter, in a single window. Stop after about `seconds_max`."""
     if is_simple(wanted):

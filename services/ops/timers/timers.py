@@ -10,7 +10,8 @@
     POST   /api/timers/cancel     and /move and /fire: applies a verb to a timer, and returns the verdict
 
 FILTER is any of topic, topic-prefix, key, message-key, tag, property (NAME=VALUE, repeatable), from, until,
-held. A task cancels, moves or fires all timers of a filter (`services.ops.bulk.tasks`).
+held. A task cancels, moves or fires all timers of a filter (`services.ops.bulk.tasks`). A filter by a topic
+that is unknown and has no timers is refused with 404.
 
 Times in requests are a local time with a zone (2026-11-22T09:00+08:00), milliseconds since 1970, or a
 duration from now (in 30m, or 30m). Times in answers are milliseconds since 1970, as strings.
@@ -740,7 +741,10 @@ class TimersApi:
             }
 
     def _filter(self, query: FilterQuery) -> TimerFilter:
-        return filter_of(query, self._live.now_ms())
+        """Return the filter of a query. Raise `TopicNotFound` for an unknown topic without timers."""
+        wanted = filter_of(query, self._live.now_ms())
+        timer_queries.check_topic(self._live, wanted)
+        return wanted
 
     def _due(self, pending: int) -> list[DueAnswer]:
         within = list(counts_within(self._live, DUE_SPANS_MS))
@@ -784,7 +788,7 @@ def verb(path: str, handler: Handler, body: type[BaseModel]) -> Operation:
 
 
 OPERATIONS: Final = (
-    Operation("GET", "/api/timers", TimersApi.page, {200: TimersAnswer}, TimersQuery),
+    Operation("GET", "/api/timers", TimersApi.page, {200: TimersAnswer}, TimersQuery, refusals=(400, 404)),
     Operation(
         "POST",
         "/api/timers",
@@ -793,8 +797,17 @@ OPERATIONS: Final = (
         bodies=(NewTimer, NewTimers),
         refusals=(400, 404, 409, 503),
     ),
-    Operation("GET", "/api/timers/count", TimersApi.count, {200: CountAnswer}, FilterQuery),
-    Operation("GET", "/api/timers/histogram", TimersApi.histogram, {200: HistogramAnswer}, HistogramQuery),
+    Operation(
+        "GET", "/api/timers/count", TimersApi.count, {200: CountAnswer}, FilterQuery, refusals=(400, 404)
+    ),
+    Operation(
+        "GET",
+        "/api/timers/histogram",
+        TimersApi.histogram,
+        {200: HistogramAnswer},
+        HistogramQuery,
+        refusals=(400, 404),
+    ),
     Operation("GET", "/api/timers/summary", TimersApi.summary, {200: SummaryAnswer}),
     Operation("GET", "/api/timers/damaged", TimersApi.damaged, {200: DamageAnswer}, DamagedQuery),
     Operation(

@@ -47,6 +47,15 @@ def test_timers_are_found_by_key_and_drawn(broker: BrokerProcess, browser: Brows
     assert browser.open("/timers?view=year").status == 400
 
 
+def test_a_mistyped_topic_is_told_and_the_form_is_kept(broker: BrokerProcess, browser: Browser) -> None:
+    set_timer(broker, "order:9")
+    mistyped = browser.open("/timers?topic=deadlins&tag=unpaid")
+    assert mistyped.status == 404
+    assert "There is no &#39;deadlins&#39;. Create it: tidewheel topic create deadlins" in mistyped.text
+    assert 'name="topic" value="deadlins"' in mistyped.text
+    assert 'name="tag" value="unpaid"' in mistyped.text
+
+
 def test_a_timer_is_moved_and_cancelled_with_a_reason_and_its_life_says_so(
     broker: BrokerProcess, browser: Browser
 ) -> None:

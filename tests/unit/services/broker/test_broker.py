@@ -387,6 +387,21 @@ def test_messages_of_a_group_share_a_queue_and_keep_their_order(bench: Bench) ->
     assert [one.message.body for one in got] == [b"%d" % number for number in range(20)]
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("orders", "There is no 'orders'. Create it: tidewheel topic create orders"),
+        ("a|b", "There is no 'a|b'. Create it: tidewheel topic create 'a|b'"),
+        ("two words", "There is no 'two words'."),
+        ("TW_SYS_NONE", "There is no 'TW_SYS_NONE'."),
+    ],
+)
+def test_only_a_name_that_can_be_created_is_advised_to_be_created(name: str, advice: str) -> None:
+    with pytest.raises(TopicNotFound) as refused:
+        Bench().broker.topics.get(name)
+    assert refused.value.detail == advice
+
+
 def test_topics_survive_a_restart_and_are_not_made_when_that_is_off() -> None:
     bench = Bench(BrokerSettings(segment_bytes=64 * 1024, auto_create_topics=False))
     with pytest.raises(TopicNotFound, match="tidewheel topic create t"):

@@ -562,6 +562,35 @@ def test_a_task_over_an_unknown_topic_is_refused(at_desk: Any, more: dict[str, b
     at_desk(scenario)
 
 
+@pytest.mark.parametrize("path", ["", "/count", "/histogram"])
+def test_a_query_over_an_unknown_topic_is_refused(at_desk: Any, path: str) -> None:
+    async def scenario(desk: Any) -> None:
+        await crowd(desk, 2)
+        refused = await desk.get(path, 404, topic="evn")
+        assert refused["code"] == "TW-151"
+        assert "Create it: tidewheel topic create evn" in refused["message"]
+        await desk.get(path, topic="even")
+        await desk.get(path, **{"topic-prefix": "evn"})
+
+    at_desk(scenario)
+
+
+@pytest.mark.parametrize("path", ["", "/count", "/histogram"])
+def test_timers_whose_topic_was_lost_to_damage_are_still_listed_and_cancelled(
+    at_desk: Any, path: str
+) -> None:
+    async def scenario(desk: Any) -> None:
+        await crowd(desk, 3)
+        del desk.live.core.topics._topics["even"]
+        found = await desk.get(path, topic="even")
+        assert found.get("count", len(found.get("timers", ()))) == 2
+        task = await desk.post("/tasks", {"verb": "cancel", "filter": {"topic": "even"}}, 202)
+        assert (await desk.ended(task["id"]))["by_verdict"] == {"CANCELLED": 2}
+        assert (await desk.get(path, 404, topic="even"))["code"] == "TW-151"
+
+    at_desk(scenario)
+
+
 def test_an_unknown_task_is_to_be_looked_for_in_the_journal(at_desk: Any) -> None:
     async def scenario(desk: Any) -> None:
         refused = await desk.get("/tasks/0123456789ab", 404)
