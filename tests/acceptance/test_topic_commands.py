@@ -159,10 +159,22 @@ def test_a_preview_and_a_move_name_the_messages_that_stay(broker: Serving) -> No
     assert broker.ask("POST", "groups/shop/nack", failed)[0] == 200
     left = "  LEASED 1: a consumer holds the message or another one of its message group; move again later\n"
     preview = broker.run("topic", "move", "orders", "slow")
-    assert preview.stdout == f"would move 5 messages of orders to slow\n{left}"
+    assert preview.stdout == f"would move 4 of 5 messages of orders to slow\n{left}"
+    limited = broker.run("topic", "move", "orders", "slow", "--limit", "3")
+    assert limited.stdout == f"would move at most 3 of 5 messages of orders to slow\n{left}"
     done = broker.run("topic", "move", "orders", "slow", "--yes").stdout
     assert done.startswith("done  move  5 of 5  LEASED 1 MOVED 4  task ")
     assert done.endswith(left)
+
+
+def test_a_preview_of_a_move_that_moves_nothing_says_so(broker: Serving) -> None:
+    assert broker.run("topic", "create", "orders").returncode == 0
+    assert broker.run("topic", "create", "ordered", "--type", "fifo").returncode == 0
+    assert broker.run("group", "create", "shop", "orders").returncode == 0
+    broker.ask("POST", "messages", {"messages": [{"topic": "orders", "body": str(n)} for n in range(3)]})
+    preview = broker.run("topic", "move", "orders", "ordered")
+    assert preview.stdout.startswith("would move 0 of 3 messages of orders to ordered\n  TW-144 3: ")
+    assert preview.stderr == "nothing that matches would be changed: nothing to do\n"
 
 
 @pytest.mark.parametrize(

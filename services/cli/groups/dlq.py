@@ -230,7 +230,7 @@ def start_task(api: Api, wanted: dict[str, Any], run: Run) -> None:
     """Count the dead letters that match a filter, or start a task for them."""
     where = f" to {wanted['target']}" if wanted.get("target") else ""
 
-    def counted(count: int) -> str:
-        return f"would {wanted['verb']} {run.extent(count, 'dead letter')} of {wanted['group']}{where}"
+    def told(preview: dict[str, Any]) -> str:
+        return f"would {wanted['verb']} {run.extent(preview, 'dead letter')} of {wanted['group']}{where}"
 
-    TASKS.start(api, wanted, run, counted)
+    TASKS.start(api, wanted, run, told)

@@ -352,7 +352,7 @@ def move(
     run = Run(yes, dry_run, detach, as_json, limit)
     said = f"of {source} to {target}"
     TASKS.start(
-        broker_at(http), wanted, run, lambda count: f"would move {run.extent(count, 'message')} {said}"
+        broker_at(http), wanted, run, lambda preview: f"would move {run.extent(preview, 'message')} {said}"
     )
 
 

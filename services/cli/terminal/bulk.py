@@ -106,10 +106,17 @@ class Run:
         has_limit = self.limit is not None
         return {"yes": self.yes, "dry-run": self.dry_run, "detach": self.detach, "limit": has_limit}
 
-    def extent(self, matched: int, noun: str) -> str:
-        """Return the number of items that the operation would change, such as "5 of 1,200 timers"."""
+    def extent(self, preview: Answer, noun: str) -> str:
+        """Return the number of items that the operation would change, such as "5 of 1,200 timers".
+
+        If it has a limit, and some of the items would stay unchanged, these may be among the first ones.
+        """
+        matched, changed = preview["matched"], changed_by(preview)
         items = counted(matched, noun)
-        return items if self.limit is None else f"{min(self.limit, matched):,} of {items}"
+        if self.limit is None:
+            return items if changed == matched else f"{changed:,} of {items}"
+        at_most = "" if changed in (0, matched) else "at most "
+        return f"{at_most}{min(self.limit, changed):,} of {items}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,19 +135,19 @@ class Bulk:
     cells: Callable[[Answer], tuple[str, ...]] = lambda _: ()
     name: str = "timer key"
 
-    def start(self, api: Api, wanted: dict[str, Any], run: Run, counted: Callable[[int], str]) -> None:
+    def start(self, api: Api, wanted: dict[str, Any], run: Run, told: Callable[[Answer], str]) -> None:
         """Count the items that match a filter, or start a task for them and wait for its end.
 
-        `counted` returns the message for a number of matching items. Exit code 4: the task was stopped.
+        `told` returns the message for the answer of a preview. Exit code 4: the task was stopped.
         """
         wanted = wanted | ({} if run.limit is None else {"limit": run.limit})
         if run.dry_run or not run.yes:
             body = wanted | {"dry_run": True}
             answer = api.post(self.resource, "tasks", body=body, wait_seconds=COUNT_SECONDS)
-            output.print_json(answer) if run.as_json else output.show(
-                counted(answer["matched"]), *left_lines(answer)
-            )
-            if not run.dry_run:
+            output.print_json(answer) if run.as_json else output.show(told(answer), *left_lines(answer))
+            if not run.dry_run and answer["matched"] and not changed_by(answer):
+                output.say("nothing that matches would be changed: nothing to do")
+            elif not run.dry_run:
                 output.say_undone(answer["matched"])
             return
         task = api.post(self.resource, "tasks", body=wanted)
@@ -238,6 +245,13 @@ class Bulk:
 
 def _item_row(item: Answer) -> tuple[str, ...]:
     return exactly(int(item["at_ms"])), item["topic"], item["name"], item["message_id"], item["verdict"]
+
+
+def changed_by(preview: Answer) -> int:
+    """Return the number of items that a task without a limit would change now, of the items that match."""
+    left: int = sum(preview["by_verdict"][verdict] for verdict in preview.get("reasons", ()))
+    matched: int = preview["matched"]
+    return matched - left
 
 
 def filter_of(texts: dict[str, str], times: dict[str, str], parse: Callable[[str, str], Any]) -> Answer:

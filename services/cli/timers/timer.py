@@ -475,11 +475,11 @@ def start_task(http: str | None, wanted: dict[str, Any], run: Run) -> None:
     """Count the timers that match a filter, or start a task for them."""
     api, chosen = broker_at(http), wanted["filter"]
 
-    def preview(count: int) -> str:
+    def told(preview: dict[str, Any]) -> str:
         where = f" in {counted(topic_count(api), 'topic')}" if "everything" in chosen else ""
-        return f"would {wanted['verb']} {run.extent(count, 'timer')}{where}"
+        return f"would {wanted['verb']} {run.extent(preview, 'timer')}{where}"
 
-    TASKS.start(api, wanted, run, preview)
+    TASKS.start(api, wanted, run, told)
 
 
 def topic_count(api: Api) -> int:

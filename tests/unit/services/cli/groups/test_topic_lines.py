@@ -27,9 +27,28 @@ def test_one_timer_is_told_as_one_in_a_summary_and_a_preview() -> None:
     assert held_line(hold | {"held": 2}) == "held      t: 2 due timers wait for its release"
     assert held_line(hold | {"per_second": 0}) == "released  t: 1 held timer left, at once"
     run = Run(yes=False, dry_run=True, detach=False, as_json=False)
-    assert [run.extent(count, "timer") for count in (0, 1, 1_200)] == ["0 timers", "1 timer", "1,200 timers"]
+    found = [{"matched": count} for count in (0, 1, 1_200)]
+    assert [run.extent(one, "timer") for one in found] == ["0 timers", "1 timer", "1,200 timers"]
     first = Run(yes=False, dry_run=True, detach=False, as_json=False, limit=5)
-    assert [first.extent(count, "timer") for count in (1, 1_200)] == ["1 of 1 timer", "5 of 1,200 timers"]
+    assert [first.extent(one, "timer") for one in found[1:]] == ["1 of 1 timer", "5 of 1,200 timers"]
+
+
+@pytest.mark.parametrize(
+    ("by_verdict", "limit", "said"),
+    [
+        ({"TW-144": 2, "TW-168": 6}, None, "0 of 8 messages"),
+        ({"TW-144": 2, "TW-168": 6}, 3, "0 of 8 messages"),
+        ({"MOVED": 7, "LEASED": 1}, None, "7 of 8 messages"),
+        ({"MOVED": 7, "LEASED": 1}, 3, "at most 3 of 8 messages"),
+        ({"MOVED": 8}, None, "8 messages"),
+    ],
+)
+def test_a_preview_does_not_count_the_messages_that_would_stay(
+    by_verdict: dict[str, int], limit: int | None, said: str
+) -> None:
+    run = Run(yes=False, dry_run=True, detach=False, as_json=False, limit=limit)
+    reasons = {verdict: "why" for verdict in by_verdict if verdict != "MOVED"}
+    assert run.extent({"matched": 8, "by_verdict": by_verdict, "reasons": reasons}, "message") == said
 
 
 def test_one_queue_and_one_message_are_told_as_one() -> None:
