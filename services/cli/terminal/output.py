@@ -2,7 +2,7 @@
 
 In JSON, the HTTP interface encodes 64-bit numbers as strings, and the commands print them unchanged.
 
-All command output uses these functions. On a terminal, nonprintable characters are escaped
+All command output uses these functions. On a terminal, and in each table, nonprintable characters are escaped
 (`tidewheel.printable`), because bodies, keys, properties, client ids and errors may come from untrusted
 sources and could move the cursor or forge a line. JSON is not escaped further.
 
@@ -119,8 +119,8 @@ def some(names: Sequence[str]) -> str:
 
 
 def cell_text(cell: object) -> str:
-    """Return a cell as one line of text without control characters."""
-    return "".join(letter if letter.isprintable() else " " for letter in str(cell))
+    """Return a cell as one line of text, with nonprintable characters escaped."""
+    return one_line(str(cell))
 
 
 def text_width(text: str) -> int:

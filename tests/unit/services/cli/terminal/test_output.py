@@ -55,8 +55,9 @@ def test_columns_stand_below_each_other_whatever_their_letters() -> None:
 
 
 def test_no_cell_moves_the_cursor_or_begins_a_line() -> None:
-    (_, row) = table_lines(("a", "b"), [("x\ny\033[2J", "z")])
-    assert row == "x y [2J  z"
+    (heading, row) = table_lines(("a", "b"), [("x\ny\033[2J\u202e", "z")])
+    assert row == r"x\ny\x1b[2J\u202e  z"
+    assert heading.index("b") == row.index("z")
 
 
 def test_a_terminal_gets_what_it_has_room_for() -> None:
