@@ -168,6 +168,8 @@ class Bulk:
             call = api.delete if stop else api.get
             answer = call(self.resource, "tasks", task)
             output.print_json(answer) if as_json else output.show(task_line(answer), *left_lines(answer))
+            if answer.get("already_ended") and not as_json:
+                output.say("the task had already ended: nothing was stopped")
             return
         if stop:
             raise ConfigurationError(

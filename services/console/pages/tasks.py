@@ -44,7 +44,8 @@ def stop(broker: Api, asked: Asked) -> Done:
     kind, task_id = name_of(asked)
     task = broker.delete(kind, "tasks", task_id)
     done = f"{task['done']:,} of {task['matched']:,}" if task["matched"] is not None else "0"
-    said = f"Task {task_id} is {task['state']}: {done} items were handled. Their changes remain."
+    state = f"had already ended ({task['state']})" if task.get("already_ended") else f"is {task['state']}"
+    said = f"Task {task_id} {state}: {done} items were handled. Their changes remain."
     return Done(said, page_of(kind, task_id))
 
 

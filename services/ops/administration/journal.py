@@ -178,14 +178,20 @@ def entry_of(
 
 
 def result_of(one: Operation, response: Response) -> tuple[str, str]:
-    """Return the result of an operation, which is its verdict or "done", and the id of a started task."""
+    """Return the result of an operation, which is its verdict or "done", and the id of a started task.
+
+    The answer to a removal has the state before it, which is not its result.
+    """
     body = getattr(response, "body", b"")
     if one.path.startswith(_SECRET) or not body:
         return "done", ""
     answer = json.loads(bytes(body))
     if not isinstance(answer, dict):
         return "done", ""
-    found = answer.get("verdict") or answer.get("state")
+    is_removal = one.method == "DELETE" and "already_ended" not in answer
+    found = answer.get("verdict") or (None if is_removal else answer.get("state"))
+    if answer.get("already_ended"):
+        found = f"already {found}"
     made = answer.get("id") if response.status_code == STARTED else ""
     return found if isinstance(found, str) else "done", made if isinstance(made, str) else ""
 

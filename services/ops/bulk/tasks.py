@@ -22,7 +22,7 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from services.broker.task_items import ItemsPage
-from services.live.bulk.tasks import Preview, Task, TaskRequest, Tasks
+from services.live.bulk.tasks import Preview, Task, TaskRequest, Tasks, TaskState
 from services.live.live_broker import LiveBroker
 from services.ops.requests.answers import written
 from services.ops.requests.callers import watch_of
@@ -56,7 +56,8 @@ class TaskProgressAnswer(TypedDict):
     `matched` is null until the items have been counted. The task ends after `limit` items, or after all items
     if `limit` is null. `by_verdict` contains the number of `done` items by verdict, or by error code for
     refused items. `reasons` contains, for verdicts that left items unchanged, the reason for the first such
-    item. `why` is the reason for a stop.
+    item. `why` is the reason for a stop. Only the answer to a stop has `already_ended`, which is true if the
+    task had ended before, and nothing was stopped.
     """
 
     id: str
@@ -70,6 +71,7 @@ class TaskProgressAnswer(TypedDict):
     started_ms: str
     ended_ms: str | None
     why: str
+    already_ended: NotRequired[bool]
 
 
 class ItemsQuery(Nothing):
@@ -214,9 +216,10 @@ class TasksApi:
         return await written(items_shape(page))
 
     async def stop_task(self, request: Request) -> JSONResponse:
-        """Stop a task."""
+        """Stop a task. A task that has ended is shown unchanged."""
         bulk, tasks, task_id = self._task_of(request)
-        return JSONResponse(bulk.shape(await tasks.stop(task_id)))
+        already_ended = tasks.get(task_id).state is not TaskState.RUNNING
+        return JSONResponse(bulk.shape(await tasks.stop(task_id)) | {"already_ended": already_ended})
 
 
 def operations_of(bulk: Bulk) -> tuple[Operation, ...]:

@@ -35,6 +35,8 @@ def test_tasks_of_all_kinds_are_listed_and_one_is_stopped(broker: BrokerProcess,
     stopped = browser.post("/tasks/one/stop", kind="dead-letters", id=running)
     assert " so far" not in browser.open(f"/tasks/one?kind=dead-letters&id={running}").text
     assert f"Task {running} is stopped: " in stopped.text
+    again = browser.post("/tasks/one/stop", kind="timers", id=done)
+    assert f"Task {done} had already ended (done): " in again.text
     assert browser.open(f"/tasks/one?kind=timers&id={running}").status == 404
     assert browser.open(f"/tasks/one?kind=nothing&id={running}").status == 400
     assert browser.post("/tasks/one/stop", kind="timers", id="none").status == 404

@@ -255,6 +255,8 @@ def test_many_are_counted_then_cancelled_and_the_task_is_listed(commands: Comman
     moved = commands.json("move", "--all", "--by", "-30m", "--yes")
     assert (moved["state"], moved["by_verdict"]) == ("done", {"MOVED": 1})
     assert commands.told("tasks", task) == commands.told("tasks", task, "--stop") == done
+    late = commands.run("timer", "tasks", task, "--stop")
+    assert late.stderr == "the task had already ended: nothing was stopped\n"
     assert task in commands.told("tasks")
     (left,) = commands.json("ls")["timers"]
     assert int(left["due_ms"]) < (time.time() + 2.6 * 3600) * 1000

@@ -80,3 +80,22 @@ def test_the_result_of_a_task_is_found_by_its_id(at_desk: Play) -> None:
         assert "matched=3 CANCELLED=3" in ended["about"]
 
     at_desk(scenario)
+
+
+def test_a_stop_that_is_too_late_and_a_removal_have_a_true_result(at_desk: Play) -> None:
+    async def scenario(desk: Desk) -> None:
+        await desk.set("orders", "1h")
+        task = await desk.post("/tasks", {"verb": "cancel", "filter": {"topic": "orders"}}, 202)
+        await desk.ended(task["id"])
+        await desk.http.delete(f"/api/timers/tasks/{task['id']}")
+        schedule = {"cron": "0 9 * * *", "topic": "orders", "body": "x"}
+        made = await desk.http.put("/api/schedules/report", json=schedule)
+        removed = await desk.http.delete("/api/schedules/report")
+        assert (made.status_code, removed.status_code) == (201, 200)
+        found = (await desk.http.get("/api/journal")).json()["entries"]
+        verdicts = {one["verb"]: one["verdict"] for one in found}
+        assert verdicts["timers stop task"] == "already done"
+        assert verdicts["schedules delete"] == "done"
+        assert verdicts["schedules set"] == "ACTIVE"
+
+    at_desk(scenario)
