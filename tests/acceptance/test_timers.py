@@ -196,6 +196,18 @@ def test_a_mistyped_topic_is_no_success(broker: Serving) -> None:
     assert broker.ask("GET", "timers/tasks")[1]["tasks"] == [], "no task was started"
 
 
+def test_a_search_names_what_it_leaves_out(broker: Serving) -> None:
+    assert broker.ask("POST", "timers", {"topic": "pushes", "body": "x", "in": "1h"})[0] == 201
+    none = broker.run("msg", "search", "pushes", "--text", "x")
+    assert (none.returncode, none.stdout) == (4, "")
+    listing = "tidewheel timer ls --topic pushes"
+    assert none.stderr == f"0 of 0 messages match\npending timers are not searched:  {listing}\n"
+    window = ("--from", "1m ago", "--until", "2m ago")
+    reversed_ = broker.run("msg", "search", "pushes", "--text", "x", *window)
+    assert (reversed_.returncode, reversed_.stdout) == (2, "")
+    assert "The window is reversed or empty" in reversed_.stderr
+
+
 def test_a_verb_for_all_timers_counts_their_topics(broker: Serving) -> None:
     for topic in ("a", "b", "b"):
         assert broker.ask("POST", "timers", {"topic": topic, "body": "x", "in": "1h"})[0] == 201

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
+from commitlog.kinds import DEAD_LETTER_PREFIX
 from services.broker.spine.errors import MessageNotFound
 from services.cli.terminal import output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
@@ -71,7 +73,8 @@ def search(
 ) -> None:
     """Search the messages of a topic by content, oldest first, until Ctrl-C.
 
-    Content is not indexed, so all messages in the time range are read. Exit code 4: no message matches.
+    Content is not indexed, so all messages in the time range are read. Pending timers are not searched. Exit
+    code 4: no message matches.
 
     Example: tidewheel msg search orders --json-path customer.city=Rome --from '2h ago'
     """
@@ -89,6 +92,9 @@ def search(
             found += 1
     output.say(f"{found:,} of {scanned:,} messages match" + ("" if after is None else "; there may be more"))
     if not found:
+        if not topic.startswith(DEAD_LETTER_PREFIX):
+            listing = shlex.join(["tidewheel", "timer", "ls", "--topic", topic])
+            output.say(f"pending timers are not searched:  {listing}")
         raise typer.Exit(MessageNotFound.exit_code)
 
 

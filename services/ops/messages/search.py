@@ -7,10 +7,10 @@
     ?from= until= limits for the time at which the message was stored: a time, or 2h ago
     ?after=       the position of the previous answer; limit, scan: the limits of a request
 
-A message must match all given conditions. Content has no index, so a request reads messages in the order of
-the log. The request ends after `scan` messages, `SCAN_BYTES_MAX` bytes of bodies, or `limit` matches. The
-answer contains the position at which the next request continues, or None at the end. The broker keeps no
-state between requests.
+A message must match all given conditions. Pending timers are not in a queue yet, and are not searched.
+Content has no index, so a request reads messages in the order of the log. The request ends after `scan`
+messages, `SCAN_BYTES_MAX` bytes of bodies, or `limit` matches. The answer contains the position at which the
+next request continues, or None at the end. The broker keeps no state between requests.
 
 Cost: a turn of the event loop reads SCANNED_AT_ONCE messages or 4 MiB. A search reads 25,000 small messages
 per second, and delays a concurrent send by about 7 ms. A JSON body of up to `JSON_BYTES_MAX` is parsed
@@ -128,8 +128,8 @@ class SearchApi:
     async def search(self, request: Request) -> Response:
         """Find messages of a topic by their content, in a limited part of the topic."""
         topic, query = topic_of(self._live, request), asked(SearchQuery, request)
-        matches, until_ms = matcher(query), self._past_ms(query.until, "until", FOREVER_MS)
-        positions = self._positions(topic, query)
+        matches, (from_ms, until_ms) = matcher(query), self._window(query)
+        positions = self._positions(topic, query, from_ms)
         part = await self._part(topic, positions, query, matches, until_ms)
         after = ",".join(f"{queue}:{offset}" for queue, offset in positions.items())
         return await written(
@@ -164,7 +164,17 @@ class SearchApi:
                 break
         return part
 
-    def _positions(self, topic: Topic, query: SearchQuery) -> Positions:
+    def _window(self, query: SearchQuery) -> tuple[int, int]:
+        """Return the times from which and until which messages were stored. Raise `ClientMistake`."""
+        from_ms = self._past_ms(query.from_, "from", 0)
+        until_ms = self._past_ms(query.until, "until", FOREVER_MS)
+        if from_ms >= until_ms:
+            raise ClientMistake(
+                f"The window is reversed or empty: from {from_ms} until {until_ms} (milliseconds)."
+            )
+        return from_ms, until_ms
+
+    def _positions(self, topic: Topic, query: SearchQuery, from_ms: int) -> Positions:
         """Return the position of the next message in each queue.
 
         Raise `ClientMistake` for an invalid position.
@@ -173,7 +183,6 @@ class SearchApi:
         if query.after:
             given = asked_positions(query.after)
             return {queue: given.get(queue, finding.queue_range(topic.name, queue)[0]) for queue in queues}
-        from_ms = self._past_ms(query.from_, "from", 0)
         if not from_ms:
             return {queue: finding.queue_range(topic.name, queue)[0] for queue in queues}
         return {queue: self._live.offset_at(topic.name, queue, from_ms) for queue in queues}

@@ -22,6 +22,7 @@ def test_messages_are_found_and_the_search_goes_on(broker: BrokerProcess, browse
     assert part["next"].startswith(f"{asked}&after=")
     page = browser.open(f"/search?{asked}").text
     assert "0 of 5,000 messages match" in page
+    assert 'Pending timers are not searched: see the <a href="/timers?topic=searched">' in page
     assert "Search on" in page
     rest = browser.model(f"/search?{part['next']}")
     assert [one["text"] for one in rest["messages"]] == ['{"id": 5999}']
@@ -41,6 +42,7 @@ def test_what_cannot_be_searched_is_said(browser: Browser) -> None:
         ("topic=searched", 400, "Give text, json, property or error"),
         ("topic=searched&json=a%5Bb", 400, "write a path"),
         ("topic=searched&text=x&from=in+5m", 400, "past"),
+        ("topic=searched&text=x&from=1m+ago&until=2m+ago", 400, "The window is reversed or empty"),
     ):
         refused = browser.open(f"/search?{query}")
         assert (refused.status, said in refused.text) == (status, True), refused.text

@@ -75,7 +75,7 @@ def test_a_span_of_time_bounds_it(at_desk: Callable[[Any], None]) -> None:
     async def scenario(desk: Any) -> None:
         for number in range(3):
             await desk.http.post("/api/messages", json={"topic": "t", "body": str(number)})
-        part = await found(desk, text="1", **{"from": START_MS, "until": START_MS})
+        part = await found(desk, text="1", **{"from": START_MS - 1, "until": START_MS})
         assert (part["messages"], part["scanned"], part["after"], part["scanned_ms"]) == ([], 0, None, None)
         assert bodies(await found(desk, text="1", **{"from": START_MS})) == ["1"]
         assert bodies(await found(desk, text="1", **{"from": START_MS + 1})) == []
@@ -103,6 +103,7 @@ def test_dead_letters_are_found_by_their_error(at_desk: Callable[[Any], None]) -
         {}, {"json": "=x"}, {"json": "a[b]"}, {"json": "a..b"}, {"text": "x" * 1001},
         {"text": "x", "scan": 0},
         {"text": "x", "limit": 101}, {"text": "x", "from": "in 5m"}, {"text": "x", "after": "here"},
+        {"text": "x", "from": "1m ago", "until": "2m ago"},
     ],
 )  # fmt: skip
 def test_a_search_for_nothing_or_without_bounds_is_refused(
