@@ -1,4 +1,4 @@
-"""Parsing of time spans such as 500ms, 30s, 1h30m and 2d."""
+"""Parsing and formatting of time spans such as 500ms, 30s, 1h30m and 2d."""
 
 from __future__ import annotations
 
@@ -26,6 +26,23 @@ def span_text(span_ms: int) -> str:
         count, span_ms = divmod(span_ms, unit_ms)
         parts.append(f"{count}{unit}" if count else "")
     return "".join(parts) or "0ms"
+
+
+def rounded(span_ms: int) -> str:
+    """Return a span in its two largest units, for people: 16m52s, 5d3h, 640ms."""
+    units = list(reversed(UNITS_MS.items()))
+    for number, (unit, unit_ms) in enumerate(units):
+        if span_ms >= unit_ms:
+            smaller, smaller_ms = units[min(number + 1, len(units) - 1)]
+            rest = span_ms % unit_ms // smaller_ms
+            has_rest = rest and unit not in ("s", "ms")
+            return f"{span_ms // unit_ms}{unit}" + (f"{rest}{smaller}" if has_rest else "")
+    return "0ms"
+
+
+def away(ahead_ms: int) -> str:
+    """Return the distance of a time from now, for people: in 16m52s, or 38s ago if it is negative."""
+    return f"in {rounded(ahead_ms)}" if ahead_ms >= 0 else f"{rounded(-ahead_ms)} ago"
 
 
 def _advice(text: str) -> str:

@@ -43,8 +43,8 @@ from services.broker.timers.timer_records import ReplacedTimer, new_timer, repla
 from services.broker.timers.timers import Timers
 from services.broker.timers.verb_executor import VerbExecutor
 from tidewheel import property_names
+from tidewheel.durations import away
 from tidewheel.errors import TidewheelError
-from tidewheel.printable import utc
 
 
 class MessageSender:
@@ -288,8 +288,9 @@ class MessageSender:
         if message.properties.get(property_names.TIMER_UNIQUE, "").lower() == "true":
             key = message.properties[property_names.TIMER_KEY]
             raise KeyPending(
-                f"{key!r} of topic {message.topic!r} is due at {utc(found.due_ms)}. Move or "
-                f"cancel it, or replace it without {property_names.TIMER_UNIQUE} (over HTTP: unique).",
+                f"A timer with the key {key!r} is pending in topic {message.topic!r}, due "
+                f"{away(found.due_ms - now_ms)}. Move or cancel it, or "
+                f"replace it without {property_names.TIMER_UNIQUE} (over HTTP: unique).",
                 durable_at=found.timer_offset + 1,
             )
         return ReplacedTimer(found.timer_offset, found.due_ms)

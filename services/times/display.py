@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-UNITS_MS = (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1_000), ("ms", 1))
+from tidewheel import durations
 
 
 def now_ms() -> int:
@@ -27,8 +27,7 @@ def exactly(moment_ms: int) -> str:
 
 def away(moment_ms: int) -> str:
     """Return the distance of a time from now, such as "in 16m52s" or "38s ago"."""
-    ahead_ms = moment_ms - now_ms()
-    return f"in {span(ahead_ms)}" if ahead_ms >= 0 else f"{span(-ahead_ms)} ago"
+    return durations.away(moment_ms - now_ms())
 
 
 def both(moment_ms: int) -> str:
@@ -38,11 +37,4 @@ def both(moment_ms: int) -> str:
 
 def span(span_ms: int) -> str:
     """Return a time span in its two largest units, such as "16m52s" or "640ms"."""
-    for number, (unit, unit_ms) in enumerate(UNITS_MS):
-        if span_ms >= unit_ms:
-            smaller, smaller_ms = UNITS_MS[min(number + 1, len(UNITS_MS) - 1)]
-            rest = span_ms % unit_ms // smaller_ms
-            return f"{span_ms // unit_ms}{unit}" + (
-                f"{rest}{smaller}" if rest and unit not in ("s", "ms") else ""
-            )
-    return "0ms"
+    return durations.rounded(span_ms)

@@ -44,3 +44,15 @@ def test_the_core_is_found_and_the_exceptions_exist() -> None:
     assert all((ROOT / path).exists() for path in EDGE)
     assert "threading" in set(imported("commitlog/descriptors.py"))
     assert "concurrent" in set(imported("commitlog/real_disk.py"))
+
+
+@pytest.mark.parametrize("path", sorted(core_files()))
+def test_a_core_file_writes_no_time_of_its_own_clock(path: str) -> None:
+    """Users' clocks may differ from the core's (`services.live.clock`), so its errors state distances."""
+    named = {
+        alias.name
+        for node in ast.walk(ast.parse((ROOT / path).read_text()))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert not {"utc", "display"} & named, path

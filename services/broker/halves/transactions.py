@@ -44,8 +44,8 @@ from services.broker.spine.verb_properties import has_verb, may_have_verb, parse
 from services.broker.timers.timers import Timers
 from services.broker.timers.verb_executor import VerbExecutor
 from tidewheel import property_names
+from tidewheel.durations import away
 from tidewheel.errors import TransactionEnded
-from tidewheel.printable import utc
 from txn import half, states
 from txn.checkback import CheckBackPolicy, WaitingCheckBacks
 from txn.errors import InvalidTransactionId
@@ -170,7 +170,7 @@ class Transactions:
             remembered = self.outcomes.ended(offset)
             if remembered is None or remembered.topic != topic:
                 raise
-            return self._confirm_end(remembered, transaction_id, resolution, _EVENTS[resolution])
+            return self._confirm_end(remembered, transaction_id, resolution, _EVENTS[resolution], now_ms)
         _check_topic(record, topic, transaction_id)
         return self._end(record, transaction_id, resolution, _EVENTS[resolution], "", now_ms)
 
@@ -402,25 +402,27 @@ class Transactions:
         if ended is not None and not (ended.state is State.EXPIRED and event in states.RESOLVING):
             if ended.state is State.EXPIRED and self.outcomes.accepts_late_request(record.physical_offset):
                 self._store.append(half.late_record(record.physical_offset, event.value), now_ms)
-            return self._confirm_end(ended, transaction_id, resolution, event)
+            return self._confirm_end(ended, transaction_id, resolution, event, now_ms)
         durable_at = self._append_end(record, event, reason, now_ms)
         return TransactionReceipt(transaction_id, resolution, False, durable_at)
 
     def _confirm_end(
-        self, ended: Ended, transaction_id: str, resolution: Resolution, event: Event
+        self, ended: Ended, transaction_id: str, resolution: Resolution, event: Event, now_ms: int
     ) -> TransactionReceipt:
         """Return the receipt for a repeated request. Raise `TransactionEnded` if the outcomes differ."""
         if states.after(ended.state, event) is not ended.state:
-            raise self._ended_error(transaction_id, ended)
+            raise self._ended_error(transaction_id, ended, now_ms)
         return TransactionReceipt(transaction_id, resolution, True, ended.durable_at)
 
-    def _ended_error(self, transaction_id: str, ended: Ended | None) -> TransactionEnded:
-        """Return an error that states the transaction's outcome.
+    def _ended_error(
+        self, transaction_id: str, ended: Ended | None, now_ms: int | None = None
+    ) -> TransactionEnded:
+        """Return an error that states the transaction's outcome, and its age if `now_ms` is given.
 
         After an expiry, the error says how to resolve it.
         """
         assert ended is not None, "an open half is refused as ended"
-        when = f" at {utc(ended.ended_ms)}" if ended.ended_ms else ""
+        when = f" {away(ended.ended_ms - now_ms)}" if ended.ended_ms and now_ms is not None else ""
         what_next = (
             f" Resolve it by hand: tidewheel txn resolve {transaction_id}"
             if ended.state is State.EXPIRED

@@ -23,9 +23,9 @@ from commitlog.message import Message
 from services.broker.schedules.recurrence import Recurrence, recurrence
 from services.broker.spine.errors import IllegalSchedule
 from tidewheel import property_names
+from tidewheel.durations import away, span_text
 from tidewheel.errors import BodyTooLarge
 from tidewheel.message_rules import ELSEWHERE
-from tidewheel.printable import utc
 
 _NAME: Final = re.compile(r"[!-.0-~]+")
 
@@ -179,7 +179,7 @@ def check_cron(cron: str) -> None:
 def check_occurs(schedule: Schedule, now_ms: int) -> None:
     """Raise `IllegalSchedule` if the schedule is invalid or has no occurrences."""
     if schedule.next_after(now_ms) is None:
-        window = "" if schedule.end_ms is None else f" before its end at {utc(schedule.end_ms)}"
+        window = "" if schedule.end_ms is None else f" before its end, {away(schedule.end_ms - now_ms)}"
         raise IllegalSchedule(
             f"{schedule.cron!r} in {schedule.time_zone} never occurs{window}. "
             "Look at what a line gives: tidewheel schedule preview"
@@ -194,13 +194,17 @@ def check_window(schedule: Schedule, now_ms: int, from_ms: int | None = None) ->
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     start_max_ms, end_max_ms = now_ms + limits.DELAY_MS_MAX, now_ms + limits.CLOCK_OFFSET_MS_MAX
     if start_ms is not None and not 0 <= start_ms <= start_max_ms:
-        raise IllegalSchedule(f"It starts at {utc(start_ms)}; allowed is {utc(0)} to {utc(start_max_ms)}.")
+        raise IllegalSchedule(
+            f"It starts {away(start_ms - now_ms)}; allowed is from 1970 to {span_text(limits.DELAY_MS_MAX)} "
+            "from now."
+        )
     if (
         end_ms is not None
         and not max(now_ms if from_ms is None else from_ms, start_ms or 0) < end_ms <= end_max_ms
     ):
         raise IllegalSchedule(
-            f"It ends at {utc(end_ms)}, which is past, not after its start, or after {utc(end_max_ms)}."
+            f"It ends {away(end_ms - now_ms)}, which is past, not after its start, or more than "
+            f"{span_text(limits.CLOCK_OFFSET_MS_MAX)} from now."
         )
 
 

@@ -36,7 +36,6 @@ from commitlog.message import Message
 from services.broker.spine.errors import IllegalDeliveryTime, IllegalProperty
 from tidewheel import durations
 from tidewheel.delay_properties import is_number, shown, wall_ms
-from tidewheel.printable import utc
 from timingwheel.levels import SPAN_MS
 
 _BEGINNING: Final = b"TW_TIMER_"
@@ -150,10 +149,10 @@ def _to_ms(value: str, now_ms: int, delay_ms_max: int | None) -> int:
     to_ms = int(value) if is_number(value) else now_ms + _span_ms(value)
     if delay_ms_max is not None and to_ms - now_ms > delay_ms_max:
         raise IllegalDeliveryTime(
-            f"{TO} is {(to_ms - now_ms) // 1000} s from now, the limit is {delay_ms_max // 1000} s."
+            f"{TO} is {durations.away(to_ms - now_ms)}, the limit is {durations.span_text(delay_ms_max)}."
         )
     if to_ms >= SPAN_MS:  # The delivery time of an imported half message has not been checked.
-        raise IllegalDeliveryTime(f"{TO} is {utc(to_ms)}; no timer can be set for that.")
+        raise IllegalDeliveryTime(f"{TO} is {durations.away(to_ms - now_ms)}; no timer can be set for that.")
     return to_ms
 
 

@@ -67,7 +67,7 @@ from services.broker.timers.timer_files import TimersToWrite, UncertainTimes
 from services.broker.timers.timer_records import ReplacedTimer, due_ms_of, to_timer_record
 from services.broker.timers.timer_source import QueueTable, TimerSource
 from tidewheel import property_names
-from tidewheel.printable import utc
+from tidewheel.durations import away, span_text
 from timingwheel import sectors
 from timingwheel.cascade import UnreadableTimer
 from timingwheel.partition import IN_LOG
@@ -268,8 +268,8 @@ class Timers:
         """
         if not 0 <= due_ms <= now_ms + self._settings.delay_ms_max:
             raise IllegalDeliveryTime(
-                f"A timer can be moved to at most {self._settings.delay_ms_max // 1000} s from now, "
-                f"not to {utc(due_ms)}."
+                f"A timer can be moved to at most {span_text(self._settings.delay_ms_max)} from now, and not "
+                f"before 1970. The time asked for is {away(due_ms - now_ms)}."
             )
         return self.move_accepted(name, due_ms, now_ms, reason=reason)
 
@@ -405,7 +405,7 @@ class Timers:
         hint = (
             f" Damaged are {damaged}: what they held is being rebuilt from what is left." if damaged else ""
         )
-        return StoreDamaged(f"Timer {timer_offset}, due at {due_ms}, is in no partition and no log.{hint}")
+        return StoreDamaged(f"Timer {timer_offset} is in no partition and no log.{hint}")
 
     def read_row(self, path: str, position: int, record_bytes: int) -> Record:
         """Return a timer record from a partition. Raise `StoreDamaged` if it is damaged."""
