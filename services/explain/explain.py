@@ -55,8 +55,10 @@ from services.explain.life import (
     Subjects,
     events_of,
     ids_of,
+    moved_from,
     place_of,
     standing,
+    without_withdrawals,
 )
 from tidewheel.errors import ClientMistake
 from txn.half import unverified_offset
@@ -121,6 +123,8 @@ class Explanation:
 def explain(log: SearchedLog, name: str, topic: str = "") -> Explanation:
     """Return the history of a name, optionally restricted to messages of one topic.
 
+    Copies of these messages that were moved to other topics are included.
+
     Raises `MessageNotFound` with the searched range, and `ClientMistake` for an invalid name.
     """
     found, begun = _found(log, _checked(name), topic)
@@ -132,7 +136,7 @@ def explain(log: SearchedLog, name: str, topic: str = "") -> Explanation:
     records = {one.physical_offset: one for one in [*named, *_referring(log, named)]}
     ordered = [records[offset] for offset in sorted(records)]
     subjects = Subjects.of(named)
-    events = [event for one in ordered for event in events_of(one, subjects)]
+    events = list(without_withdrawals(event for one in ordered for event in events_of(one, subjects)))
     epochs = epochs_of(begun, log.first_offset, log.epoch)
     standings = _standings(named, events)
     return Explanation(name, log.name, log.first_offset, log.end_offset, events, standings, is_cut, epochs)
@@ -204,7 +208,13 @@ def _epoch_records(log: SearchedLog, from_offset: int) -> Iterator[Record]:
 def _carries(one: Record, name: str, topic: str) -> bool:
     ids = ids_of(one)
     is_named = name in (ids.message_id, ids.timer_key) or name in ids.keys
-    return is_named and (not topic or ids.topic == topic)
+    return is_named and (not topic or ids.topic == topic or _was_in(one, topic))
+
+
+def _was_in(one: Record, topic: str) -> bool:
+    """Return whether a record is the copy of a message that was moved from a topic."""
+    origin = moved_from(one)
+    return origin is not None and origin.topic == topic
 
 
 def _referring(log: SearchedLog, named: Collection[Record]) -> Iterator[Record]:

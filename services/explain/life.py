@@ -12,19 +12,22 @@
     message that cancels       cancelled                  the timer that it names, besides its own event
     message of a timer         delivered, fired           itself
     other message              stored, sent back          itself
+    ... that a move copied     moved away                 the message that it copies, besides its own event
     dead letter                dead letter                the message that it copies
-    acknowledgement            acknowledged               a message, by its queue offset
+    acknowledgement            acknowledged, finished     a message, by its queue offset
     lease                      leased, attempt ended      a message, by its queue offset
     retention, of a purge      discarded                  a message, by its queue offset
 
 A dead letter that an operator redrove or purged is acknowledged by the internal group of the operators (event
-"settled").
+"settled"). The record of an acknowledgement is also written when a move withdraws a message from a group, or
+when a message is given up for a group. `without_withdrawals` tells these apart by the copy or the dead
+letter, which precedes them in the log, and calls them "finished".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
 from commitlog import properties
@@ -168,12 +171,23 @@ def place_of(one: Record) -> Place | None:
     return Place(one.topic, one.queue_id, one.queue_offset)
 
 
+def moved_from(one: Record) -> Place | None:
+    """Return the queue position from which a move copied a message, or None if it is no such copy."""
+    stored = properties.decode(one.properties)
+    topic, _, place = stored.get(property_names.REDRIVE_OF, "").partition(":")
+    queue_id, _, queue_offset = map(_number, place.partition(":"))
+    return None if queue_id is None or queue_offset is None else Place(topic, queue_id, queue_offset)
+
+
 def events_of(one: Record, subjects: Subjects) -> Iterator[Event]:
     """Yield the events of the subjects in a record."""
     facts = facts_of(one)
     told = [event for fact in facts for event in _told(fact, one, subjects)]
     if one.topic == TIMER_TOPIC:
         yield from told
+    origin = moved_from(one)
+    if origin is not None and (source := subjects.places.get(origin)) is not None:
+        yield _of_place("moved away", f"to {one.topic}", "", origin, source, one)
     if one.type != TYPE_SYSTEM and (ids := ids_of(one)).message_id in subjects.message_ids:
         yield _own_event(one, ids, facts)
     if one.topic != TIMER_TOPIC:
@@ -201,22 +215,52 @@ def _told(fact: Fact, one: Record, subjects: Subjects) -> Iterator[Event]:
             yield from _discarded(fact, one, subjects)
 
 
+def without_withdrawals(events: Iterable[Event]) -> Iterator[Event]:
+    """Replace acknowledgements that no consumer made by "finished" events. All events are in log order."""
+    moved_to: dict[tuple[str, int | None, int | None], str] = {}
+    given_up: set[tuple[str, str, str]] = set()
+    for event in events:
+        place = (event.topic, event.queue_id, event.queue_offset)
+        by_group = (event.topic, event.message_id, event.group)
+        if event.what == "moved away":
+            moved_to[place] = event.note
+        elif event.what == "dead letter":
+            given_up.add(by_group)
+        elif event.what == "acknowledged" and by_group in given_up:
+            given_up.remove(by_group)
+            event = replace(event, what="finished", note=f"for group {event.group}, which had given it up")
+        elif event.what == "acknowledged" and place in moved_to:
+            note = f"for group {event.group}, since it was moved {moved_to[place]}"
+            event = replace(event, what="finished", note=note)
+        yield event
+
+
 def standing(events: Iterable[Event]) -> str:
-    """Return the state of a message after its events, which are in log order."""
+    """Return the state of a message after its events, which are in log order (`without_withdrawals`)."""
     state, asked_count = "unknown", 0
     done_by: dict[str, None] = {}
+    given_up_by: dict[str, None] = {}
     for event in events:
         asked_count += event.what == "asked"
         if event.what == "acknowledged":
             done_by[event.group] = None
+        if event.what == "dead letter":
+            given_up_by[event.group] = None
         if event.what == "sent back":
             done_by.clear()
-        if event.what != "settled" or state == _GIVEN_UP:
+            given_up_by.clear()
+        if event.what == "moved away":
+            state = f"moved {event.note}"
+        elif event.what == "discarded" and state.startswith(_MOVED):
+            continue
+        elif event.what != "settled" or state == _GIVEN_UP:
             state = _STATES.get(event.what, state)
     if state == _AVAILABLE:
         return f"acknowledged by {', '.join(done_by)}" if done_by else "acknowledged by nobody yet"
-    if state == _DISCARDED and done_by:
-        return f"{state}; before that it was acknowledged by {', '.join(done_by)}"
+    if state == _DISCARDED or state.startswith(_MOVED):
+        before = [f"it was acknowledged by {', '.join(done_by)}"] if done_by else []
+        before += [f"it was given up by {', '.join(given_up_by)}"] if given_up_by else []
+        return f"{state}; before that {' and '.join(before)}" if before else state
     if state == _OPEN and asked_count:
         return f"{state}; its producer was asked {asked_count} times"
     return state
@@ -225,9 +269,10 @@ def standing(events: Iterable[Event]) -> str:
 _OPEN: Final = "open: its transaction has neither been committed nor rolled back"
 _WAITS: Final = "pending: waits for its time"
 _AVAILABLE: Final = "available"
-_DISCARDED_BY: Final = "by a purge, a deletion, a move or the retention of its topic"
-_DISCARDED: Final = f"discarded: {_DISCARDED_BY}"
+DISCARDED_BY: Final = "by a purge, a deletion, a move or the retention of its topic"
+_DISCARDED: Final = f"discarded: {DISCARDED_BY}"
 _GIVEN_UP: Final = "given up: a dead letter; see tidewheel dlq"
+_MOVED: Final = "moved to "
 _LOST: Final = "its record could not be read"
 _ENDS: Final = {
     End.DELIVERED: "delivered",
@@ -423,7 +468,7 @@ def _discarded(fact: LogCut, one: Record, subjects: Subjects) -> Iterator[Event]
         if place.is_below(fact):
             yield _of_place(
                 "discarded",
-                "by a purge, a deletion, a move or the retention of its topic",
+                DISCARDED_BY,
                 "",
                 place,
                 ids,

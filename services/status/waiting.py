@@ -1,9 +1,9 @@
 """The reasons for which a message that was delivered to a queue is not finished, by consumer group.
 
-The events of `tidewheel explain` name the place of each message in its queue and the groups that acknowledged
-it. The other groups of its topic have not finished it. For each of them, the reason is derived from its
-policy, its consumers and its progress in this queue. A timer or a half that has not ended has no place in a
-queue, and its state contains the reason.
+The events of `tidewheel explain` name the place of each message in its queue and the groups that finished it.
+The other groups of its topic have not finished it. For each of them, the reason is derived from its policy,
+its consumers and its progress in this queue. A timer or a half that has not ended has no place in a queue,
+and its state contains the reason.
 
 Cost: a request for each topic, and one for each group that has not finished a message.
 """
@@ -21,6 +21,8 @@ MESSAGES_MAX: Final = 5
 GROUPS_MAX: Final = 10
 ACKNOWLEDGED: Final = "acknowledged"
 """How the state of a message begins that is in a queue and not discarded or given up (`services.explain`)."""
+FINISHED: Final = "finished"
+"""The event of a message that was withdrawn from a group, or given up for it."""
 
 Answer = dict[str, Any]
 
@@ -57,7 +59,7 @@ def _of_message(broker: Asked, message: Answer, events: list[Answer]) -> Iterato
     places = [(one["queue_id"], int(one["queue_offset"])) for one in own if one["queue_id"] is not None]
     if not places:
         return
-    done = {one["group"] for one in own if one["what"] == ACKNOWLEDGED}
+    done = {one["group"] for one in own if one["what"] in (ACKNOWLEDGED, FINISHED)}
     with suppress(NotFound):  # the topic was deleted
         groups = [one["group"] for one in broker.get("topics", topic, "use")["groups"]]
         if not groups:

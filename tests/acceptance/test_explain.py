@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from services.explain.life import DISCARDED_BY
 from tests.command import tidewheel
 from tests.served import serve
 
@@ -40,6 +42,13 @@ def broker(tmp_path: Path) -> Iterator[Serving]:
     serving.process.wait()
 
 
+def acknowledge(broker: Serving, topic: str, group: str, *, verb: str = "ack") -> None:
+    """Receive a message for a group, and acknowledge it or hand it back."""
+    calls = f"http://{broker.http}/api/groups/{group}"
+    [got] = httpx.post(f"{calls}/receive", json={"topic": topic, "wait": "5s"}).json()["messages"]
+    httpx.post(f"{calls}/{verb}", json={"receipt_handles": [got["receipt_handle"]]}).raise_for_status()
+
+
 def happened(told: Any) -> list[str]:
     return [event["what"] for event in told["events"]]
 
@@ -69,7 +78,12 @@ def test_a_broker_tells_what_its_store_says_before_and_after_it_ends(broker: Ser
 def test_a_purged_message_is_told_to_be_discarded(broker: Serving) -> None:
     broker.run("topic", "create", "orders", "--queues", "1")
     broker.run("send", "orders", "x", "--key", "order-7")
+    shown = ("msg", "show", "order-7", "--topic", "orders")
+    assert json.loads(broker.run(*shown, "--json"))[0]["state"] == "stored"
     broker.run("topic", "purge", "orders", "--discard", "--yes")
+    found = json.loads(broker.run(*shown, "--json"))[0]
+    assert (found["state"], found["note"]) == ("discarded", DISCARDED_BY)
+    assert f"DISCARDED  orders queue 0 offset 0  {DISCARDED_BY}" in broker.run(*shown)
     broker.run("send", "orders", "y", "--key", "order-8")
     told = broker.told("order-7")
     assert happened(told) == ["stored", "discarded"]
@@ -80,6 +94,48 @@ def test_a_purged_message_is_told_to_be_discarded(broker: Serving) -> None:
     assert broker.told("order-8")["messages"][0]["state"] == "acknowledged by nobody yet"
     broker.run("topic", "delete", "orders", "--discard", "--yes")
     assert happened(broker.told("order-8")) == ["stored", "discarded"]
+
+
+def test_a_moved_message_is_told_to_be_moved_and_not_acknowledged(broker: Serving) -> None:
+    for topic in ("src", "dst", "apart"):
+        broker.run("topic", "create", topic, "--queues", "1")
+    broker.run("send", "apart", "x", "--key", "order-8")
+    broker.run("topic", "move", "apart", "dst", "--yes")
+    assert [one["state"] for one in broker.told("order-8")["messages"]] == [
+        "moved to dst",
+        "acknowledged by nobody yet",
+    ]
+    broker.run("group", "create", "g1", "src")
+    broker.run("group", "create", "g2", "src")
+    broker.run("send", "src", "x", "--key", "order-7")
+    acknowledge(broker, "src", "g2")
+    broker.run("topic", "move", "src", "dst", "--yes")
+    told = broker.told("order-7")
+    assert happened(told) == ["stored", "acknowledged", "moved away", "sent back", "finished"]
+    assert told["events"][-1]["note"] == "for group g1, since it was moved to dst"
+    moved = "moved to dst; before that it was acknowledged by g2"
+    assert [(one["topic"], one["state"]) for one in told["messages"]] == [
+        ("src", moved),
+        ("dst", "acknowledged by nobody yet"),
+    ]
+    assert broker.told("order-7", "--topic", "src")["messages"][0]["state"] == moved
+    broker.run("topic", "purge", "src", "--discard", "--yes")
+    assert broker.told("order-7")["messages"][0]["state"] == moved
+
+
+def test_a_dead_letter_is_told_to_be_given_up_and_not_acknowledged(broker: Serving) -> None:
+    broker.run("topic", "create", "orders", "--queues", "1")
+    broker.run("group", "create", "gd", "orders", "--attempts", "1")
+    broker.run("send", "orders", "x", "--key", "order-7")
+    acknowledge(broker, "orders", "gd", verb="nack")
+    told = broker.told("order-7")
+    assert (happened(told)[-2:], told["events"][-1]["note"]) == (
+        ["dead letter", "finished"],
+        "for group gd, which had given it up",
+    )
+    broker.run("topic", "purge", "orders", "--discard", "--yes")
+    state = broker.told("order-7")["messages"][0]["state"]
+    assert state == f"discarded: {DISCARDED_BY}; before that it was given up by gd"
 
 
 def test_what_a_broker_does_not_know_exits_with_4_and_says_where_it_looked(broker: Serving) -> None:

@@ -85,6 +85,13 @@ class MessageLookup:
         queue = self._store.dispatch.find_queue(topic, queue_id)
         return queue.min_offset, queue.end_offset
 
+    def is_discarded(self, one: Record) -> bool:
+        """Return whether a record in a queue is below the queue's first offset, so that nobody receives it.
+
+        The record may still be in the log after a purge, a deletion, a move, or the topic's retention.
+        """
+        return one.queue_offset < self._store.dispatch.find_queue(one.topic, one.queue_id).min_offset
+
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """Return the offset of the first message stored at or after `store_ms`, or the queue's end.
 

@@ -118,8 +118,11 @@ def standing(message: dict[str, Any]) -> str:
     CANCELLED  by a call, because: paid; or its position in a queue.
     """
     state, due_ms = message.get("state", "stored"), message["delivery_ms"]
+    place = f"{message['stored_topic']} queue {message['queue_id']} offset {message['queue_offset']}"
     if state == "stored":
-        return f"{message['stored_topic']} queue {message['queue_id']} offset {message['queue_offset']}"
+        return place
+    if state == "discarded":
+        return f"DISCARDED  {place}  {message['note']}"
     due = [f"due {exact(due_ms)} ({away(int(due_ms))})"] if state == "pending" and due_ms else []
     due += [f"was due {exact(due_ms)}"] if state != "pending" and due_ms else []
     due += [f"ended {exact(message['ended_ms'])}"] if message.get("ended_ms") else []

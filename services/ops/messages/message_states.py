@@ -1,8 +1,8 @@
 """The states of messages in the terms of `explain`, such as pending, cancelled, delivered, or open half.
 
-A record in a queue is "stored". For a timer record, the state is that of the timer, and for a half, the state
-is that of its transaction. The states are read from the tables on which verbs base their decisions, so the
-answers of both are consistent.
+A record in a queue is "stored", or "discarded" if its queue now begins after it. For a timer record, the
+state is that of the timer, and for a half, the state is that of its transaction. The states are read from the
+tables on which verbs base their decisions, so the answers of both are consistent.
 
 Cost: a look-up of the timer ends for each timer, and a single look-up by key for halves.
 """
@@ -19,11 +19,12 @@ from commitlog.errors import StoreDamaged
 from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from services.broker.spine.values import Delivery, HalfView, TimerVerdict
 from services.broker.timers.timer_records import read_move_reason
-from services.explain.life import ending, waiting, word
+from services.explain.life import DISCARDED_BY, ending, waiting, word
 from services.live.live_broker import LiveBroker
 from txn.states import State
 
 STORED: Final = "stored"
+DISCARDED: Final = word("discarded")
 PENDING: Final = word("armed")
 UNKNOWN: Final = "unknown"
 """Of a timer or half that ended longer ago than outcomes are kept."""
@@ -36,10 +37,11 @@ _HALVES: Final = {
 
 
 class StateAnswer(TypedDict):
-    """The state of a message, such as pending, cancelled, replaced, moved, delivered, fired, lost or stored.
+    """The state of a message: stored or discarded.
 
-    A half is open, expired, committed or rolled back. `note` contains the reason. `ended_ms` is the time at
-    which a timer or a half ended, or null if it has not ended or the time is unknown.
+    A timer is pending, cancelled, replaced, moved, delivered, fired or lost. A half is open, expired,
+    committed or rolled back. `note` contains the reason. `ended_ms` is the time at which a timer or a half
+    ended, or null if it has not ended or the time is unknown.
     """
 
     state: str
@@ -69,7 +71,8 @@ def states_of(live: LiveBroker, topic: str, key: str, found: Sequence[Delivery])
         elif one.stored_topic == HALF_TOPIC:
             yield _half_state(halves.get(one.physical_offset))
         else:
-            yield _state(STORED)
+            is_discarded = live.query(live.core.finding.is_discarded, one.record)
+            yield _state(DISCARDED, DISCARDED_BY) if is_discarded else _state(STORED)
 
 
 def _half_state(view: HalfView | None) -> StateAnswer:
