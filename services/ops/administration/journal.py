@@ -28,7 +28,7 @@ from typing_extensions import TypedDict
 from services.broker.journal import JournalEntry, StoredEntry
 from services.live.live_broker import LiveBroker
 from services.ops.requests.answers import written
-from services.ops.requests.callers import caller_of
+from services.ops.requests.callers import user_of
 from services.ops.requests.operation import Endpoint, Operation
 from services.ops.requests.request import LIMIT_DEFAULT, LIMIT_MAX, Nothing, Number, asked, said_by
 from tidewheel.errors import ClientMistake, TidewheelError
@@ -160,13 +160,13 @@ def entry_of(
     one: Operation, request: Request, said: Any, verdict: str, detail: str = "", made: str = ""
 ) -> JournalEntry:
     """Return the entry of an operation. `made` is the id of the task that the operation has started."""
-    caller, fields = caller_of(request), said if isinstance(said, dict) else {}
+    fields = said if isinstance(said, dict) else {}
     given = {**request.path_params, **request.query_params}
     reason = given.pop("reason", "") or fields.get("reason", "")
     given |= {name: value for name, value in fields.items() if name not in _UNSAID}
     given |= {"id": made} if made else {}
     return JournalEntry(
-        user="" if caller is None else caller.user,
+        user=user_of(request),
         host="" if request.client is None else request.client.host,
         program=request.headers.get("user-agent", ""),
         verb=f"{one.path.split('/')[2]} {one.handler.__name__.replace('_', ' ')}",

@@ -31,7 +31,10 @@ from tidewheel.errors import AccessRefused
 
 TOKEN, NO_RIGHT = "http token", "no right"
 """Reasons of refusals."""
+ADMINISTRATOR: Final = "the administrator"
+"""The name of the holder of `--http-token`, which is no name of a user (`services.auth.rights`)."""
 _SCOPE: Final = "tidewheel.caller"
+_ADMINISTRATOR: Final = "tidewheel.administrator"
 _LOOK_SECONDS_MAX: Final = 3_600.0
 NEEDS_MAX: Final = 2 * limits.TIMER_BATCH_MAX + 1
 """Per request: two topics (its own, a timer's) for each message of a batch, and one to end a half."""
@@ -140,6 +143,19 @@ class Caller:
 def let_in(request: Request, caller: Caller) -> None:
     """Store the caller in the request's scope."""
     request.scope[_SCOPE] = caller
+
+
+def let_in_administrator(request: Request) -> None:
+    """Store in the request's scope that it contains the token of `--http-token`."""
+    request.scope[_ADMINISTRATOR] = True
+
+
+def user_of(request: Request) -> str:
+    """Return the user of a request, or an empty string if HTTP requires no token."""
+    caller = caller_of(request)
+    if caller is not None:
+        return caller.user
+    return ADMINISTRATOR if request.scope.get(_ADMINISTRATOR) else ""
 
 
 def watch_of(request: Request) -> Watch:

@@ -634,3 +634,17 @@ def test_a_viewer_of_some_topics_learns_of_no_others(at_desk: AtDesk) -> None:
             assert (await one.call("eve", "GET", "/api/topics", None)).status_code == 403
 
     at_desk(scenario)
+
+
+def test_the_journal_names_the_user_and_the_administrator(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await desk.http.post("/api/topics", json={"name": "open"})
+        async with guarded(desk) as guard:
+            await guard.user("ann", (Verb.ADMIN, Kind.TOPIC, "t"))
+            for user, topic in (("ann", "t"), ("", "s")):
+                assert (await guard.call(user, "POST", "/api/topics", {"name": topic})).status_code == 201
+            entries = (await guard.call("", "GET", "/api/journal")).json()["entries"]
+        created = {one["about"].split()[0]: one["user"] for one in entries}
+        assert created == {"name=open": "", "name=t": "ann", "name=s": "the administrator"}
+
+    at_desk(scenario)
