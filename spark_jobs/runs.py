@@ -20,8 +20,8 @@ from tidewheel.errors import ConfigurationError, NotFound
 NEWEST: Final = "newest"
 _RUN_ID: Final = "run_id="
 FIELDS: Final = frozenset((
-    "balanced", "totals", "cases", "others", "options", "as_of_ms", "covered_from_ms", "has_carts",
-    "has_currency", "names", "lacking",
+    "balanced", "totals", "cases", "others", "options", "written_ms", "as_of_ms", "covered_from_ms",
+    "has_carts", "has_currency", "names", "lacking",
 ))  # fmt: skip
 """Fields that a summary must have, since `Run` or the commands that show a run read them."""
 
@@ -46,8 +46,11 @@ class Run:
 
     @property
     def written_ms(self) -> int:
-        """Return the modification time of the run's summary, in milliseconds since 1970."""
-        return int(self.folders.summary.stat().st_mtime_ns // 1_000_000)
+        """Return the time at which the run was written according to its summary, in milliseconds since 1970.
+
+        The time of the file would be that of a copy or of a restored backup.
+        """
+        return int(self.summary["written_ms"])
 
     @property
     def orders_count(self) -> int:

@@ -15,6 +15,7 @@ SUMMARY: Final[dict[str, Any]] = {
     "cases": {},
     "others": {},
     "options": {"from_ms": None, "to_ms": None},
+    "written_ms": 2_000_000_060_000,
     "as_of_ms": 2_000_000_000_000,
     "covered_from_ms": 0,
     "has_carts": True,
