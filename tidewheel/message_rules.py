@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Final, NoReturn, Protocol
 
 from tidewheel import property_names
+from tidewheel.durations import away, span_text
 from tidewheel.errors import (
     BodyEmpty,
     BodyTooLarge,
@@ -82,9 +83,11 @@ def key_lengths(keys: Sequence[str]) -> str:
 def check_topic_name(name: str) -> None:
     """Raise `IllegalTopic` if clients may not use this name."""
     if not _TOPIC.fullmatch(name):
-        wrong = "contains illegal characters" if name.strip() else "is blank"
+        if not name.strip():
+            raise IllegalTopic(f"Its name is {'blank' if name else 'empty'}.", "The specified topic is blank")
         raise IllegalTopic(
-            f"{name!r} may hold only letters, digits, '_', '-', '%' and '|'.", f"The specified topic {wrong}"
+            f"{name!r} may hold only a-z, A-Z, 0-9, '_', '-', '%' and '|'.",
+            "The specified topic contains illegal characters",
         )
     if len(name) > TOPIC_CHARACTERS_MAX:
         raise IllegalTopic(
@@ -110,7 +113,7 @@ def check_delivery(delivery_ms: int, delay_ms_max: int, now_ms: int) -> None:
     """Raise `IllegalDeliveryTime` if a time is negative or too far in the future."""
     if not 0 <= delivery_ms <= now_ms + delay_ms_max:
         raise IllegalDeliveryTime(
-            f"It is due in {(delivery_ms - now_ms) / 1000:.0f} s, the limit is {delay_ms_max // 1000} s. "
+            f"It is due {away(delivery_ms - now_ms)}, the limit is {span_text(delay_ms_max)}. "
             "Were milliseconds given where seconds were meant?",
             f"the max delay time of message is too large, max is {delay_ms_max}",
         )

@@ -61,6 +61,7 @@ from commitlog.record import TYPE_SYSTEM, Record
 from consumequeue.attempts import Cause
 from services.broker.timers.timer_records import read_move_reason
 from tidewheel import property_names
+from tidewheel.durations import rounded
 
 EXPIRED: Final = "EXPIRED"
 _CAUSES: Final = {
@@ -109,6 +110,7 @@ class Subjects:
     places: dict[Place, Ids]
     anchors: dict[int, Ids]
     message_ids: frozenset[str]
+    timers: dict[int, Record]
 
     @classmethod
     def of(cls, named: Iterable[Record]) -> Subjects:
@@ -119,6 +121,7 @@ class Subjects:
             {place: ids_of(one) for one in records if (place := place_of(one))},
             {one.physical_offset: ids_of(one) for one in anchored},
             frozenset(ids_of(one).message_id for one in records),
+            {one.physical_offset: one for one in anchored if one.topic == TIMER_TOPIC},
         )
 
 
@@ -189,7 +192,7 @@ def events_of(one: Record, subjects: Subjects) -> Iterator[Event]:
     if origin is not None and (source := subjects.places.get(origin)) is not None:
         yield _of_place("moved away", f"to {one.topic}", "", origin, source, one)
     if one.type != TYPE_SYSTEM and (ids := ids_of(one)).message_id in subjects.message_ids:
-        yield _own_event(one, ids, facts)
+        yield _own_event(one, ids, facts, subjects)
     if one.topic != TIMER_TOPIC:
         yield from told
 
@@ -308,9 +311,10 @@ def word(what: str) -> str:
     return _STATES[what].partition(":")[0]
 
 
-def ending(end: End, one: Record | None) -> tuple[str, str]:
+def ending(end: End, one: Record | None, timer: Record | None = None) -> tuple[str, str]:
     """Return how a timer ended, and why. `one` is the record that ended it, or None if it was deleted.
 
+    `timer` is the record of the timer, or None if it is unknown.
     The note does not include the log offset of the timer, which events add.
     """
     stored = {} if one is None else properties.decode(one.properties)
@@ -335,9 +339,24 @@ def ending(end: End, one: Record | None) -> tuple[str, str]:
     due_ms = _number(stored.get(property_names.DUE_MS, ""))
     if due_ms is None:
         return _ENDS[end], ""
-    late_ms, held = one.store_ms - due_ms, property_names.HELD in stored
-    why = ", since its topic was held" if held else ""
-    return _ENDS[end], f"{abs(late_ms):,} ms {'after' if late_ms >= 0 else 'BEFORE'} its time{why}"
+    late_ms = one.store_ms - due_ms
+    why = ", since its topic was held" if property_names.HELD in stored else _why_past(timer, due_ms)
+    return _ENDS[end], f"{rounded(abs(late_ms))} {'after' if late_ms >= 0 else 'BEFORE'} its time{why}"
+
+
+def timer_offset_of(one: Record | None) -> int | None:
+    """Return the log offset of the timer that a record has delivered, or None if it is no such record."""
+    if one is None:
+        return None
+    return _number(properties.value_of(one.properties, property_names.TIMER_OFFSET))
+
+
+def _why_past(timer: Record | None, due_ms: int) -> str:
+    """Return that a timer was set for a past time, or moved to one. Otherwise, return an empty string."""
+    if timer is None or timer.store_ms <= due_ms:
+        return ""
+    is_moved = read_move_reason(properties.decode(timer.properties)) is not None
+    return f", since it was {'moved to' if is_moved else 'set for'} a time in the past"
 
 
 HELD: Final = "held: its topic was held when it was due; see tidewheel topic show"
@@ -351,10 +370,10 @@ def waiting(move_reason: str | None) -> str:
     return f"moved to this time{move_reason and f', because: {move_reason}'}"
 
 
-def _own_event(one: Record, ids: Ids, facts: Iterable[Fact]) -> Event:
+def _own_event(one: Record, ids: Ids, facts: Iterable[Fact], subjects: Subjects) -> Event:
     """Return the event of a record for its own message."""
     stored = properties.decode(one.properties)
-    what, note = _what(one, stored, facts)
+    what, note = _what(one, stored, facts, subjects)
     place = place_of(one)
     # an operator ended the half message
     is_of_operator = what in ("committed", "armed") and read_move_reason(stored) is None
@@ -372,8 +391,9 @@ def _own_event(one: Record, ids: Ids, facts: Iterable[Fact]) -> Event:
     )
 
 
-def _what(one: Record, stored: dict[str, str], facts: Iterable[Fact]) -> tuple[str, str]:
-    host, kind = ":".join(map(str, one.born_host)), kind_of(one)
+def _what(one: Record, stored: dict[str, str], facts: Iterable[Fact], subjects: Subjects) -> tuple[str, str]:
+    name, port = one.born_host
+    host, kind = f"{name}:{port}" if port else name, kind_of(one)
     for fact in facts:
         match fact:
             case TimerSet(is_held=True):
@@ -381,11 +401,15 @@ def _what(one: Record, stored: dict[str, str], facts: Iterable[Fact]) -> tuple[s
             case TimerSet():
                 by = f"by the half @{one.half_offset:,}" if one.half_offset else f"sent by {host}"
                 late_ms = one.store_ms - fact.due_ms
-                return "armed", f"{by}, {late_ms:,} ms after its time" if late_ms > 0 else by
+                if late_ms <= 0:
+                    return "armed", by
+                if read_move_reason(stored) is not None:
+                    return "armed", f"{by}, moved to a time {rounded(late_ms)} in the past"
+                return "armed", f"{by}, {rounded(late_ms)} after its time"
             case HalfStored():
                 return "half", f"sent by {host}"
             case TimerEnded(end=End.DELIVERED | End.FIRED):
-                what, note = ending(fact.end, one)
+                what, note = ending(fact.end, one, subjects.timers.get(fact.timer_offset))
                 return what, f"{note}; timer @{fact.timer_offset:,}".removeprefix("; ")
     if kind == "dead letter":
         return "dead letter", _given_up(one, stored)

@@ -10,7 +10,7 @@ A time without a zone is refused, because it is ambiguous, unless it refers to t
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 
 from commitlog import limits
 from tidewheel.durations import SPAN, span_ms
@@ -19,6 +19,8 @@ MILLISECOND = timedelta(milliseconds=1)
 CLOCK_TIME = re.compile(r"\d\d:\d\d(:\d\d)?")
 AHEAD = re.compile(rf"(?:in\s+|\+)?({SPAN})")
 BACK = re.compile(rf"-({SPAN})|({SPAN})\s+ago")
+DAY = re.compile(r"\d{4}-\d\d-\d\d(?!\d)", re.ASCII)
+TIME_OF_DAY = re.compile(r"\d[T ]\d")
 WAYS = "in 30m, 30m ago"
 PAST_WAYS = "30m ago"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -72,11 +74,14 @@ def wall_ms(text: str, is_local: bool, ways: str = WAYS) -> int:
     try:
         wall = datetime.fromisoformat(text)
     except ValueError:
+        if (day := DAY.match(text)) and not _is_day(day[0]):
+            raise ValueError(f"the day {day[0]} does not exist") from None
         zone = "" if is_local else "+08:00"
         how = f"write it as 2026-11-22T09:00{zone}, {ways}, or milliseconds since 1970"
         raise ValueError(how) from None
     if wall.tzinfo is None and not is_local:
-        raise ValueError(f"its zone is missing: write {text}Z for UTC, or {text}+08:00")
+        given = text if TIME_OF_DAY.search(text) else f"{text}T00:00"
+        raise ValueError(f"its zone is missing: write {given}Z for UTC, or {given}+08:00")
     try:
         moment = (wall.astimezone(UTC) - EPOCH) // MILLISECOND
     except (OverflowError, OSError):
@@ -84,3 +89,12 @@ def wall_ms(text: str, is_local: bool, ways: str = WAYS) -> int:
     if moment < 0:
         raise ValueError("that is before 1970")
     return moment
+
+
+def _is_day(text: str) -> bool:
+    """Return whether a day such as 2026-11-22 exists."""
+    try:
+        date.fromisoformat(text)
+    except ValueError:
+        return False
+    return True

@@ -106,7 +106,7 @@ class MessageLookup:
         return properties.value_of(stored, verb_properties.VERDICT)
 
     def ending(self, physical_offset: int) -> Record | None:
-        """Return the durable record that ended a timer, or None if the record is deleted or damaged."""
+        """Return a durable record of a timer or of its end, or None if the record is deleted or damaged."""
         log = self._store.log
         if not log.first_offset <= physical_offset < log.durable_offset:
             return None

@@ -53,6 +53,7 @@ from services.ops.requests.request import (
 )
 from services.times import moments
 from tidewheel.errors import ClientMistake
+from tidewheel.printable import utc
 
 PER_SECOND_MAX = 1_000_000
 NAME_MAX = limits.TIMER_NAME_CHARACTERS_MAX
@@ -123,9 +124,7 @@ def dead_letter_filter(query: DeadLetterFilterQuery, now_ms: int) -> DeadLetterF
     from_ms = past_of(query.from_, now_ms, "from") if query.from_ != "" else 0
     until_ms = past_of(query.until, now_ms, "until") if query.until != "" else FOREVER_MS
     if from_ms >= until_ms:
-        raise ClientMistake(
-            f"The window is reversed or empty: from {from_ms} until {until_ms} (milliseconds)."
-        )
+        raise ClientMistake(f"The window is reversed or empty: from {utc(from_ms)} until {utc(until_ms)}.")
     return DeadLetterFilter(query.key, query.tag, query.topic, query.reason, from_ms, until_ms)
 
 

@@ -19,7 +19,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from services.broker.spine.values import Delivery, HalfView, TimerVerdict
 from services.broker.timers.timer_records import read_move_reason
-from services.explain.life import DISCARDED_BY, ending, waiting, word
+from services.explain.life import DISCARDED_BY, ending, timer_offset_of, waiting, word
 from services.live.live_broker import LiveBroker
 from txn.states import State
 
@@ -56,7 +56,11 @@ def end_of(live: LiveBroker, verdict: TimerVerdict) -> tuple[str, str]:
     """
     if verdict.end is None:
         return "", ""
-    return ending(verdict.end, live.core.finding.ending(verdict.ended_offset))
+    finding = live.core.finding
+    one = finding.ending(verdict.ended_offset)
+    timer_offset = timer_offset_of(one)
+    timer = None if timer_offset is None else finding.ending(timer_offset)
+    return ending(verdict.end, one, timer)
 
 
 def states_of(live: LiveBroker, topic: str, key: str, found: Sequence[Delivery]) -> Iterator[StateAnswer]:

@@ -90,6 +90,7 @@ from services.ops.requests.request import (
 from services.ops.requests.statuses import ErrorAnswer, error_shape
 from tidewheel import property_names
 from tidewheel.errors import ClientMistake, TidewheelError
+from tidewheel.printable import utc
 from timingwheel.due_run import LAST_OFFSET
 
 DUE_SPANS_MS = (60_000, 300_000, 3_600_000, 86_400_000)
@@ -247,9 +248,7 @@ def filter_of(query: FilterQuery, now_ms: int) -> TimerFilter:
     from_ms = moment_of(query.from_, now_ms, "from") if query.from_ != "" else 0
     until_ms = moment_of(query.until, now_ms, "until") if query.until != "" else FOREVER_MS
     if from_ms >= until_ms:
-        raise ClientMistake(
-            f"The window is reversed or empty: from {from_ms} until {until_ms} (milliseconds)."
-        )
+        raise ClientMistake(f"The window is reversed or empty: from {utc(from_ms)} until {utc(until_ms)}.")
     wanted = tuple(property_of(text) for text in query.properties)
     texts = query.topic, query.topic_prefix, query.key, query.tag
     return TimerFilter(*texts, from_ms, until_ms, query.message_key, wanted, query.held)

@@ -71,7 +71,12 @@ def test_only_a_person_may_leave_the_zone_out() -> None:
         ("9" * 5000, "no clock goes that far"),
         ("1969-12-31T23:59:59Z", "before 1970"),
         ("0001-01-01T00:00+14:00", "no clock goes that far"),
-        ("2025-13-01T00:00Z", "write it as"),
+        ("2025-13-01T00:00Z", "the day 2025-13-01 does not exist"),
+        ("2026-02-30T10:00", "the day 2026-02-30 does not exist"),
+        ("2026-02-30", "the day 2026-02-30 does not exist"),
+        ("2026-02-20T25:00", "write it as"),
+        ("2026-02-20", "zone is missing: write 2026-02-20T00:00Z for UTC, or 2026-02-20T00:00.08:00$"),
+        ("2026-02-20T10:00", "zone is missing: write 2026-02-20T10:00Z for UTC"),
     ],
 )
 def test_what_is_no_moment_says_how_to_write_one(text: str, said: str) -> None:

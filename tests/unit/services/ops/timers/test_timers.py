@@ -685,3 +685,33 @@ def test_what_is_damaged_is_listed_counted_and_told_by_the_probes(at_desk: Any) 
         assert "mq_timers_unreadable{" in scraped
 
     at_desk(scenario)
+
+
+def test_a_timer_that_was_moved_to_a_past_time_is_told_as_such(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        await desk.set("t", "1h", timer_key="k")
+        await desk.post("/move", {"topic": "t", "key": "k", "to": "30m ago"})
+        await desk.advance("10ms")
+        told = "30m after its time, since it was moved to a time in the past"
+        found = await desk.http.get("/api/messages", params={"topic": "t", "key": "k"})
+        assert [one["note"] for one in found.json()["messages"]][1] == told
+        assert (await desk.post("/cancel", {"topic": "t", "key": "k"}, 409))["note"] == told
+        explained = (await desk.http.get("/api/explain", params={"name": "k"})).json()["events"]
+        notes = [one["note"].partition(";")[0] for one in explained]
+        assert notes[2:] == ["sent by 127.0.0.1, moved to a time 30m in the past", told]
+
+    at_desk(scenario)
+
+
+def test_a_reversed_window_and_a_far_time_are_refused_in_words(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        refused = await desk.get("", 400, **{"from": "2026-11-29T10:00Z", "until": "2026-11-29T09:00Z"})
+        window = "from 2026-11-29T10:00:00.000Z until 2026-11-29T09:00:00.000Z."
+        assert refused["message"].endswith(f"The window is reversed or empty: {window}")
+        far = await desk.post("", {"topic": "t", "body": "x", "in": "4000d"}, 400)
+        assert "It is due in 4000d, the limit is 3660d. " in far["message"]
+        for topic, said in (("", "Its name is empty."), ("a b", "'a b' may hold only a-z, A-Z, 0-9, '_'")):
+            refused = await desk.http.post("/api/messages", json={"topic": topic, "body": "x"})
+            assert said in refused.json()["message"], topic
+
+    at_desk(scenario)
