@@ -2,10 +2,14 @@
 
 The broker refuses a change that would discard messages and reports the reason. Unfinished messages are
 discarded only if this is requested. For a purge or a deletion, the name of the topic must be typed.
+
+The form that alters a topic contains the settings that it showed (`was_*`). Only settings that differ from
+these are sent, and none if another operator has changed one of them since.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 from urllib.parse import urlencode
 
@@ -15,31 +19,84 @@ from services.console.pages.topics import TYPES, page_of
 from services.http.api import Api
 from services.status.judgement import counted
 from services.times import rates
-from tidewheel.durations import span_text
-from tidewheel.errors import ClientMistake
+from tidewheel.durations import span_ms, span_text
+from tidewheel.errors import ClientMistake, RefusedByState
+
+SETTINGS: Final = {"type": "message_type", "queues": "queue_count", "retention": "retention"}
+"""The settings of a topic, by field of the form, with their names in the HTTP interface."""
+NO_RETENTION: Final = "none"
+DIGITS_MAX: Final = 18
 
 
 def read(broker: Api, asked: Asked) -> Model:
+    """Return the use of a topic, and its settings as the form shows them."""
+    use = use_of(broker, asked.required("name", "The topic"))
+    return {"use": use, "settings": settings_of(use), "types": list(TYPES)}
+
+
+def use_of(broker: Api, name: str) -> Model:
     """Return the use of a topic."""
-    return {"use": broker.get("topics", asked.required("name", "The topic"), "use"), "types": list(TYPES)}
+    use: Model = broker.get("topics", name, "use")
+    return use
 
 
 def alter(broker: Api, asked: Asked) -> Done:
-    """Change the type, the retention or the number of queues of a topic."""
-    name, queues = asked.required("name", "The topic"), asked.get("queues")
-    if queues and not (queues.isascii() and queues.isdigit()):
-        raise ClientMistake(f"{queues[:20]!r} is no number of queues.")
-    wanted: Model = {"message_type": asked.required("type", "The type")} | asked.given("retention", "reason")
+    """Change the settings of a topic that differ from those which the form showed."""
+    name = asked.required("name", "The topic")
+    wanted = changed(broker, name, asked)
+    if not wanted:
+        return Done(f"Nothing was changed: {name} has the settings that the form showed.", page_of(name))
     if asked.get("discard"):
         wanted["discard"] = True
-    topic = broker.put("topics", name, body=wanted | ({"queue_count": int(queues)} if queues else {}))
+    topic = broker.put("topics", name, body=wanted | asked.given("reason"))
     kind = topic["message_type"].lower()
     said = f"{name} takes {kind}, and has {counted(topic['queue_count'], 'queue')}."
-    if wanted.get("retention"):
+    if "retention" in wanted:
         said += f" It keeps {kept(topic)}."
     if (expired := topic.get("expired")) and expired["messages"]:
         said += f" {lost(expired)}."
     return Done(said, page_of(name))
+
+
+def changed(broker: Api, name: str, asked: Asked) -> Model:
+    """Return the settings that differ from those which the form showed, for the HTTP interface.
+
+    Raises `ClientMistake`, or `RefusedByState` if another operator has changed one of them since.
+    """
+    now = settings_of(use_of(broker, name))
+    was = {field: asked.get(f"was_{field}", text) for field, text in now.items()}
+    wanted = {field: text for field, text in entered(asked).items() if text != was[field]}
+    if stale := [field for field in wanted if was[field] != now[field]]:
+        told = ", ".join(f"{field} was {was[field].lower()} and is {now[field].lower()}" for field in stale)
+        raise RefusedByState(
+            f"{name} was changed after the form was shown: {told}. Open the form again, and decide anew."
+        )
+    typed: Model = {SETTINGS[field]: text for field, text in wanted.items()}
+    return typed | ({"queue_count": int(wanted["queues"])} if "queues" in wanted else {})
+
+
+def settings_of(topic: Model) -> dict[str, str]:
+    """Return the settings of a topic as the form shows them."""
+    return {
+        "type": topic["message_type"],
+        "queues": str(topic["queue_count"]),
+        "retention": span_text(int(topic["retention_ms"])) if "retention_ms" in topic else NO_RETENTION,
+    }
+
+
+def entered(asked: Asked) -> dict[str, str]:
+    """Return the settings in the form, as `settings_of` writes them, without those that are empty.
+
+    Raises `ClientMistake` for a number of queues that is none. The broker checks the other settings.
+    """
+    found = asked.given(*SETTINGS)
+    if queues := found.get("queues"):
+        if not (queues.isascii() and queues.isdigit() and len(queues) <= DIGITS_MAX):
+            raise ClientMistake(f"{queues[:20]!r} is no number of queues.")
+        found["queues"] = str(int(queues))
+    with suppress(KeyError, ValueError):
+        found["retention"] = span_text(span_ms(found["retention"]))
+    return found
 
 
 def kept(topic: Model) -> str:

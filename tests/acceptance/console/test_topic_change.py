@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+from tests.command import tidewheel
 from tests.console_process import Browser
 from tidewheel.testing.process import BrokerProcess
 
@@ -41,6 +43,56 @@ def test_a_topic_is_altered_purged_and_deleted(broker: BrokerProcess, browser: B
     assert browser.open("/topics/change?name=orders").status == 404
 
 
+def alter(broker: BrokerProcess, *named: str) -> None:
+    """Alter a topic as another operator does."""
+    done = tidewheel("topic", "alter", *named, "--http", broker.http)
+    assert done.returncode == 0, done.stderr
+
+
+def settings(browser: Browser, name: str) -> dict[str, str]:
+    """Return the fields of the form that alters a topic, as it is shown."""
+    page = browser.open(f"/topics/change?name={name}").text
+    (form,) = re.findall(r'id="alter">.*?</form>', page, re.S)
+    (kind,) = re.findall(r'<option value="(\w+)" selected', form)
+    fields = dict(re.findall(r'<input[^>]*name="(\w+)" value="([^"]*)"', form))
+    return {name: text for name, text in fields.items() if name != "discard"} | {"type": kind}
+
+
+def test_a_stale_form_changes_only_what_its_user_changed(broker: BrokerProcess, browser: Browser) -> None:
+    broker.post("/api/topics", {"name": "bookings", "message_type": "NORMAL", "queue_count": 4})
+    alter(broker, "bookings", "--retention", "1h")
+    form = settings(browser, "bookings")
+    assert (form["retention"], form["was_retention"]) == ("1h", "1h")
+    alter(broker, "bookings", "--retention", "none", "--type", "mixed")
+    said = browser.post("/topics/change/alter", **form | {"queues": "6"}).text
+    assert "bookings takes mixed, and has 6 queues." in said
+    assert "It keeps" not in said
+    found = broker.get("/api/topics/bookings")
+    assert (found["message_type"], found["queue_count"], "retention_ms" in found) == ("MIXED", 6, False)
+
+
+def test_a_setting_that_two_operators_change_is_left_as_it_is(
+    broker: BrokerProcess, browser: Browser
+) -> None:
+    broker.post("/api/topics", {"name": "visits", "queue_count": 4})
+    form = settings(browser, "visits")
+    assert form["retention"] == "none"
+    alter(broker, "visits", "--retention", "7d")
+    refused = browser.post("/topics/change/alter", **form | {"queues": "8", "retention": "60m"})
+    assert (refused.status, "retention was none and is 7d" in refused.text) == (409, True)
+    assert "Nothing was changed" in refused.text
+    found = broker.get("/api/topics/visits")
+    assert (found["queue_count"], found["retention_ms"]) == (4, str(7 * 86_400_000))
+
+
+def test_settings_as_they_were_shown_are_not_sent(broker: BrokerProcess, browser: Browser) -> None:
+    broker.post("/api/topics", {"name": "prices", "queue_count": 4})
+    alter(broker, "prices", "--retention", "36h")
+    form = settings(browser, "prices") | {"retention": "36h", "queues": "04"}
+    assert "Nothing was changed: prices has the settings" in browser.post("/topics/change/alter", **form).text
+    assert browser.model("/journal?about=prices")["entries"][0]["program"] != "tidewheel-console"
+
+
 def test_the_timers_of_a_topic_are_held_and_released(
     broker: BrokerProcess, browser: Browser, eventually: Any
 ) -> None:
@@ -76,7 +128,7 @@ def test_the_journal_has_each_act_with_its_reason_and_refusal(browser: Browser) 
     entries = browser.model("/journal?about=orders")["entries"]
     assert [(one["verb"], one["verdict"]) for one in entries] == [
         ("topics delete", "done"),
-        *[("topics alter", "done")] * 5,
+        *[("topics alter", "done")] * 4,
         ("topics purge", "done"),
         ("topics purge", "TW-168"),
     ]
