@@ -1,7 +1,8 @@
 """`/topics/change`: the use of a topic, and operations to alter, hold, release, purge and delete it.
 
 The broker refuses a change that would discard messages and reports the reason. Unfinished messages are
-discarded only if this is requested. For a purge or a deletion, the name of the topic must be typed.
+discarded only if this is requested, and not if they are more than the form showed. For a purge or a deletion,
+the name of the topic must be typed.
 
 The form that alters a topic contains the settings that it showed (`was_*`). Only settings that differ from
 these are sent, and none if another operator has changed one of them since.
@@ -91,7 +92,7 @@ def entered(asked: Asked) -> dict[str, str]:
     """
     found = asked.given(*SETTINGS)
     if queues := found.get("queues"):
-        if not (queues.isascii() and queues.isdigit() and len(queues) <= DIGITS_MAX):
+        if not is_count(queues):
             raise ClientMistake(f"{queues[:20]!r} is no number of queues.")
         found["queues"] = str(int(queues))
     with suppress(KeyError, ValueError):
@@ -138,6 +139,8 @@ def back(name: str) -> str:
 def purge(broker: Api, asked: Asked) -> Done:
     """Discard the messages of a topic after its name was confirmed."""
     name, discards = typed_name(asked), bool(asked.get("discard"))
+    if discards and (grown := more_than_shown(broker, name, asked)):
+        return grown
     body = {"discard": discards, "reason": asked.required("reason", "The reason")}
     return Done(f"{name} is empty; {lost(broker.post('topics', name, 'purge', body=body))}.", page_of(name))
 
@@ -145,8 +148,28 @@ def purge(broker: Api, asked: Asked) -> Done:
 def delete(broker: Api, asked: Asked) -> Done:
     """Delete a topic after its name was confirmed."""
     name, discards = typed_name(asked), bool(asked.get("discard"))
+    if discards and (grown := more_than_shown(broker, name, asked)):
+        return grown
     query = {"discard": str(discards).lower(), "reason": asked.required("reason", "The reason")}
     return Done(f"{name} is deleted; {lost(broker.delete('topics', name, **query))}.", "/topics")
+
+
+def more_than_shown(broker: Api, name: str, asked: Asked) -> Done | None:
+    """Return to the page if more messages are unfinished than the form showed; return None otherwise."""
+    shown, unfinished = asked.get("unfinished", "0"), use_of(broker, name)["unfinished"]
+    if shown == str(unfinished) or (is_count(shown) and int(shown) > unfinished):
+        return None
+    are = "is" if unfinished == 1 else "are"
+    return Done(
+        f"Nothing was discarded: {counted(unfinished, 'message')} of {name} {are} unfinished now, more than "
+        "the form showed. Look again.",
+        back(name),
+    )
+
+
+def is_count(text: str) -> bool:
+    """Return whether a text is a number of items."""
+    return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
 
 
 def typed_name(asked: Asked) -> str:

@@ -25,7 +25,7 @@ def test_a_topic_is_altered_purged_and_deleted(broker: BrokerProcess, browser: B
     assert (refused.status, "TW-168" in refused.text) == (409, True)
     other = browser.post("/topics/change/purge", **(named | {"typed": "carts"}), discard="true")
     assert (other.status, "nothing was changed" in other.text) == (400, True)
-    purged = browser.post("/topics/change/purge", **named, discard="true")
+    purged = browser.post("/topics/change/purge", **named, discard="true", unfinished="3")
     assert "orders is empty; 3 messages were discarded, 3 of them unfinished" in purged.text
     altered = browser.post("/topics/change/alter", name="orders", type="MIXED", queues="6")
     assert "orders takes mixed, and has 6 queues" in altered.text
@@ -91,6 +91,25 @@ def test_settings_as_they_were_shown_are_not_sent(broker: BrokerProcess, browser
     form = settings(browser, "prices") | {"retention": "36h", "queues": "04"}
     assert "Nothing was changed: prices has the settings" in browser.post("/topics/change/alter", **form).text
     assert browser.model("/journal?about=prices")["entries"][0]["program"] != "tidewheel-console"
+
+
+def test_a_purge_discards_no_more_than_its_page_showed(broker: BrokerProcess, browser: Browser) -> None:
+    broker.post("/api/groups/shop/receive", {"topic": "parcels"})
+    broker.post("/api/messages", {"topic": "parcels", "body": "1"})
+    page = browser.open("/topics/change?name=parcels").text
+    assert page.count('name="unfinished" value="1"') == 2, "of the purge, and of the deletion"
+    named = {"name": "parcels", "typed": "parcels", "reason": "over", "discard": "true"}
+    for number in ("2", "3"):
+        broker.post("/api/messages", {"topic": "parcels", "body": number})
+    for verb in ("purge", "delete"):
+        for shown in ({"unfinished": "1"}, {"unfinished": "all"}, {}):
+            again = browser.post(f"/topics/change/{verb}", **named, **shown)
+            assert "Nothing was discarded: 3 messages of parcels are unfinished now" in again.text
+            assert again.text.count('name="unfinished" value="3"') == 2, "the preview is shown again"
+    assert browser.model("/topics/change?name=parcels")["use"]["unfinished"] == 3
+    said = browser.post("/topics/change/purge", **named, unfinished="3").text
+    assert "parcels is empty; 3 messages were discarded, 3 of them unfinished" in said
+    assert "parcels is deleted" in browser.post("/topics/change/delete", **named, unfinished="3").text
 
 
 def test_the_timers_of_a_topic_are_held_and_released(
