@@ -1,4 +1,8 @@
-"""Form fields of a message: its body as text or base64, its keys and its properties."""
+"""Form fields of a message: its body as text or base64, its keys and its properties.
+
+A form that is sent as it was shown returns the same message. `unfit` tells of messages for which this is not
+possible, and which are therefore not edited in a form.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,10 @@ from tidewheel.errors import ClientMistake
 Rate = TypeVar("Rate", int, float)
 TEXT, BASE64 = "text", "base64"
 EDITED_CHARACTERS_MAX: Final = 64 * 1024
+NOT_CARRIED: Final = frozenset("\n\r\0")
+"""Characters that a field of one line, or a line of a field, does not carry unchanged."""
+TEXTS: Final = {"tag": "tag", "message_group": "message group", "lite_topic": "lite topic"}
+"""The texts of a message that are fields of one line, with their names in sentences."""
 
 
 def body_fields(found: dict[str, Any]) -> dict[str, Any]:
@@ -56,14 +64,14 @@ def rate_of(text: str, parse: Callable[[str], Rate]) -> Rate:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the nonblank lines of a field."""
-    return [line.strip() for line in text.splitlines() if line.strip()]
+    """Return the nonblank lines of a field, which end with LF or CR LF."""
+    return [line for line in text.replace("\r\n", "\n").split("\n") if line.strip()]
 
 
 def pairs_of(text: str) -> dict[str, str]:
-    """Parse NAME=VALUE lines. Raises `ClientMistake` for any other line."""
+    """Parse NAME=VALUE lines. Names are stripped. Raises `ClientMistake` for any other line."""
     pairs = [line.partition("=") for line in lines_of(text)]
-    if wrong := [name for name, sign, _ in pairs if not sign or not name]:
+    if wrong := [name for name, sign, _ in pairs if not sign or not name.strip()]:
         raise ClientMistake(f"The property {wrong[0][:40]!r} has no value: write NAME=VALUE, one a line.")
     return {name.strip(): value for name, _, value in pairs}
 
@@ -71,3 +79,17 @@ def pairs_of(text: str) -> dict[str, str]:
 def pairs_text(properties: dict[str, str]) -> str:
     """Return properties as NAME=VALUE lines."""
     return "\n".join(f"{name}={value}" for name, value in properties.items())
+
+
+def unfit(found: dict[str, Any]) -> str:
+    """Return why a form would change a message in an HTTP response, or an empty string if it would not."""
+    lines = [(one, found.get(field, "")) for field, one in TEXTS.items()]
+    lines += [("key", key) for key in found["keys"]]
+    lines += [("property", f"{name}={value}") for name, value in found["properties"].items()]
+    for what, text in lines:
+        if not NOT_CARRIED.isdisjoint(text) or (text and not text.strip()):
+            return f"its {what} {text[:40]!r} is blank, or has a line break or a null character"
+    for name in found["properties"]:
+        if "=" in name or name != name.strip():
+            return f"its property {name[:40]!r} has an equals sign in its name, or blanks around it"
+    return ""

@@ -25,7 +25,7 @@ REFRESH_MS: Final = 5_000
 
 
 class Asked:
-    """The stripped fields of a query string or a form."""
+    """The fields of a query string or a form, stripped except in `whole` and `as_typed`."""
 
     def __init__(self, fields: Mapping[str, str]) -> None:
         self._whole = fields
@@ -48,6 +48,10 @@ class Asked:
     def given(self, *names: str) -> dict[str, str]:
         """Return the named fields that are not empty."""
         return {name: self._fields[name] for name in names if self._fields.get(name)}
+
+    def as_typed(self, *names: str) -> dict[str, str]:
+        """Return the named fields that are not blank, without stripping them."""
+        return {name: self._whole[name] for name in names if self._fields.get(name)}
 
 
 class Done(NamedTuple):

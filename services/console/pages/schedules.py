@@ -16,7 +16,7 @@ from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from services.console.bodies import shown
-from services.console.forms import TEXT, body_fields, body_of, lines_of, pairs_of, pairs_text
+from services.console.forms import TEXT, body_fields, body_of, lines_of, pairs_of, pairs_text, unfit
 from services.console.page import Asked, Done, Model, Page
 from services.http.api import Api
 from services.times import moments
@@ -28,10 +28,14 @@ LIMIT: Final = 100
 COMING: Final = 10
 MISSED: Final = ("once", "skip", "all")
 SENT: Final = ("topic", "tag", "message_group", "missed")
+TYPED: Final = ("tag", "message_group")
+"""The fields that are sent with the blanks around them."""
 WHEN: Final = ("cron", "time_zone", "start", "end")
 USUAL_ZONE: Final = "UTC"
-EMPTY: Final[Model] = {"body": "", "encoding": TEXT, "is_long": False, "keys": "", "properties": ""} | {
-    **dict.fromkeys(("name", *WHEN, *SENT), ""),
+EMPTY: Final[Model] = {
+    **dict.fromkeys(("name", *WHEN, *SENT, "body", "keys", "properties", "unfit"), ""),
+    "encoding": TEXT,
+    "is_long": False,
     "time_zone": USUAL_ZONE,
     "missed": MISSED[0],
     "missed_max": "",
@@ -85,6 +89,7 @@ def fields_of(found: Model) -> Model:
         "keys": "\n".join(found["keys"]),
         "properties": pairs_text(found["properties"]),
         "missed_max": str(found["missed_max"]),
+        "unfit": unfit(found),
         **body_fields(found),
     }
 
@@ -115,9 +120,9 @@ def remove(broker: Api, asked: Asked) -> Done:
 def keep(broker: Api, asked: Asked) -> Done:
     """Create or replace a schedule."""
     name = asked.required("name", "The name")
-    wanted: Model = when(asked) | asked.given(*SENT)
+    wanted: Model = when(asked) | asked.given(*SENT) | asked.as_typed(*TYPED)
     wanted["topic"] = asked.required("topic", "The topic")
-    wanted |= {"keys": lines_of(asked.get("keys")), "properties": pairs_of(asked.get("properties"))}
+    wanted |= {"keys": lines_of(asked.whole("keys")), "properties": pairs_of(asked.whole("properties"))}
     if most := asked.get("missed_max"):
         if not (most.isascii() and most.isdigit()):
             raise ClientMistake(f"{most[:20]!r} is no number of missed runs.")
@@ -160,10 +165,15 @@ def zone_of(name: str) -> ZoneInfo | None:
 
 
 def wall(at_ms: str | None, zone: ZoneInfo | None) -> str:
-    """Return the local time of a time zone to the second with its UTC offset, or an empty string for None."""
+    """Return the local time of a time zone with its UTC offset, or an empty string for None.
+
+    Milliseconds are omitted if they are 0.
+    """
     if at_ms is None:
         return ""
-    return datetime.fromtimestamp(int(at_ms) // 1000, UTC).astimezone(zone or UTC).isoformat()
+    at_s, rest_ms = divmod(int(at_ms), 1_000)
+    local = datetime.fromtimestamp(at_s, UTC).replace(microsecond=rest_ms * 1_000).astimezone(zone or UTC)
+    return local.isoformat(timespec="milliseconds" if rest_ms else "seconds")
 
 
 def upcoming(found: Model) -> str:

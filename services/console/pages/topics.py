@@ -17,7 +17,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from services.console.bodies import shown
-from services.console.forms import TEXT, body_fields, body_of, lines_of, pairs_of, pairs_text
+from services.console.forms import TEXT, TEXTS, body_fields, body_of, lines_of, pairs_of, pairs_text, unfit
 from services.console.page import Asked, Done, Model, Page
 from services.http.api import Api
 from tidewheel.errors import ClientMistake, NotFound
@@ -29,9 +29,11 @@ TYPES: Final = ("MIXED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "PRIORITY", "
 OF_TIMERS: Final = "TW_TIMER_"
 """The prefix of properties that set a timer or contain an operation on a timer."""
 FIELDS: Final = ("topic", "keys", "tag", "message_group", "lite_topic", "priority", "in", "timer_key")
-EMPTY: Final[Model] = {"body": "", "encoding": TEXT, "is_long": False, "properties": ""} | dict.fromkeys(
-    FIELDS, ""
-)
+EMPTY: Final[Model] = {
+    **dict.fromkeys((*FIELDS, "body", "properties", "unfit"), ""),
+    "encoding": TEXT,
+    "is_long": False,
+}
 
 
 def read(broker: Api, asked: Asked) -> Model:
@@ -92,7 +94,8 @@ def read_send(broker: Api, asked: Asked) -> Model:
         "properties": pairs_text(kept_properties(found)),
         "priority": "" if found["priority"] is None else str(found["priority"]),
     }
-    fields |= {name: found[name] for name in ("tag", "message_group", "lite_topic")}
+    fields |= {name: found[name] for name in TEXTS}
+    fields["unfit"] = unfit(found | {"properties": kept_properties(found)})
     return {"fields": EMPTY | fields | body_fields(found), "origin": found["message_id"]}
 
 
@@ -108,9 +111,9 @@ def create(broker: Api, asked: Asked) -> Done:
 
 def send(broker: Api, asked: Asked) -> Done:
     """Send the message from the form."""
-    message: Model = asked.given("tag", "message_group", "lite_topic", "in", "timer_key")
+    message: Model = asked.given("in", "timer_key") | asked.as_typed(*TEXTS)
     message["topic"] = asked.required("topic", "The topic")
-    message |= {"keys": lines_of(asked.get("keys")), "properties": pairs_of(asked.get("properties"))}
+    message |= {"keys": lines_of(asked.whole("keys")), "properties": pairs_of(asked.whole("properties"))}
     if priority := asked.get("priority"):
         if not (priority.isascii() and priority.isdigit()):
             raise ClientMistake(f"{priority[:20]!r} is no priority, which is a number from 0 on.")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import html
+import re
+
 import pytest
 
+from services.console.broker import connect
 from tests.console_process import Browser
 from tidewheel.testing.process import BrokerProcess
 
@@ -41,6 +45,44 @@ def test_a_schedule_lives_from_its_preview_to_its_removal(broker: BrokerProcess,
     assert "report is removed" in browser.post("/schedules/one/remove", name="report", typed="report").text
     assert browser.model("/schedules")["schedules"] == []
     assert browser.open("/schedules/one?name=report").status == 404
+
+
+def kept_form(browser: Browser, name: str) -> dict[str, str]:
+    """Return the fields of the form that changes a schedule, as a browser sends them unchanged."""
+    page = browser.open(f"/schedules/set?name={name}").text
+    (form,) = re.findall(r'id="keep".*?</form>', page, re.S)
+    fields = {}
+    for one in re.findall(r"<input([^>]*)>", form):
+        said = dict(re.findall(r'(\w+)="([^"]*)"', one))
+        fields[said["name"]] = html.unescape(said.get("value", ""))
+    for field, text in re.findall(r'<textarea name="(\w+)"[^>]*>\n(.*?)</textarea>', form, re.S):
+        fields[field] = html.unescape(text).replace("\n", "\r\n")
+    return fields | {"encoding": "text", "missed": "once"}
+
+
+def test_a_schedule_that_is_saved_unchanged_is_unchanged(broker: BrokerProcess, browser: Browser) -> None:
+    api = connect(broker.http, "")
+    odd = {
+        "keys": [" a ", "p  q", "r\u2028s"], "tag": " t ", "message_group": " g ",
+        "properties": {"a": " v ", "b c": "d=e"}, "start_ms": "1795964999123", "end_ms": "1895964999000",
+    }  # fmt: skip
+    told = {"cron": "0 9 * * *", "topic": "reports", "body": " x\n", "time_zone": "Europe/London"}
+    before = api.put("schedules", "odd", body=told | odd)
+    assert "odd is set" in browser.post("/schedules/set/keep", **kept_form(browser, "odd")).text
+    after = api.get("schedules", "odd")
+    compared = (*odd, *told, "missed", "missed_max")
+    assert {name: after[name] for name in compared} == {name: before[name] for name in compared}
+
+
+def test_a_schedule_that_the_form_would_change_is_not_offered(
+    broker: BrokerProcess, browser: Browser
+) -> None:
+    told = {"cron": "0 9 * * *", "topic": "reports", "body": "x", "properties": {"n=1": "<b>"}}
+    connect(broker.http, "").put("schedules", "unfit", body=told)
+    page = browser.open("/schedules/set?name=unfit").text
+    assert "its property &#39;n=1&#39; has an equals sign in its name" in page
+    assert "PUT /api/schedules/unfit" in page
+    assert 'id="keep"' not in page
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,7 @@ def test_a_topic_is_listed_with_its_depth_and_watched(broker: BrokerProcess, bro
         {"body_base64": base64.b64encode(bytes(range(256))).decode()},
         {"body": "a\r\nb\x1b[2J", "message_group": "g"},
         {"body": "\nbegins with a line", "in": "1ms", "timer_key": "order:9"},
+        {"body": "x", "keys": [" a ", "b\u2028c"], "tag": " t ", "properties": {"p q": " v=w "}},
     ],
 )
 def test_a_message_is_sent_again_as_it_was_or_edited(
@@ -113,3 +114,15 @@ def test_a_long_body_is_sent_again_but_not_edited_here(broker: BrokerProcess, br
     assert "too long to be edited here" in page
     assert len(page) < 20_000
     assert "Sent to long as" in browser.post("/topics/message/again", **place(one)).text
+
+
+def test_a_message_that_the_form_would_change_is_not_edited_here(
+    broker: BrokerProcess, browser: Browser
+) -> None:
+    broker.post("/api/messages", {"topic": "unfit", "body": "x", "properties": {"n=1": "w"}})
+    one = newest(browser, "unfit")
+    page = browser.open("/topics/send?" + urlencode(place(one))).text
+    assert "its property &#39;n=1&#39; has an equals sign in its name" in page
+    assert 'id="send"' not in page
+    assert "Sent to unfit as" in browser.post("/topics/message/again", **place(one)).text
+    assert newest(browser, "unfit")["properties"] == {"n=1": "w"}

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from services.console.forms import body_fields, body_of, is_typed, pairs_of
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.console.forms import body_fields, body_of, is_typed, lines_of, pairs_of, pairs_text, unfit
 from services.console.page import Asked
 from tidewheel.errors import ClientMistake
 
@@ -22,8 +26,8 @@ def test_what_a_form_would_change_is_no_typed_text() -> None:
 
 
 def test_properties_are_one_a_line() -> None:
-    assert pairs_of(" a = b=c \r\n\r\nd=") == {"a": " b=c", "d": ""}
-    for wrong in ("a", "=b"):
+    assert pairs_of(" a = b=c \r\n\r\nd=") == {"a": " b=c ", "d": ""}
+    for wrong in ("a", "=b", " =b"):
         with pytest.raises(ClientMistake, match="NAME=VALUE"):
             pairs_of(wrong)
 
@@ -33,3 +37,39 @@ def test_a_body_is_in_its_form_as_it_is_carried_unchanged() -> None:
     assert body_fields({"body": "\0"}) == {"body": "AA==", "encoding": "base64", "is_long": False}
     assert body_fields({"body_base64": "AA=="})["encoding"] == "base64"
     assert body_fields({"body": "x" * 70_000}) == {"body": "", "encoding": "text", "is_long": True}
+
+
+def test_lines_end_with_line_breaks_only_and_keep_their_blanks() -> None:
+    assert lines_of(" a \r\n \r\np  q\u2028r\n\x85b") == [" a ", "p  q\u2028r", "\x85b"]
+
+
+@pytest.mark.parametrize(
+    ("message", "why"),
+    [
+        ({}, ""),
+        ({"keys": [" a ", "b\u2028c"], "tag": " t ", "properties": {"a": " v=w ", "b c": ""}}, ""),
+        ({"tag": "a\rb"}, "tag 'a"),
+        ({"lite_topic": "a\nb"}, "lite topic 'a"),
+        ({"keys": ["a", "b\0"]}, "key 'b"),
+        ({"message_group": " "}, "message group ' ' is blank"),
+        ({"properties": {"a": "b\nc"}}, "property 'a=b"),
+        ({"properties": {"n=1": "w"}}, "'n=1' has an equals sign in its name"),
+        ({"properties": {" n": "w"}}, "' n' has"),
+    ],
+)
+def test_what_a_form_would_change_is_unfit(message: dict[str, Any], why: str) -> None:
+    said = unfit({"keys": [], "properties": {}} | message)
+    assert said.startswith("its ") == bool(why)
+    assert why in said
+
+
+TEXTS = st.text(st.sampled_from("ab =\t\n\r\u2028\u00a0\x85ש"), max_size=4)
+
+
+@given(st.lists(TEXTS), st.dictionaries(TEXTS.filter(bool), TEXTS))
+def test_what_is_fit_comes_back_as_it_was(keys: list[str], properties: dict[str, str]) -> None:
+    found = {"keys": [key for key in keys if key], "properties": properties}
+    if not unfit(found):
+        sent = "\n".join(found["keys"]).replace("\n", "\r\n")
+        assert lines_of(sent) == found["keys"]
+        assert pairs_of(pairs_text(properties).replace("\n", "\r\n")) == properties
