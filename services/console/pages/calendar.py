@@ -25,6 +25,7 @@ from tidewheel.errors import ClientMistake
 FILTER: Final = ("topic", "topic-prefix", "key", "message-key", "tag", "property", "from", "until", "held")
 LIMIT: Final = 50
 TASKS: Final = 5
+VERBS: Final = ("cancel", "move", "fire")
 MINUTE_MS: Final = 60_000
 VIEWS: Final = {"hour": (60, MINUTE_MS), "day": (48, 30 * MINUTE_MS), "month": (30, 1_440 * MINUTE_MS)}
 """The number and the width of the windows of a histogram."""
@@ -96,6 +97,16 @@ def read_all(broker: Api, asked: Asked) -> Model:
     return {"order": order, "fields": fields, "matched": matched, "changed": extent(order, matched)}
 
 
+def blank_all(broker: Api, asked: Asked) -> Model:
+    """Return the fields of the form of a bulk operation, without a number of timers."""
+    broker.get("whoami")
+    return {
+        "order": {"verb": asked.get("verb"), "filter": asked.given(*FILTER)},
+        "fields": {name: asked.get(name) for name in ("by", "limit", "reason")},
+        "verbs": list(VERBS),
+    }
+
+
 def cancel(broker: Api, asked: Asked) -> Done:
     """Cancel a timer."""
     return told(broker, asked, "cancel", {})
@@ -155,4 +166,6 @@ PAGE: Final = Page("/timers", "Calendar", "calendar.html", read, entry="Calendar
 ONE: Final = Page(
     "/timers/one", "Timer", "timer.html", read_one, acts={"cancel": cancel, "move": move, "fire": fire}
 )
-ALL: Final = Page("/timers/all", "Many timers", "timers_all.html", read_all, acts={"start": start})
+ALL: Final = Page(
+    "/timers/all", "Many timers", "timers_all.html", read_all, acts={"start": start}, blank=blank_all
+)

@@ -23,6 +23,13 @@ FIELD = 'name="{}" value="{}"'
         ("/transactions", {"topic": "bills", "state": "ENDED"}, ("topic",)),
         ("/dead-letters/group", {"group": "shop", "tag": "a", "from": "soon"}, ("group", "tag", "from")),
         ("/journal", {"about": "orders", "before": "x"}, ("about",)),
+        (
+            "/timers/all",
+            {"verb": "move", "by": "1h", "topic": "bills", "from": "soon", "limit": "5", "reason": "<late>"},
+            ("by", "topic", "from", "limit"),
+        ),
+        ("/timers/all", {"verb": "cancel", "topic": "bills"}, ("topic",)),
+        ("/timers/all", {"topic-prefix": "bil", "reason": "late"}, ("topic-prefix", "reason")),
         ("/schedules/set", {"cron": "61 * * * *", "time_zone": "Europe/Rome"}, ("cron", "time_zone")),
     ],
 )
@@ -41,6 +48,16 @@ def test_a_wrong_field_keeps_the_form(
     assert (told.status, told.json["code"] in page.text) == (400, True)
 
 
+def test_an_unknown_topic_keeps_the_form_of_many_timers(browser: Browser) -> None:
+    fields = {"topic": "no-such", "key": "a", "limit": "5", "by": "1h", "reason": "late"}
+    page = browser.open("/timers/all?" + urlencode(fields | {"verb": "move", "held": "true"}))
+    assert (page.status, page.text.count('role="alert"')) == (404, 1), page.text
+    assert [name for name in fields if FIELD.format(name, fields[name]) not in page.text] == []
+    assert "<option selected>move</option>" in page.text
+    assert 'name="held" value="true" checked' in page.text
+    assert 'id="start"' not in page.text
+
+
 def test_a_refused_act_leads_back_to_its_form(browser: Browser) -> None:
     form = f"{browser.site}/topics/send?topic=a%26b"
     sent = urlencode({"topic": "a", "body": "x", "in": "soon"}).encode()
@@ -51,9 +68,10 @@ def test_a_refused_act_leads_back_to_its_form(browser: Browser) -> None:
     assert re.findall(r'<a href="(/topics/send[^"]*)">back to the form', refused.text) == [
         "/topics/send?topic=a%26b"
     ]
-    preview = browser.open("/timers/all?verb=cancel", Referer=f"{browser.site}/timers?topic=a")
+    here = f"{browser.site}/dead-letters/group?group=a"
+    preview = browser.open("/dead-letters/redrive?group=a", Referer=here)
     assert (preview.status, "Nothing was changed" in preview.text) == (400, False)
-    assert '<a href="/timers?topic=a">back to the form' in preview.text
+    assert '<a href="/dead-letters/group?group=a">back to the form' in preview.text
     for strange in ("http://other/timers", "http://[", f"{browser.site}/none", "/timers"):
         page = browser.open("/topics/send/now", sent, Origin=browser.site, Referer=strange)
         assert (page.status, "back to the form" in page.text) == (400, False)
