@@ -153,6 +153,18 @@ def test_a_time_that_has_passed_is_told(broker: Serving) -> None:
     assert re.search(r"now delivered: .* \(5m\d?s? ago\) has passed", moved.stdout), moved
 
 
+@pytest.mark.parametrize("by", ["key", "handle"])
+def test_a_timer_that_is_moved_into_the_past_of_a_held_topic_is_held(broker: Serving, by: str) -> None:
+    broker.post("topics", {"name": "bills"})
+    broker.run("topic", "hold", "bills", "--reason", "closed", "--yes")
+    _, sent = broker.post("timers", {"topic": "bills", "body": "x", "in": "1h", "timer_key": "k"})
+    name = ("--handle", sent["recall_handle"]) if by == "handle" else ("--topic", "bills", "--key", "k")
+    assert "now due " in broker.run("timer", "move", *name, "--to", "in 2h").stdout
+    moved = broker.run("timer", "move", *name, "--to", "5m ago").stdout
+    assert re.search(r"now held until the release of bills: .* \(5m\d?s? ago\) has passed", moved), moved
+    assert broker.run("timer", "show", *name).stdout.startswith("HELD  k  bills")
+
+
 def test_the_spans_of_commands_are_understood_by_the_broker(broker: Serving) -> None:
     """A command that hands a number on is refused for want of a unit, as a caller is."""
     broker.said(0, "auth", "user", "add", "shop")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -14,8 +13,9 @@ from services.cli.terminal.api import HttpOption, JsonOption, broker_at
 from services.cli.terminal.durations import parse_ms
 from services.cli.terminal.times import parse_due_ms
 from services.http.api import Api
+from services.status.holds import is_held
 from services.times.display import both, now_ms
-from tidewheel.errors import AccessRefused, ConfigurationError, NotFound
+from tidewheel.errors import ConfigurationError
 
 app = typer.Typer(add_completion=False)
 
@@ -117,14 +117,6 @@ def due_text(api: Api, topic: str, at_ms: int | None) -> str:
     if is_held(api, topic):
         return f", HELD until:  tidewheel topic release {topic}" + (passed and f"  ({passed})")
     return ", delivered at once" + (passed and f": {passed}")
-
-
-def is_held(api: Api, topic: str) -> bool:
-    """Return whether the timers of a topic are held. If the topic cannot be viewed, return False."""
-    with suppress(AccessRefused, NotFound):
-        hold = api.get("topics", topic)["hold"]
-        return hold is not None and hold["per_second"] is None
-    return False
 
 
 def say_verdict(answer: dict[str, Any]) -> None:

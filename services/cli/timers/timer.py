@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from services.broker.timers import recall
 from services.cli.terminal import bulk, output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
 from services.cli.terminal.bulk import Bulk, Run, many_option
@@ -28,7 +29,7 @@ from services.cli.timers.timer_views import (
 )
 from services.http.api import Api
 from services.status.judgement import counted
-from services.status.verdicts import ended_line, verdict_line
+from services.status.verdicts import ended_line, move_line, verdict_line
 from services.times.display import wall
 from tidewheel.errors import AccessRefused, ConfigurationError, NotFound
 
@@ -300,7 +301,11 @@ def move(
     name = Named(topic, key, id_, handle)
     api = broker_at(http)
     answer = api.post("timers", "move", body=name.given() | target | {"reason": reason})
-    tell_verdict(api, answer, name, as_json, ("MOVED",))
+
+    def line(found: dict[str, Any], shown: str, _: str) -> str:
+        return move_line(api, found, shown, name.named_topic())
+
+    tell_verdict(api, answer, name, as_json, ("MOVED",), line)
 
 
 @app.command()
@@ -418,6 +423,10 @@ class Named:
                 "--topic is missing: a timer key or an id names a timer within its topic."
             )
         return given | ({"topic": self.topic} if self.topic else {})
+
+    def named_topic(self) -> str:
+        """Return the topic, which a valid handle contains."""
+        return self.topic or recall.decode(self.handle).topic
 
     def __str__(self) -> str:
         return self.key or self.id

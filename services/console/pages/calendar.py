@@ -19,7 +19,7 @@ from services.console.page import Asked, Done, Model, Page
 from services.console.pages.tasks import extent, limit_of, of_kind, page_of
 from services.http.api import Api
 from services.status.judgement import counted
-from services.status.verdicts import ended_line, verdict_line
+from services.status.verdicts import ended_line, move_line
 from tidewheel.errors import ClientMistake
 
 FILTER: Final = ("topic", "topic-prefix", "key", "message-key", "tag", "property", "from", "until", "held")
@@ -130,7 +130,8 @@ def told(broker: Api, asked: Asked, verb: str, more: dict[str, str]) -> Done:
     verdict = broker.post("timers", verb, body=body)
     name = asked.get("key") or message_id
     return Done(
-        verdict_line(verdict, name, topic), f"/timers/one?{urlencode({'topic': topic, 'id': message_id})}"
+        move_line(broker, verdict, name, topic),
+        f"/timers/one?{urlencode({'topic': topic, 'id': message_id})}",
     )
 
 

@@ -20,6 +20,7 @@ from services.console.bodies import shown
 from services.console.forms import TEXT, TEXTS, body_fields, body_of, lines_of, pairs_of, pairs_text, unfit
 from services.console.page import Asked, Done, Model, Page
 from services.http.api import Api
+from services.status.holds import is_held
 from tidewheel.errors import ClientMistake, NotFound
 
 SHOWN_MAX: Final = 500
@@ -137,9 +138,19 @@ def sent(broker: Api, message: Model) -> Done:
     """Send a message. Returns its id and the path of its topic."""
     answer = broker.post("messages", body=message)
     verdict = f" Its verb on a timer: {answer['verdict']['verdict']}." if answer["verdict"] else ""
-    when = " It waits for its time." if answer["recall_handle"] else ""
+    when = waiting(broker, message) if answer["recall_handle"] else ""
     said = f"Sent to {message['topic']} as {answer['message_id']}.{when}{verdict}"
     return Done(said, page_of(message["topic"]))
+
+
+def waiting(broker: Api, message: Model) -> str:
+    """Return what a message that was sent with a delay waits for, as a sentence."""
+    topic, is_due = message["topic"], set(message.get("in", "1")).isdisjoint("123456789")
+    if not is_held(broker, topic):
+        return " It is delivered at once." if is_due else " It waits for its time."
+    if is_due:
+        return f" It is held until the release of {topic}."
+    return f" It waits for its time, and is then held until the release of {topic}."
 
 
 def message_of(broker: Api, asked: Asked) -> Any:

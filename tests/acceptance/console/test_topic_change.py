@@ -143,6 +143,28 @@ def test_the_timers_of_a_topic_are_held_and_released(
     assert browser.model("/topics/change?name=bills")["use"]["hold"] is None
 
 
+def test_what_is_due_in_a_held_topic_is_said_to_be_held(broker: BrokerProcess, browser: Browser) -> None:
+    broker.post("/api/topics", {"name": "fees"})
+    sent = {"topic": "fees", "body": "x", "in": "0s"}
+    assert "It is delivered at once." in browser.post("/topics/send/now", **sent).text
+    assert "It waits for its time.</p>" in browser.post("/topics/send/now", **sent | {"in": "10m"}).text
+    browser.post("/topics/change/hold", name="fees", reason="wrong amounts")
+    for nothing in ("0", "0s"):
+        held = browser.post("/topics/send/now", **sent | {"in": nothing}).text
+        assert "It is held until the release of fees." in held
+    later = browser.post("/topics/send/now", **sent | {"in": "10m"}).text
+    assert "It waits for its time, and is then held until the release of fees." in later
+    timer = broker.post("/api/timers", {"topic": "fees", "body": "x", "in": "1h"})["message_id"]
+    named = {"topic": "fees", "id": timer, "reason": "earlier"}
+    assert "now due" in browser.post("/timers/one/move", **named, to="in 2h").text
+    moved = browser.post("/timers/one/move", **named, to="5m ago").text
+    assert "now held until the release of fees: " in moved
+    assert "now delivered" not in moved
+    browser.post("/topics/change/release", name="fees", reason="mended")
+    timer = broker.post("/api/timers", {"topic": "fees", "body": "x", "in": "1h"})["message_id"]
+    assert "now delivered: " in browser.post("/timers/one/move", **named | {"id": timer}, to="5m ago").text
+
+
 def test_the_journal_has_each_act_with_its_reason_and_refusal(browser: Browser) -> None:
     entries = browser.model("/journal?about=orders")["entries"]
     assert [(one["verb"], one["verdict"]) for one in entries] == [
