@@ -43,6 +43,21 @@ def test_a_topic_is_altered_purged_and_deleted(broker: BrokerProcess, browser: B
     assert browser.open("/topics/change?name=orders").status == 404
 
 
+def test_the_journal_has_each_act_with_its_reason_and_refusal(browser: Browser) -> None:
+    entries = browser.model("/journal?about=orders")["entries"]
+    assert [(one["verb"], one["verdict"]) for one in entries] == [
+        ("topics delete", "done"),
+        *[("topics alter", "done")] * 4,
+        ("topics purge", "done"),
+        ("topics purge", "TW-168"),
+    ]
+    assert entries[0]["program"] == "tidewheel-console"
+    page = browser.open("/journal").text
+    assert "<bdi>no sign-in</bdi>" in page
+    assert "test &lt;b&gt;" in page
+    assert "No act here has this text" in browser.open("/journal?about=nothing-like-it").text
+
+
 def alter(broker: BrokerProcess, *named: str) -> None:
     """Alter a topic as another operator does."""
     done = tidewheel("topic", "alter", *named, "--http", broker.http)
@@ -163,18 +178,3 @@ def test_what_is_due_in_a_held_topic_is_said_to_be_held(broker: BrokerProcess, b
     browser.post("/topics/change/release", name="fees", reason="mended")
     timer = broker.post("/api/timers", {"topic": "fees", "body": "x", "in": "1h"})["message_id"]
     assert "now delivered: " in browser.post("/timers/one/move", **named | {"id": timer}, to="5m ago").text
-
-
-def test_the_journal_has_each_act_with_its_reason_and_refusal(browser: Browser) -> None:
-    entries = browser.model("/journal?about=orders")["entries"]
-    assert [(one["verb"], one["verdict"]) for one in entries] == [
-        ("topics delete", "done"),
-        *[("topics alter", "done")] * 4,
-        ("topics purge", "done"),
-        ("topics purge", "TW-168"),
-    ]
-    assert entries[0]["program"] == "tidewheel-console"
-    page = browser.open("/journal").text
-    assert "<bdi>no sign-in</bdi>" in page
-    assert "test &lt;b&gt;" in page
-    assert "No act here has this text" in browser.open("/journal?about=nothing-like-it").text
