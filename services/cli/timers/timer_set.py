@@ -42,11 +42,11 @@ import typer
 
 from commitlog import limits
 from services.broker.timers import recall
-from services.cli.messages.send import is_held
 from services.cli.terminal import output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
 from services.http.api import Api
 from services.settings.errors import InputUnreadable
+from services.status.holds import is_held
 from services.times.display import now_ms
 from tidewheel.errors import AnswerLate, BrokerUnreachable, ClientMistake, ConfigurationError, TidewheelError
 

@@ -14,7 +14,9 @@ def test_nothing_done_yet_says_what_is_noted(browser: Browser) -> None:
     assert "tidewheel topic create orders" in browser.open("/journal").text
 
 
-def test_a_topic_is_altered_purged_and_deleted(broker: BrokerProcess, browser: Browser) -> None:
+def test_a_topic_is_altered_purged_and_deleted_and_the_journal_has_each_act(
+    broker: BrokerProcess, browser: Browser
+) -> None:
     broker.post("/api/groups/shop/receive", {"topic": "orders"})
     for number in range(3):
         broker.post("/api/messages", {"topic": "orders", "body": str(number)})
@@ -41,9 +43,11 @@ def test_a_topic_is_altered_purged_and_deleted(broker: BrokerProcess, browser: B
     assert wrong.status == 400
     assert "orders is deleted" in browser.post("/topics/change/delete", **named).text
     assert browser.open("/topics/change?name=orders").status == 404
+    check_journal(browser)
 
 
-def test_the_journal_has_each_act_with_its_reason_and_refusal(browser: Browser) -> None:
+def check_journal(browser: Browser) -> None:
+    """Check that the journal has each act with its reason, and the refusal."""
     entries = browser.model("/journal?about=orders")["entries"]
     assert [(one["verb"], one["verdict"]) for one in entries] == [
         ("topics delete", "done"),
