@@ -2,7 +2,11 @@
 
 A request passes these steps:
 
-    Gate (origin, headers) -> session (else /sign-in) -> Page.read or an action, in a thread -> template
+    Gate (origin, headers) -> session (else /sign-in) -> whoami -> Page.read, in a thread -> template
+                                                      -> an action, in a thread -> redirect
+
+The broker is asked for the caller's rights (`whoami`) before each page, so that no page and no shared content
+outlives a right or a token. Cost: one small request to the broker for each page, also of open pages.
 
 An error of the broker is shown as an error page with the broker's message, or above the form whose field it
 concerns (`Page.blank`). A page that failed with status 503 reloads until the broker answers (`console.js`, or
@@ -12,6 +16,7 @@ a meta refresh without JavaScript).
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -58,7 +63,7 @@ AGAIN: Final = 503
 
 
 class SharedModel(NamedTuple):
-    """The content of a page, which open pages with the same token and address share until `ends_s`."""
+    """The content of a page, shared until `ends_s` by open pages with the same token, rights and address."""
 
     ends_s: float
     as_of_ms: int
@@ -79,7 +84,7 @@ class Console:
     ) -> None:
         self._connect, self._sessions, self._cookie = connect, sessions, cookie
         self._pages, self._files, self._is_read_only = pages, files, is_read_only
-        self._shared: dict[tuple[str, str, str], SharedModel] = {}
+        self._shared: dict[tuple[str, str, str, str], SharedModel] = {}
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
             autoescape=True,
@@ -141,10 +146,12 @@ class Console:
         session, asked = self._session(request), Asked(request.query_params)
         as_of_ms = now_ms()
         broker = self._connect(session.token)
+        whoami = await run_in_threadpool(broker.get, "whoami")
         mistake: TidewheelError | None = None
         try:
-            if REFRESH in request.headers:
-                as_of_ms, model = await self._shared_model(page, session, str(request.url.query), asked)
+            if is_refresh(request):
+                key = (session.token, json.dumps(whoami), page.path, str(request.url.query))
+                as_of_ms, model = await self._shared_model(page, broker, key, asked)
             else:
                 model = await run_in_threadpool(page.read, broker, asked)
         except (ClientMistake, NotFound) as error:
@@ -153,7 +160,7 @@ class Console:
             mistake, model = error, await run_in_threadpool(page.blank, broker, asked)
         if wants_json(request):
             return JSONResponse({"as_of_ms": str(as_of_ms), **model})
-        offered = self._offered(page, model, Caller(await run_in_threadpool(broker.get, "whoami")))
+        offered = self._offered(page, model, Caller(whoami))
         note = session.take_note() if is_navigation(request) else ""
         told = {"page": page, "session": session, "as_of_ms": as_of_ms, "note": note}
         told |= {"asked": asked, "here": str(request.url.query)} | offered
@@ -161,17 +168,18 @@ class Console:
         return self._rendered(page.template, told | model | {"mistake": mistake}, status)
 
     async def _shared_model(
-        self, page: Page, session: Session, query: str, asked: Asked
+        self, page: Page, broker: Api, key: tuple[str, str, str, str], asked: Asked
     ) -> tuple[int, Model]:
         """Return the time and the content of a page, which may be almost as old as its refresh interval.
 
-        Many open pages therefore cost the broker as much as one of each address.
+        Many open pages therefore cost the broker little more than one of each address. The key contains the
+        rights of the caller, since content that was read with other rights must not be shown.
         """
-        key, now_s = (session.token, page.path, query), monotonic()
+        now_s = monotonic()
         self._shared = {name: one for name, one in self._shared.items() if now_s < one.ends_s}
         found = self._shared.get(key)
         if found is None:
-            reading = run_in_threadpool(page.read, self._connect(session.token), asked)
+            reading = run_in_threadpool(page.read, broker, asked)
             ends_s = now_s + SHARED_PART * page.every_ms / 1_000
             found = SharedModel(ends_s, now_ms(), asyncio.ensure_future(reading))
             if len(self._shared) < SHARED_MAX:
@@ -269,6 +277,11 @@ def status_of(error: TidewheelError) -> int:
     """Return the HTTP status of an error."""
     usual = 409 if isinstance(error, RefusedByState) else AGAIN
     return next((status for kind, status in STATUSES if isinstance(error, kind)), usual)
+
+
+def is_refresh(request: Request) -> bool:
+    """Return whether an open page asks for its newer content."""
+    return REFRESH in request.headers
 
 
 def is_navigation(request: Request) -> bool:

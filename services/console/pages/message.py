@@ -40,7 +40,6 @@ def read(broker: Api, asked: Asked) -> Model:
     """
     name, topic = asked.get("name"), asked.get("topic")
     if not name:
-        broker.get("whoami")
         return NOTHING | {"topic": topic}
     name = name.removeprefix("@").replace(",", "").join(("@", "")) if is_offset(name) else name
     try:

@@ -69,8 +69,6 @@ def read_set(broker: Api, asked: Asked) -> Model:
     if fields["cron"]:
         given = Asked({name: fields[name] for name in WHEN})
         coming = broker.post("schedules", "preview", body=when(given) | {"count": COMING})["coming"]
-    else:
-        broker.get("whoami")
     return {"fields": fields, "coming": coming, "is_known": bool(fields["topic"]), "choices": list(MISSED)}
 
 

@@ -85,7 +85,6 @@ def read_message(broker: Api, asked: Asked) -> Model:
 
 def read_send(broker: Api, asked: Asked) -> Model:
     """Return the form fields. If `queue` and `offset` are given, they contain the values of that message."""
-    broker.get("whoami")
     if not asked.given("queue", "offset"):
         return {"fields": EMPTY | asked.given("topic"), "origin": ""}
     found = message_of(broker, asked)
