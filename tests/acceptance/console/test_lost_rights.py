@@ -1,4 +1,4 @@
-"""A right or a token that is taken away is taken from open pages at once."""
+"""A right or a token that is taken away is taken from open pages at once; audits are for administrators."""
 
 from __future__ import annotations
 
@@ -73,3 +73,11 @@ def test_a_revoked_token_shows_nothing(place: Place, kind: str) -> None:
     tokens = json.loads(place.run("auth", "token", "ls", "--json"))
     place.run("auth", "token", "revoke", *(one["id"] for one in tokens if one["user"] == user))
     assert browser.open("/topics", X_Refresh="page", Accept=kind).status == 401
+
+
+def test_the_overview_shows_audits_to_administrators_only(place: Place) -> None:
+    nobody, admin = place.user("nobody"), place.user("boss", "role", "boss", "admin")
+    assert nobody.open("/audits").status == 403
+    assert "4,711" in admin.open("/").text
+    assert "audit" not in [row["name"] for row in nobody.model("/")["rows"]]
+    assert "4,711" not in nobody.open("/").text
