@@ -252,7 +252,7 @@ class Console:
         return {"offers": offers, "may": caller.may, "withheld": next(filter(None, refusals.values()), "")}
 
     def _found(self, request: Request) -> Session | None:
-        return self._sessions.find(request.cookies.get(self._cookie, ""))
+        return self._sessions.find(request.cookies.get(self._cookie, ""), is_use=not is_refresh(request))
 
     def _session(self, request: Request) -> Session:
         session = self._found(request)

@@ -2,8 +2,9 @@
 
 A session is identified by 256 random bits in a cookie (HttpOnly, SameSite=Strict). The token for the broker
 is never sent to the browser. A link opens one session. It becomes invalid after its first use or after
-`LINK_SECONDS`. Only digests of names are stored, so the duration of a lookup reveals nothing about valid
-names. Cost: one dictionary lookup per request. All sessions end when the console stops.
+`LINK_SECONDS`. A session ends `IDLE_SECONDS` after its last use; the refresh of an open page is not a use.
+Only digests of names are stored, so the duration of a lookup reveals nothing about valid names. Cost: one
+dictionary lookup per request. All sessions end when the console stops.
 """
 
 from __future__ import annotations
@@ -74,11 +75,11 @@ class Sessions:
         self._sessions[_digest(name)] = session
         return name
 
-    def find(self, name: str) -> Session | None:
-        """Return an open session, or None."""
+    def find(self, name: str, *, is_use: bool = True) -> Session | None:
+        """Return an open session, or None. A use extends the session."""
         self._forget_idle()
         session = self._sessions.get(_digest(name))
-        if session is not None:
+        if session is not None and is_use:
             session.seen_s = self._elapsed_s()
         return session
 

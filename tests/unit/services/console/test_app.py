@@ -1,4 +1,4 @@
-"""The application without a broker: the cost of open pages."""
+"""The application without a broker: use of a session, and the cost of open pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 
 from services.console.app import REFRESH, make_app
 from services.console.page import Page
-from services.console.sessions import Session, Sessions
+from services.console.sessions import IDLE_SECONDS, Session, Sessions
 from services.ops.requests.origins import names_of
 
 PORT = 80
@@ -56,6 +56,22 @@ class Seat:
     def _read(self, broker: Any, asked: Any) -> dict[str, Any]:
         broker.get("topics")
         return {"said": ""}
+
+
+def test_a_session_ends_although_a_page_stays_open() -> None:
+    seat, every_s = Seat(), 1_800
+    for _ in range(IDLE_SECONDS // every_s):
+        seat.now_s += every_s
+        assert seat.open(OPEN_PAGE) == 200
+    seat.now_s += every_s
+    assert seat.open(OPEN_PAGE) == 401
+
+
+def test_a_page_that_is_opened_keeps_its_session() -> None:
+    seat = Seat()
+    for _ in range(3):
+        seat.now_s += IDLE_SECONDS - 1
+        assert seat.open() == 200
 
 
 def test_an_open_page_costs_one_question_for_the_rights() -> None:

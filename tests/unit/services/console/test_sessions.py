@@ -47,6 +47,16 @@ def test_a_session_ends_when_it_is_closed_or_left_alone() -> None:
     assert open_sessions.find(left) is None
 
 
+def test_a_look_that_is_no_use_does_not_keep_a_session_open() -> None:
+    clock = Clock()
+    open_sessions = Sessions(clock)
+    name = open_sessions.open(Session(""))
+    clock.now_s += sessions.IDLE_SECONDS - 1
+    assert open_sessions.find(name, is_use=False)
+    clock.now_s += 2
+    assert open_sessions.find(name, is_use=False) is None
+
+
 def test_one_session_too_many_ends_the_one_unused_for_longest() -> None:
     clock = Clock()
     open_sessions = Sessions(clock)
