@@ -1,42 +1,83 @@
 // Keeps a page fresh: asks for it again, and puts the new content in place of the old.
 // It leaves a page alone while somebody fills in a form, is at a link by keyboard, or selects text, and in a tab that is not looked at.
+// A page that is old for one of these reasons, or because nothing answers, says so and has no green lights.
 "use strict";
 const USUAL_MS = 5000;
+const OLD_MS = 10000;
+const LATE_MS = 15000;
+const GIVE_UP_MS = 60000;
 const SCROLLED = ".scroll, pre";
+const PAUSED = " · not refreshed while a form is filled in, a link has the focus or text is selected";
+let freshMs = performance.now();
+
+function isChanged(field) {
+  if (field.matches("[type=checkbox], [type=radio]")) return field.checked !== field.defaultChecked;
+  if (!field.matches("select")) return field.value !== field.defaultValue;
+  const options = [...field.options];
+  const usual = options.find((one) => one.defaultSelected) ?? options.find((one) => !one.disabled);
+  return options.some((one) => one.selected !== (one === usual));
+}
 
 function isBusy() {
   const at = document.activeElement;
   const isAway = at && at !== document.body && at.id !== "content" && !at.matches(SCROLLED); // replaced, it would lose the focus
-  const fields = "main form[method=post] input, main form[method=post] textarea";
-  const filled = [...document.querySelectorAll(fields)].some((one) => one.value !== one.defaultValue);
-  return document.hidden || isAway || filled || String(getSelection()) !== "";
+  const filled = [...document.querySelectorAll("main form :is(input, textarea, select)")].some(isChanged);
+  return isAway || filled || String(getSelection()) !== "";
+}
+
+function isStale() {
+  return document.getElementById("stale").textContent !== "";
+}
+
+function sayStale(why) {
+  const notice = document.getElementById("stale");
+  const shownAt = document.querySelector("footer time").textContent;
+  const said = why && `Not up to date: ${why} The page asks again. It shows what was so at ${shownAt}.`;
+  if (notice.textContent !== said) notice.textContent = said; // a new text is read out
+  document.documentElement.classList.toggle("stale", said !== "");
+}
+
+function sayPaused() {
+  if (performance.now() - freshMs < OLD_MS) return;
+  document.getElementById("late").textContent = PAUSED;
+  document.documentElement.classList.add("stale");
+}
+
+function replaceBy(fresh) {
+  const before = [...document.querySelectorAll(SCROLLED)];
+  const scrolled = before.map((one) => [one.scrollLeft, one.scrollTop]);
+  const focused = before.indexOf(document.activeElement);
+  for (const part of ["main", "header", "footer"]) {
+    document.querySelector(part).replaceWith(fresh.querySelector(part));
+  }
+  document.querySelectorAll(SCROLLED).forEach((one, at) => {
+    [one.scrollLeft, one.scrollTop] = scrolled[at] || [0, 0];
+    if (at === focused) one.focus({ preventScroll: true });
+  });
+  document.title = fresh.title;
+  freshMs = performance.now();
 }
 
 async function refresh() {
-  if (isBusy()) return;
-  const late = document.getElementById("late");
+  if (document.hidden) return;
+  if (isBusy() && !isStale()) return sayPaused();
+  const late = setTimeout(() => sayStale(`the console has not answered for ${LATE_MS / 1000} seconds.`), LATE_MS);
   try {
     const headers = { Accept: "text/html", "X-Refresh": "page" };
-    const answer = await fetch(location.href, { headers, cache: "no-store" });
+    const signal = AbortSignal.timeout(GIVE_UP_MS);
+    const answer = await fetch(location.href, { headers, cache: "no-store", signal });
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
-    if (isBusy() || !fresh.querySelector("main")) return;
+    if (!fresh.querySelector("main")) return sayStale(`the console answers with status ${answer.status}.`);
     if (answer.status === 503 && !document.querySelector("[data-again]")) {
-      late.textContent = " · " + fresh.querySelector("main .error").textContent + " The page asks again.";
-      return; // what was there stays to be read, and says how old it is
+      return sayStale(fresh.querySelector("main .error").textContent); // what was there stays to be read
     }
-    const before = [...document.querySelectorAll(SCROLLED)];
-    const scrolled = before.map((one) => [one.scrollLeft, one.scrollTop]);
-    const focused = before.indexOf(document.activeElement);
-    for (const part of ["main", "header", "footer"]) {
-      document.querySelector(part).replaceWith(fresh.querySelector(part));
-    }
-    document.querySelectorAll(SCROLLED).forEach((one, at) => {
-      [one.scrollLeft, one.scrollTop] = scrolled[at] || [0, 0];
-      if (at === focused) one.focus({ preventScroll: true });
-    });
-    document.title = fresh.title;
+    sayStale("");
+    if (isBusy()) return sayPaused();
+    replaceBy(fresh);
   } catch {
-    late.textContent = " · the console does not answer; the page asks again";
+    sayStale("the console does not answer.");
+  } finally {
+    clearTimeout(late);
   }
 }
 
