@@ -33,7 +33,7 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from services.console.broker import SignedOut
+from services.console.broker import NoSession, SignedOut, is_unsent, url_of
 from services.console.gate import Gate, form_of
 from services.console.page import Act, Asked, File, Model, Page
 from services.console.rights import NEEDS, Caller
@@ -71,7 +71,10 @@ class SharedModel(NamedTuple):
 
 
 class Console:
-    """The request handlers of pages and files. `connect` returns the HTTP client for a token."""
+    """The request handlers of pages and files.
+
+    `connect` returns the HTTP client for a token. `broker_url` is the URL of the broker, for people.
+    """
 
     def __init__(
         self,
@@ -80,10 +83,12 @@ class Console:
         cookie: str,
         pages: Sequence[Page],
         files: Sequence[File],
+        broker_url: str,
         is_read_only: bool,
     ) -> None:
         self._connect, self._sessions, self._cookie = connect, sessions, cookie
         self._pages, self._files, self._is_read_only = pages, files, is_read_only
+        self._broker_url = broker_url
         self._shared: dict[tuple[str, str, str, str], SharedModel] = {}
         self._templates = Environment(
             loader=FileSystemLoader(HERE / "templates"),
@@ -95,7 +100,7 @@ class Console:
         )
         self._templates.filters.update(FILTERS)
         self._templates.globals.update(menu=[page for page in pages if page.entry], is_read_only=is_read_only)
-        self._templates.globals["mistake"] = None
+        self._templates.globals.update(mistake=None, broker_url=broker_url)
 
     def routes(self) -> list[Route | Mount]:
         """Return the routes of the console."""
@@ -164,6 +169,7 @@ class Console:
         note = session.take_note() if is_navigation(request) else ""
         told = {"page": page, "session": session, "as_of_ms": as_of_ms, "note": note}
         told |= {"asked": asked, "here": str(request.url.query)} | offered
+        told["broker_url"] = url_of(broker.address)
         status = 200 if mistake is None else status_of(mistake)
         return self._rendered(page.template, told | model | {"mistake": mistake}, status)
 
@@ -220,6 +226,7 @@ class Console:
             "note": "",
             "withheld": "",
             "is_change": request.method == "POST",
+            "is_unsent": is_unsent(error),
             "form": self._form_of(request),
         }
         again = status == AGAIN and request.method == "GET"
@@ -257,7 +264,10 @@ class Console:
     def _session(self, request: Request) -> Session:
         session = self._found(request)
         if session is None:
-            raise SignedOut("Sign in first.")
+            raise NoSession(
+                f"Sign in first. If the broker asks for no token, open {self._broker_url}/ again, or start "
+                "'tidewheel console' again for another link."
+            )
         return session
 
     def _signed_in(self, name: str) -> Response:
@@ -305,13 +315,15 @@ def make_app(
     pages: Sequence[Page],
     files: Sequence[File],
     *,
+    broker_url: str,
     is_read_only: bool,
 ) -> Starlette:
     """Return the console application.
 
     Browsers send a cookie to all ports of a host, so the cookie name contains the port.
     """
-    console = Console(connect, sessions, f"tidewheel_console_{port}", pages, files, is_read_only)
+    cookie = f"tidewheel_console_{port}"
+    console = Console(connect, sessions, cookie, pages, files, broker_url, is_read_only)
     handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
         TidewheelError: console.failed,
         HTTPException: console.unknown,

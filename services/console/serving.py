@@ -19,7 +19,7 @@ from threading import Event, Thread
 from typing import Final, NamedTuple, TextIO
 
 from services.console.app import make_app
-from services.console.broker import connect
+from services.console.broker import connect, url_of
 from services.console.pages.audits import Audits
 from services.console.pages.table import pages_of
 from services.console.sessions import Sessions
@@ -76,6 +76,7 @@ async def _serve(plan: Plan, bound: socket.socket, token: str, announce: Callabl
         address.port,
         pages,
         files,
+        broker_url=url_of(plan.http),
         is_read_only=plan.is_read_only,
     )
     server = HttpServer(app)

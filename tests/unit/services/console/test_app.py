@@ -38,7 +38,16 @@ class Seat:
         sessions = Sessions(lambda: self.now_s)
         pages = [Page("/topics", "Topics", "sign_in.html", self._read)]
         names = names_of(["127.0.0.1"], is_loopback=True)
-        app = make_app(lambda _: self.broker, sessions, names, PORT, pages, [], is_read_only=False)  # type: ignore[arg-type,return-value]
+        app = make_app(
+            lambda _: self.broker,  # type: ignore[arg-type,return-value]
+            sessions,
+            names,
+            PORT,
+            pages,
+            [],
+            broker_url="http://127.0.0.1:8088",
+            is_read_only=False,
+        )
         self._app, cookie = app, f"tidewheel_console_{PORT}={sessions.open(Session('token'))}"
         self._headers = {"cookie": cookie, "host": f"127.0.0.1:{PORT}"}
 
