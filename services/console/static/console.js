@@ -61,6 +61,7 @@ function replaceBy(fresh) {
 async function refresh() {
   if (document.hidden) return;
   if (isBusy() && !isStale()) return sayPaused();
+  document.getElementById("late").textContent = "";
   const late = setTimeout(() => sayStale(`the console has not answered for ${LATE_MS / 1000} seconds.`), LATE_MS);
   try {
     const headers = { Accept: "text/html", "X-Refresh": "page" };
