@@ -12,7 +12,7 @@ from tests.console.conftest import Stage
 from tests.console.test_roles import eventually
 from tests.console.verbs import ACTIONS, CASES
 
-STOPS_MAX: Final = 200
+STOPS_MAX: Final = 1_000
 AT: Final = """(() => {
   const one = document.activeElement, style = getComputedStyle(one), box = one.getBoundingClientRect();
   return {
