@@ -145,5 +145,5 @@ class Stage:
 
 def outcome(told: str) -> str:
     """OK, or the outcome that a refusal names."""
-    named = [state for state in ("COMMITTED", "ROLLED_BACK", "EXPIRED") if f"was {state} at" in told]
+    named = [state for state in ("COMMITTED", "ROLLED_BACK", "EXPIRED") if f"was {state} " in told]
     return named[0] if named else told
