@@ -86,7 +86,7 @@ class MessageLookup:
         return queue.min_offset, queue.end_offset
 
     def is_discarded(self, one: Record) -> bool:
-        """Return whether a record in a queue is below the queue's first offset, so that nobody receives it.
+        """Return whether a record is below the first offset of its queue, and is not delivered any more.
 
         The record may still be in the log after a purge, a deletion, a move, or the topic's retention.
         """
