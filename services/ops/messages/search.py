@@ -50,6 +50,7 @@ from services.ops.requests.request import LIMIT_DEFAULT, Moment, Nothing, asked
 from services.times import moments
 from tidewheel import property_names
 from tidewheel.errors import ClientMistake
+from tidewheel.printable import utc
 
 SCANNED_AT_ONCE: Final = 40
 """Messages that are read in a turn of the loop."""
@@ -170,7 +171,7 @@ class SearchApi:
         until_ms = self._past_ms(query.until, "until", FOREVER_MS)
         if from_ms >= until_ms:
             raise ClientMistake(
-                f"The window is reversed or empty: from {from_ms} until {until_ms} (milliseconds)."
+                f"The window is reversed or empty: from {utc(from_ms)} until {utc(until_ms)}."
             )
         return from_ms, until_ms
 
