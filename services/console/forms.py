@@ -1,7 +1,7 @@
 """Form fields of a message: its body as text or base64, its keys and its properties.
 
-A form that is sent as it was shown returns the same message. `unfit` tells of messages for which this is not
-possible, and which are therefore not edited in a form.
+Submitting a form unchanged returns the same message. `unfit` gives the reason for which a message cannot be
+edited in a form.
 """
 
 from __future__ import annotations

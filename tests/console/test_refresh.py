@@ -1,4 +1,4 @@
-"""An open page in Chromium: a refresh keeps what somebody has chosen or typed, and an old page says so."""
+"""An open page in Chromium: a refresh keeps the values of changed fields, and an old page has a notice."""
 
 from __future__ import annotations
 

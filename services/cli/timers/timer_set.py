@@ -208,7 +208,7 @@ def set_rows(api: Api, rows: Iterable[Row]) -> Result:
 def held_of(api: Api, past: Counter[str]) -> dict[str, int]:
     """Return the counts of the topics whose timers are held, without those that cannot be asked for."""
     held = dict[str, int]()
-    with suppress(TidewheelError):  # the broker may be unreachable, and the rows that were set are reported
+    with suppress(TidewheelError):  # If the broker is unreachable, the rows that were set are still reported.
         for topic, count in past.items():
             if is_held(api, topic):
                 held[topic] = count

@@ -39,7 +39,7 @@ class Seat:
         pages = [Page("/topics", "Topics", "sign_in.html", self._read)]
         names = names_of(["127.0.0.1"], is_loopback=True)
         app = make_app(
-            lambda _: self.broker,  # type: ignore[arg-type,return-value]
+            lambda _: self.broker,  # type: ignore[arg-type,return-value]  # only `get` is called
             sessions,
             names,
             PORT,
