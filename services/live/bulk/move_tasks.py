@@ -151,8 +151,7 @@ class MoveTasks(Tasks[MoveTaskRequest]):
                 done.append(TaskItem(order.source, name, one.message.message_id, verdict))
                 durable_at = max(durable_at, moved_at)
         finally:
-            self._record_items(task, done)
-        await self._live.wait_until_durable(durable_at)
+            await self._complete_items(task, done, durable_at)
         with suppress(TimeoutError):
             if (left := ends - loop.time()) > 0:
                 async with asyncio.timeout(left):

@@ -9,7 +9,8 @@ Rules:
 - After each batch, a task waits until the batch is durable. Meanwhile, other callers are served.
 - A task processes only items stored before its start (`end_offset`), and each item only once.
 - A task with a limit ends after that number of items, processed in the order in which they are found.
-- Items are counted by verdict, or by error code if their operation was refused.
+- Items are counted by verdict, or by error code if their operation was refused. A batch is counted only once
+  its changes and its list of items are durable, so a crash never reduces a count that was reported.
 - Like a long poll, a user's task requires that the token and the user's rights remain valid until it ends
   (`Watch`). If the token is revoked, the task finishes the current batch and stops.
 - Each batch is stored with its verdicts (`services.broker.task_items`).
@@ -116,8 +117,7 @@ class Task(Generic[Order]):
 
     The event `stop_requested` is set when the task must stop. If the task ends early, `why` contains the
     reason. For each verdict that left items unchanged, `reasons` contains the reason given for the first such
-    item. `first_items` is the offset of the first item record of the task. `items_at` is the log offset at
-    which all item records of the task are durable.
+    item. `first_items` is the offset of the first item record of the task.
     """
 
     id: str
@@ -132,7 +132,6 @@ class Task(Generic[Order]):
     reasons: dict[str, str] = field(default_factory=dict)
     stop_requested: asyncio.Event = field(default_factory=asyncio.Event)
     first_items: int | None = None
-    items_at: int = 0
 
     @property
     def done(self) -> int:
@@ -267,7 +266,6 @@ class Tasks(ABC, Generic[Order]):
     async def _run(self, task: Task[Order]) -> None:
         try:
             await self._process_items(task)
-            await self._live.wait_until_durable(task.items_at)
         except TidewheelError as error:
             task.why = str(error)
         except Exception as bug:
@@ -287,18 +285,31 @@ class Tasks(ABC, Generic[Order]):
             for (item, _), result in zip(slice_, results, strict=True)
             if isinstance(result, str)
         ]
-        self._record_items(task, done)
+        await self._complete_items(task, done, durable_at=0)  # Each verdict is durable.
         for result in results:
             if isinstance(result, BaseException):
                 raise result
 
-    def _record_items(self, task: Task[Order], done: Sequence[TaskItem]) -> None:
-        """Count a batch of items by verdict, and store the items if all nodes of the cluster support this."""
-        task.by_verdict.update(item.verdict for item in done)
+    async def _complete_items(self, task: Task[Order], done: Sequence[TaskItem], durable_at: int) -> None:
+        """Store a batch of items, and count the items by verdict once the batch is durable.
+
+        `durable_at` is the log offset after the changes of the batch. If the list of items cannot be stored,
+        the items are counted and the error is raised. Raise `ResultUnknown` if the disk fails before the
+        changes are durable.
+        """
+        try:
+            await self._store_items(task, done)
+        finally:
+            await self._live.wait_until_durable(durable_at)
+            task.by_verdict.update(item.verdict for item in done)
+
+    async def _store_items(self, task: Task[Order], done: Sequence[TaskItem]) -> None:
+        """Store a list of items, if all nodes of the cluster support this, and wait until it is durable."""
         if done and self._live.core.task_items.is_enabled:
             add = self._live.core.task_items.add_items
             added = self._live.call_with_time(add, task.id, self.what, task.first_items, done)
-            task.first_items, task.items_at = added.first, added.durable_at
+            task.first_items = added.first
+            await self._live.wait_until_durable(added.durable_at)
 
     def _finish_task(self, task: Task[Order], unwatch: Callable[[], None]) -> None:
         """Set a task's final state, and remove its asyncio task."""

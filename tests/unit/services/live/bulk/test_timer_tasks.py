@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from commitlog.message import Message
 from services.broker.spine.errors import IllegalDeliveryTime
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import TimerFilter, TimerName, TimerVerdict, Verdict
+from services.live.bulk.move_tasks import MoveTaskRequest, MoveTasks
 from services.live.bulk.tasks import TaskState
 from services.live.bulk.timer_tasks import TimerTask, TimerTaskRequest, TimerTasks, TimerVerb
 from services.live.live_broker import LiveBroker
@@ -66,6 +69,19 @@ def timer(number: int, message_id: str = "", apart_ms: int = 1_000) -> Message:
     )
 
 
+async def listed_after_crash(disk: MemoryDisk, what: str, task_id: str) -> int:
+    """Return the number of items of a task that the store lists if the power fails now."""
+    image = copy.deepcopy(disk)
+    image.crash(lambda count: 0)
+    with ThreadPoolExecutor(1) as writer:
+        call_later = asyncio.get_running_loop().call_later
+        settings = BrokerSettings(segment_bytes=1 << 23)
+        after = LiveBroker(image, settings, lambda: NOW_MS, call_later, writer)
+        page = after.query(after.core.task_items.page, task_id, what, None, 1_000)
+        await after.close()
+    return 0 if page is None else len(page.items)
+
+
 def test_a_disk_that_fails_stops_the_task_which_says_why_and_can_be_begun_again() -> None:
     async def scenario(bench: Bench) -> None:
         bench.disk.failing_syncs = 1
@@ -76,6 +92,25 @@ def test_a_disk_that_fails_stops_the_task_which_says_why_and_can_be_begun_again(
         assert left == 500, "what was refused has not happened"
         done = await bench.ended(bench.tasks.start(ALL))
         assert (done.state, done.by_verdict) == (TaskState.DONE, {"CANCELLED": 500})
+
+    play(scenario)
+
+
+def test_a_count_that_was_reported_is_not_smaller_after_a_crash() -> None:
+    async def scenario(bench: Bench) -> None:
+        moves = MoveTasks(bench.live)
+        await bench.live.send_many([Message(topic="from", body=b"x", message_id=f"m{n}") for n in range(300)])
+        await bench.live.send(Message(topic="to", body=b"x", message_id="first"))
+        running: list[tuple[Any, Any]] = [(bench.tasks, bench.tasks.start(ALL))]
+        running.append((moves, moves.start(MoveTaskRequest("from", "to"))))
+        reported = {task.id: 0 for _, task in running}
+        while any(task.state is TaskState.RUNNING for _, task in running):
+            for tasks, task in running:
+                if task.done != reported[task.id]:
+                    reported[task.id] = task.done
+                    assert await listed_after_crash(bench.disk, tasks.what, task.id) >= task.done
+            await asyncio.sleep(0)
+        assert sorted(reported.values()) == [300, 500]
 
     play(scenario)
 
