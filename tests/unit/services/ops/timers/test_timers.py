@@ -11,7 +11,7 @@ import pytest
 from commitlog import limits
 from consumequeue.filter import EVERYTHING
 from services.broker.spine.values import DamagedPart
-from services.broker.timers import timer_views
+from services.live.queries import timer_queries
 from services.ops.timers import timers
 
 START_MS = 1_763_700_000_000
@@ -509,12 +509,18 @@ async def items_of(desk: Any, task_id: str) -> list[Any]:
 def test_a_task_that_still_counts_is_stopped_before_it_begins(
     at_desk: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timer_views, "_READ_AT_ONCE", 1)
+    count_timers = timer_queries.count_timers
+
+    async def count_without_end(*arguments: Any) -> None:
+        await count_timers(*arguments)
+        await asyncio.Event().wait()
 
     async def scenario(desk: Any) -> None:
         await crowd(desk, 300)
+        monkeypatch.setattr(timer_queries, "count_timers", count_without_end)
         task = await desk.post("/tasks", {"verb": "cancel", "filter": {"topic-prefix": "e"}}, 202)
         assert task["matched"] is None
+        monkeypatch.undo()
         for tasks in desk.app.state.tasks:
             await tasks.close()
         stopped = await desk.get(f"/tasks/{task['id']}")
