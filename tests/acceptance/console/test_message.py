@@ -35,7 +35,7 @@ def test_the_life_of_a_message_is_that_of_explain(broker: BrokerProcess, browser
 def test_nothing_asked_and_nothing_found_are_explained(browser: Browser) -> None:
     assert "tidewheel explain order:7" in browser.open("/messages").text
     missing = browser.open("/messages?name=nobody-has-this")
-    assert missing.status == 200
+    assert missing.status == 200, missing.text
     assert "nobody-has-this" in missing.text
     assert browser.model("/messages?name=nobody-has-this")["missing"]
 
