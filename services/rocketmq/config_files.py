@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from commitlog.kinds import HALF_TOPIC
 from commitlog.message import MessageType
-from services.store.reading import Reader
+from services.store.read_only.reading import Reader
 
 TOPICS: Final = "config/topics.json"
 CONSUMER_OFFSETS: Final = "config/consumerOffset.json"

@@ -48,8 +48,8 @@ from services.rocketmq.handover import Handover
 from services.rocketmq.names import LEVEL_TOPIC, OP_TOPIC
 from services.rocketmq.queues import QueueFiles
 from services.rocketmq.source import refuse_if_live
-from services.store.opening import OpenStore, open_store
-from services.store.state import GroupState, State, fold
+from services.store.read_only.opening import OpenStore, open_store
+from services.store.read_only.state import GroupState, State, fold
 
 Say = Callable[[str], None]
 

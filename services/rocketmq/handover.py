@@ -12,8 +12,8 @@ from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC, without_endings
 from commitlog.record import COMPRESSION, Record
 from services.rocketmq.append import Appender
 from services.rocketmq.names import DISCARD_TOPIC, OP_TOPIC
-from services.store.state import HalfState
-from services.store.timers import Waiting
+from services.store.read_only.state import HalfState
+from services.store.read_only.timers import Waiting
 from tidewheel import property_names
 
 OP_TAG: Final = "d"

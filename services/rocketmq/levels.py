@@ -14,7 +14,7 @@ from consumequeue import entry
 from consumequeue.entry import ENTRY_BYTES
 from services.broker.timers.delays import LEVELS_MS
 from services.rocketmq.names import LEVEL_TOPIC
-from services.store.reading import Reader
+from services.store.read_only.reading import Reader
 
 
 class LevelTimes:

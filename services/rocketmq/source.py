@@ -19,7 +19,7 @@ from commitlog import imported, layout
 from commitlog.errors import NotAStore, StoreError, StoreLocked
 from commitlog.limits import SEGMENT_BYTES_DEFAULT
 from commitlog.recovery import Damage, FoundRecord, LogScan
-from services.store.reading import Overlay, StoreFiles
+from services.store.read_only.reading import Overlay, StoreFiles
 
 
 @dataclass(slots=True)

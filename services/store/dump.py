@@ -22,9 +22,9 @@ from commitlog.recovery import Damage
 from consumequeue.dispatch import entry_of, is_indexed
 from consumequeue.entry import Entry
 from services.broker.spine.errors import TopicNotFound
-from services.store.opening import OpenStore
-from services.store.state import State
-from services.store.verify_queues import QueueFiles, names_of, stored_in
+from services.store.read_only.opening import OpenStore
+from services.store.read_only.state import State
+from services.store.verify.queues import QueueFiles, names_of, stored_in
 from tidewheel import property_names
 
 Line = dict[str, Any]

@@ -30,8 +30,8 @@ from consumequeue.entry import ENTRY_BYTES
 from consumequeue.queue import ConsumeQueue
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from services.store.copying import check_target
-from services.store.opening import OpenStore, open_store
+from services.store.copying.copying import check_target
+from services.store.read_only.opening import OpenStore, open_store
 
 _AT_ONCE: Final = 50_000
 """Number of entries in memory at a time."""

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from commitlog import imported, snapshot
-from services.store.opening import OpenStore, open_store
-from services.store.state import GroupState, State, TopicState, fold
+from services.store.read_only.opening import OpenStore, open_store
+from services.store.read_only.state import GroupState, State, TopicState, fold
 
 _BLOCK_BYTES = 512
 

@@ -8,7 +8,7 @@ from commitlog import imported, keep, layout
 from commitlog.disk import Disk
 from commitlog.recovery import Damage
 from services.store.findings import Finding
-from services.store.opening import OpenStore
+from services.store.read_only.opening import OpenStore
 
 QUARANTINE: Final = "quarantine"
 

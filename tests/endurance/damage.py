@@ -40,9 +40,9 @@ from services.broker.spine.values import (
     TimerFilter,
     TimerName,
 )
-from services.store import repair
-from services.store.opening import look_at
-from services.store.verify import verify
+from services.store.read_only.opening import look_at
+from services.store.repair import repair
+from services.store.verify.verify import verify
 from tests.memory_disk import MemoryDisk
 from tidewheel.errors import TidewheelError
 from txn.checkback import CheckBackPolicy

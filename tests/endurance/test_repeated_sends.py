@@ -26,7 +26,7 @@ from commitlog import properties
 from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from services.live.errors import ResultUnknown
 from services.rpc.generated import definition_pb2, service_pb2
-from services.store.opening import open_store
+from services.store.read_only.opening import open_store
 from tests.command import tidewheel
 from tests.endurance.cluster_node import Node
 from tests.endurance.conftest import METADATA, OK, SERVICE, logs_shown

@@ -15,7 +15,7 @@ from pathlib import Path
 from commitlog import properties
 from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from services.rpc.generated import definition_pb2, service_pb2
-from services.store.opening import open_store
+from services.store.read_only.opening import open_store
 from tests.endurance.conftest import OK, BrokerProcess, Client
 from tidewheel import property_names
 

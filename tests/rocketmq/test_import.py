@@ -19,9 +19,9 @@ from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import CheckBackRequest, RunTimersJob
 from services.rocketmq.import_store import ImportSummary, import_store
-from services.store.opening import open_store
-from services.store.state import fold
-from services.store.verify import verify
+from services.store.read_only.opening import open_store
+from services.store.read_only.state import fold
+from services.store.verify.verify import verify
 
 READABLE = ("ordinary", "batch", "inner", "compressed", "hosts", "v2")
 FAR_MS = 4 * 3_600_000

@@ -35,7 +35,7 @@ from commitlog.recovery import Damage, LogScan
 from consumequeue.queue import CONSUMEQUEUE
 from services.broker.broker import Broker
 from services.store.findings import Finding
-from services.store.verify import Verdict
+from services.store.verify.verify import Verdict
 from tests.memory_disk import BLOCK_BYTES, Death, Fault, MemoryDisk
 
 KINDS: Final = (layout.DURABLE, layout.FORMAT, layout.SNAPSHOTS)

@@ -52,8 +52,8 @@ from services.broker.spine.values import (
     Verdict,
 )
 from services.live.durability import required_offset
-from services.store.opening import look_at
-from services.store.verify import verify
+from services.store.read_only.opening import look_at
+from services.store.verify.verify import verify
 from tests.memory_disk import Death, MemoryDisk
 from tests.simulation.faults import Faults
 from tests.simulation.second_core import SecondCore

@@ -29,8 +29,8 @@ from services.broker.broker import Broker
 from services.broker.spine.errors import DiskFull
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Resolution, RetireSegments
-from services.store.opening import look_at
-from services.store.verify import verify
+from services.store.read_only.opening import look_at
+from services.store.verify.verify import verify
 from tests.memory_disk import Death, Fault, MemoryDisk
 
 NOW_MS: Final = 1_763_700_000_000

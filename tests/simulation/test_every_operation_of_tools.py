@@ -25,9 +25,9 @@ from consumequeue import timerindex_recent
 from services.broker.broker import Broker
 from services.rocketmq.import_store import ImportSummary, take_over
 from services.rocketmq.source import open_log
-from services.store import repair
-from services.store.opening import look_at
-from services.store.verify import verify
+from services.store.read_only.opening import look_at
+from services.store.repair import repair
+from services.store.verify.verify import verify
 from tests.memory_disk import Death, Fault, MemoryDisk
 from tests.simulation.test_every_operation import ENDS, NOW_MS, SETTINGS, TOPIC, Bench, messages_of
 from tests.unit.services.rocketmq.test_import_store import NOW_MS as IMPORT_MS

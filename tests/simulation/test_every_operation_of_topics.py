@@ -30,8 +30,8 @@ from commitlog.message import MessageType
 from consumequeue import timerindex_recent
 from services.broker.spine.values import TimerName, Verdict
 from services.broker.task_items import TaskItem
-from services.store.opening import look_at
-from services.store.verify import verify
+from services.store.read_only.opening import look_at
+from services.store.verify.verify import verify
 from tests.memory_disk import Death, Fault
 from tests.simulation import timer_world, topic_world
 from tests.simulation.test_every_operation import ENDS

@@ -10,8 +10,8 @@ import pytest
 from commitlog import limits
 from consumequeue import queue, timerindex_recent
 from consumequeue.entry import ENTRY_BYTES
-from services.store.opening import look_at
-from services.store.verify import verify
+from services.store.read_only.opening import look_at
+from services.store.verify.verify import verify
 from tests.simulation.receiving_world import World
 from tests.simulation.second_core import SecondCore
 from timingwheel import wheel

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from commitlog import limits
-from services.store.opening import look_at
-from services.store.verify import verify
+from services.store.read_only.opening import look_at
+from services.store.verify.verify import verify
 from tests.simulation.second_core import SecondCore
 from tests.simulation.timer_world import World
 

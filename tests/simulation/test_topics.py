@@ -5,8 +5,8 @@ The simulation is determined by its seed; `pytest tests/simulation/test_topics.p
 
 from __future__ import annotations
 
-from services.store.opening import look_at
-from services.store.verify import verify
+from services.store.read_only.opening import look_at
+from services.store.verify.verify import verify
 from tests.simulation.second_core import SecondCore
 from tests.simulation.topic_world import World
 

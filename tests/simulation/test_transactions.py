@@ -14,8 +14,8 @@ from commitlog import limits, table
 from commitlog.message import Message
 from services.broker.broker import Broker
 from services.broker.spine.values import Resolution, SendReceipt, TransactionReceipt
-from services.store.opening import look_at
-from services.store.verify import verify
+from services.store.read_only.opening import look_at
+from services.store.verify.verify import verify
 from tests.applied import limited
 from tests.memory_disk import MemoryDisk
 from tests.simulation.second_core import SecondCore

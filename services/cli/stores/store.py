@@ -81,8 +81,8 @@ def show_verify(store: StoreOption = STORE_DEFAULT, as_json: JsonOption = False)
 
     Example: tidewheel store verify --store ./store
     """
-    from services.store.opening import open_store
-    from services.store.verify import verify
+    from services.store.read_only.opening import open_store
+    from services.store.verify.verify import verify
 
     with progress_bar() as progress:
         verdict = verify(open_store(store), wall_clock_ms(), progress)
@@ -106,7 +106,7 @@ def dump_log(
     Example: tidewheel store dump log --store ./store --from 4096 --limit 10
     """
     from services.store import dump
-    from services.store.opening import open_store
+    from services.store.read_only.opening import open_store
 
     print_lines(dump.log_lines(open_store(store), from_offset, topic), limit)
 
@@ -127,7 +127,7 @@ def dump_queue(
     Example: tidewheel store dump queue orders 1 --store ./store --from 100
     """
     from services.store import dump
-    from services.store.opening import open_store
+    from services.store.read_only.opening import open_store
 
     print_lines(dump.queue_lines(open_store(store), topic, queue_id, from_offset), limit)
 
@@ -193,7 +193,7 @@ def run_repair(
 
     Example: tidewheel store repair --store ./store --dry-run
     """
-    from services.store import repair
+    from services.store.repair import repair
 
     if dry_run and yes:
         raise typer.BadParameter("--dry-run and --yes contradict each other: give one of them")
@@ -229,7 +229,7 @@ def run_snapshot(
     """
     from dataclasses import asdict
 
-    from services.store.copying import copy_store
+    from services.store.copying.copying import copy_store
 
     with progress_bar() as progress:
         copied = copy_store(store, target, progress, with_key=with_key)
@@ -327,8 +327,8 @@ def run_export_queues(
 
 def state_of(store: Path) -> Any:
     """Return the state that results from a store's log."""
-    from services.store.opening import open_store
-    from services.store.state import fold
+    from services.store.read_only.opening import open_store
+    from services.store.read_only.state import fold
 
     return fold(open_store(store), wall_clock_ms())
 

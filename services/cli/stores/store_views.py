@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from services.rocketmq.import_store import ImportSummary
     from services.store.findings import Finding
     from services.store.info import Info
-    from services.store.repair import Plan
-    from services.store.verify import Verdict
+    from services.store.repair.repair import Plan
+    from services.store.verify.verify import Verdict
 
 FINDINGS_SHOWN = 50
 

@@ -30,7 +30,7 @@ Therefore, if the marker `fetched/moving` exists at startup, the node first sync
 deleting the marker, the node syncs every folder that received a file.
 
 A store never mixes files from two nodes. Queues and the key index are derived data. They are transferred only
-if that is cheaper than a rebuild (`services.store.copying_derived`).
+if that is cheaper than a rebuild (`services.store.copying.derived`).
 
 Cost: the store is sent over the network once. During the transfer, the receiver needs disk space for both
 stores. Limitation: the checksums protect only the transfer and do not detect damage on the sender's disk.
@@ -59,9 +59,9 @@ from consumequeue import dispatch, keyindex
 from services.broker.broker import SHARED
 from services.cluster.errors import CopyRefused
 from services.cluster.peers import SECRET, CertificateMismatch, connect_to
-from services.store.copying import FileCopy, hold_store
-from services.store.copying_derived import HeldDerived
-from services.store.reading import StoreFiles
+from services.store.copying.copying import FileCopy, hold_store
+from services.store.copying.derived import HeldDerived
+from services.store.read_only.reading import StoreFiles
 from sharedlog.fold import Fold
 
 PATH: Final = "/api/cluster/copy"

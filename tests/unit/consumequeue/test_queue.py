@@ -562,7 +562,7 @@ def test_a_mark_that_was_torn_is_none() -> None:
 
 
 def test_a_queue_whose_entries_are_all_cut_goes_on_in_a_copy_of_the_files_that_a_snapshot_names() -> None:
-    """Another node gets only the listed files (`copying_derived`).
+    """Another node gets only the listed files (`services.store.copying.derived`).
 
     On this node, the queue was idle and is used again.
     """

@@ -12,7 +12,7 @@ from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.cluster.evidence_file import EvidenceFile
 from services.cluster.replica import Replica, SharedPart
-from services.store.copying import copy_store
+from services.store.copying.copying import copy_store
 from sharedlog.fold import Fold
 from tests.unit.services.broker.test_retention import KEEP_ONE, Bench
 from tests.unit.services.broker.timers.test_timers import Store

@@ -40,7 +40,7 @@ from services.broker.spine.values import (
     StartPosition,
     Verdict,
 )
-from services.store import repair
+from services.store.repair import repair
 from tests.memory_disk import Fault, MemoryDisk
 from tests.missed_counts import missed_counts
 from tests.simulation.second_core import copy_files, differing_tables

@@ -10,7 +10,7 @@ import pytest
 from commitlog.message import MessageType
 from services.rocketmq import config_files
 from services.rocketmq.config_files import TimerCheck, TopicConfig, parse_json, read_config
-from services.store.reading import StoreFiles
+from services.store.read_only.reading import StoreFiles
 
 
 def put(root: Path, name: str, content: str | bytes) -> None:

@@ -30,9 +30,9 @@ from services.rocketmq.export_store import ExportSummary, export_store
 from services.rocketmq.filler import fillers
 from services.rocketmq.import_store import import_store
 from services.rocketmq.queues import QueueFiles
-from services.store.opening import open_store
-from services.store.reading import StoreFiles
-from services.store.verify import verify
+from services.store.read_only.opening import open_store
+from services.store.read_only.reading import StoreFiles
+from services.store.verify.verify import verify
 from txn.checkback import CheckBackPolicy
 
 SEGMENT_BYTES = 4096

@@ -19,9 +19,9 @@ from commitlog import layout
 from commitlog.errors import StoreDamaged
 from commitlog.recovery import FoundRecord, LogScan
 from services.broker.broker import Broker
-from services.store.opening import look_at
-from services.store.state import fold
-from services.store.verify import verify
+from services.store.read_only.opening import look_at
+from services.store.read_only.state import fold
+from services.store.verify.verify import verify
 from tests.memory_disk import MemoryDisk
 
 BIT_STEP = 1_553

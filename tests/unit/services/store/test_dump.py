@@ -13,8 +13,8 @@ from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
 from services.broker.spine.errors import TopicNotFound
 from services.store.dump import queue_lines
-from services.store.opening import open_store
-from services.store.verify import verify
+from services.store.read_only.opening import open_store
+from services.store.verify.verify import verify
 from tests.unit.services.store.test_export_queues import NOW_MS, of_log
 
 

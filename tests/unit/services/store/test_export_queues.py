@@ -17,7 +17,7 @@ from consumequeue.dispatch import entry_of, is_indexed
 from consumequeue.queue import ConsumeQueue
 from services.store import export_queues as exporting
 from services.store.export_queues import export_queues
-from services.store.opening import open_store
+from services.store.read_only.opening import open_store
 
 NOW_MS = 1_763_700_600_000
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from services.store import info, state
+from services.store import info
+from services.store.read_only import state
 
 NOW_MS = 1_763_700_900_000
 

@@ -24,9 +24,9 @@ from commitlog.recovery import LogScan
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.rocketmq.export_store import export_store
-from services.store.copying import copy_store
-from services.store.opening import open_store
-from services.store.verify import verify
+from services.store.copying.copying import copy_store
+from services.store.read_only.opening import open_store
+from services.store.verify.verify import verify
 from spark_jobs.log.decode import ALL, Wanted, batches
 from spark_jobs.log.slices import slices
 from tests.memory_disk import MemoryDisk

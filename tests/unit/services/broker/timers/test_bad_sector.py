@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from services.broker.broker import Broker
 from services.broker.spine.values import TimerVerdict
-from services.store.opening import look_at
-from services.store.verify import verify
+from services.store.read_only.opening import look_at
+from services.store.verify.verify import verify
 from tests.memory_disk import BLOCK_BYTES
 from tests.unit.services.broker.timers.bad_sector import drained, filled, go, no_jobs, on_bad_sector
 from tests.unit.services.broker.timers.test_timer_repair import IDS, files, forget_log, spoil_record

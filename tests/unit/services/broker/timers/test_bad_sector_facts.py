@@ -7,8 +7,8 @@ import pytest
 from commitlog import layout
 from services.broker.broker import Broker
 from services.broker.spine.values import TimerVerdict, Verdict
-from services.store.opening import look_at
-from services.store.verify import verify
+from services.store.read_only.opening import look_at
+from services.store.verify.verify import verify
 from tests.unit.services.broker.timers.bad_sector import BadSector, drained, filled, go
 from tests.unit.services.broker.timers.test_timer_repair import IDS, files, spoil_batch
 from tests.unit.services.broker.timers.test_timers import Store, by_id

@@ -12,8 +12,8 @@ from commitlog.disk import Disk
 from services.broker.broker import Broker
 from services.broker.spine.values import RunTimersJob, TimerFilter, TimerName, TimerVerdict, Verdict
 from services.broker.timers.timer_repair import RepairJob
-from services.store.opening import look_at
-from services.store.verify import verify
+from services.store.read_only.opening import look_at
+from services.store.verify.verify import verify
 from tests.unit.services.broker.timers.test_timers import DAY, HOUR, MINUTE, Store, by_id
 from tidewheel import property_names
 from timingwheel import partition

@@ -9,8 +9,8 @@ import pytest
 from commitlog import layout
 from services.broker.spine.values import Verdict
 from services.broker.timers.timer_repair import CheckJob
-from services.store.opening import look_at
-from services.store.verify import verify
+from services.store.read_only.opening import look_at
+from services.store.verify.verify import verify
 from tests.unit.services.broker.timers.bad_sector import go, no_jobs, on_bad_sector
 from tests.unit.services.broker.timers.test_older_files import checkpoint_once, checkpoint_twice, kill
 from tests.unit.services.broker.timers.test_timer_repair import (

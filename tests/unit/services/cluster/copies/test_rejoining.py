@@ -15,7 +15,7 @@ from commitlog.real_disk import RealDisk
 from services.broker.spine.settings import BrokerSettings
 from services.cluster.copies.rejoining import rejoin_cluster
 from services.cluster.replica import Replica
-from services.store.copying import copy_store
+from services.store.copying.copying import copy_store
 from sharedlog.engines import beginning_of, create
 from sharedlog.errors import Halted, LogTrimmed
 from sharedlog.holdings import Holding

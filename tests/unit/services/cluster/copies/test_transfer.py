@@ -22,9 +22,9 @@ from services.broker.spine.settings import BrokerSettings
 from services.cluster.copies import transfer
 from services.cluster.errors import CopyRefused
 from services.cluster.replica import Replica
-from services.store.copying_derived import ENTRIES_PER_FILE_MIN
-from services.store.opening import look_at, open_store
-from services.store.verify import verify
+from services.store.copying.derived import ENTRIES_PER_FILE_MIN
+from services.store.read_only.opening import look_at, open_store
+from services.store.verify.verify import verify
 from sharedlog.engine import Head
 from sharedlog.fold import Position
 from sharedlog.leading import Candidate

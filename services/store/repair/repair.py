@@ -7,7 +7,7 @@
                                log is not changed, so its other records keep their offsets
     files durable, format      rewritten, as at a start
     names or ends of timers    rewritten if all their facts can be read. Otherwise rebuilt from the remaining
-                               data, but only on request: see `services.store.repair_facts`
+                               data, but only on request: see `services.store.repair.facts`
     partition of timers        repaired as by a running broker (`services.broker.timers.timer_repair`):
                                timers in the log or an older file are rebuilt, and the others end as
                                UNREADABLE and are reported
@@ -39,13 +39,13 @@ from services.broker.spine.values import DamagedPart
 from services.broker.timers.timer_ends import ENDS
 from services.store.findings import Finding
 from services.store.keeping import damaged_bytes, put_aside, quarantine_path, quarantined, set_aside
-from services.store.opening import OpenStore, open_store
 from services.store.progress import Progress, unseen
-from services.store.repair_facts import give_up, is_whole, mend
-from services.store.verify import MISSING, Verdict, verify
-from services.store.verify_facts import PARTS, named_runs
-from services.store.verify_partitions import PARTITION
-from services.store.verify_timers import sound_snapshots
+from services.store.read_only.opening import OpenStore, open_store
+from services.store.repair.facts import give_up, is_whole, mend
+from services.store.verify.facts import PARTS, named_runs
+from services.store.verify.partitions import PARTITION
+from services.store.verify.timers import sound_snapshots
+from services.store.verify.verify import MISSING, Verdict, verify
 
 _DERIVED: Final = ("queue", "index")
 _REPAIRABLE: Final = ("log", "snapshot", "store", *_DERIVED)

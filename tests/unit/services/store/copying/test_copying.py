@@ -16,12 +16,12 @@ from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.timers.timer_files import TIMER_FILES
 from services.process.private_files import auth_key, key_of
-from services.store.copying import copy_store
-from services.store.copying_timers import held_timers
-from services.store.opening import open_store
-from services.store.reading import StoreFiles
-from services.store.state import fold
-from services.store.verify import verify
+from services.store.copying.copying import copy_store
+from services.store.copying.timers import held_timers
+from services.store.read_only.opening import open_store
+from services.store.read_only.reading import StoreFiles
+from services.store.read_only.state import fold
+from services.store.verify.verify import verify
 
 NOW_MS = 1_763_700_900_000
 

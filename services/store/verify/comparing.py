@@ -9,7 +9,7 @@ import numpy as np
 
 from consumequeue import sorted_runs
 from consumequeue.timerindex_fact import FACT, Facts
-from services.store.timers import StoredTimers
+from services.store.read_only.timers import StoredTimers
 from timingwheel.boundaries import Numbers
 
 NO_OFFSETS: Final = np.empty(0, np.uint64)

@@ -13,8 +13,8 @@ from services.broker.broker import Broker
 from services.broker.schedules.schedule_values import MissedRunPolicy, Schedule
 from services.broker.spine.settings import BrokerSettings
 from services.store.dump import log_lines
-from services.store.opening import look_at
-from services.store.verify import Verdict, verify
+from services.store.read_only.opening import look_at
+from services.store.verify.verify import Verdict, verify
 from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000

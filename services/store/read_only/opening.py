@@ -17,7 +17,7 @@ from commitlog.limits import SEGMENT_BYTES_DEFAULT
 from commitlog.recovery import LogScan
 from commitlog.segments import Segments
 from commitlog.store_format import Format, derived_segment_bytes
-from services.store.reading import Overlay, Reader, StoreFiles
+from services.store.read_only.reading import Overlay, Reader, StoreFiles
 
 
 @dataclass(frozen=True, slots=True)

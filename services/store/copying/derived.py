@@ -25,8 +25,8 @@ from commitlog.snapshot import Snapshot
 from consumequeue import dispatch, keyindex
 from consumequeue.entry import ENTRY_BYTES
 from services.broker import derived
-from services.store.copying import CHUNK_BYTES, FileCopy, content_of, file_of
-from services.store.reading import StoreFiles
+from services.store.copying.copying import CHUNK_BYTES, FileCopy, content_of, file_of
+from services.store.read_only.reading import StoreFiles
 
 ENTRIES_PER_FILE_MIN: Final = 100
 """Minimum average number of entries per queue file. Below this, queue files are not sent."""

@@ -24,8 +24,8 @@ from services.broker.timers.timer_ends import ENDS
 from services.broker.timers.timer_files import TIMER_FILES
 from services.broker.timers.timer_source import NAME_COLUMNS, QueueTable, TimerSource, name_hashes
 from services.store.findings import Finding
-from services.store.opening import OpenStore
-from services.store.timers import FactSource, runs_of
+from services.store.read_only.opening import OpenStore
+from services.store.read_only.timers import FactSource, runs_of
 from timingwheel import partition
 from timingwheel.boundaries import Slot, slot_named
 from timingwheel.cascade import File

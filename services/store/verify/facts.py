@@ -24,9 +24,9 @@ from consumequeue.timerindex_fact import Facts
 from services.broker.timers.timer_ends import ENDS, KIND_SHIFT, NAMES
 from services.broker.timers.timer_files import TIMER_FILES
 from services.store.findings import Finding
-from services.store.invariants import Invariants
-from services.store.opening import OpenStore
-from services.store.timers import runs_of
+from services.store.read_only.opening import OpenStore
+from services.store.read_only.timers import runs_of
+from services.store.verify.invariants import Invariants
 
 PARTS: Final = {NAMES: "names", ENDS: "ends"}
 """The part name of a finding by folder, which is also the part name in a snapshot's `ends`."""

@@ -18,11 +18,11 @@ import numpy as np
 from commitlog import imported, snapshot
 from commitlog.recovery import Damage
 from consumequeue.offset_ranges import OffsetRanges
-from services.store.comparing import NO_OFFSETS, difference, unrecorded_offsets
 from services.store.findings import Finding
-from services.store.opening import OpenStore
-from services.store.state import GroupState, State, fold, stored_state
-from services.store.timers import StoredTimers, timer_files_are_there
+from services.store.read_only.opening import OpenStore
+from services.store.read_only.state import GroupState, State, fold, stored_state
+from services.store.read_only.timers import StoredTimers, timer_files_are_there
+from services.store.verify.comparing import NO_OFFSETS, difference, unrecorded_offsets
 from timingwheel.boundaries import Numbers
 
 FirstOffsets = Mapping[tuple[str, int], int]

@@ -13,11 +13,11 @@ from commitlog.errors import StoreDamaged
 from commitlog.real_disk import RealDisk
 from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
-from services.store import repair
-from services.store.copying import copy_store
-from services.store.opening import look_at, open_store
-from services.store.state import fold
-from services.store.verify import verify
+from services.store.copying.copying import copy_store
+from services.store.read_only.opening import look_at, open_store
+from services.store.read_only.state import fold
+from services.store.repair import repair
+from services.store.verify.verify import verify
 from timingwheel.partition import HEAD
 
 

@@ -1,7 +1,7 @@
 """`store verify`: verifies the parts of a store against each other and reports damage.
 
     log         the CRC and the offset of every record, blanks, and the bytes after the end
-    invariants  `services.store.invariants`: half messages, timers and their ends, queue offsets
+    invariants  `services.store.verify.invariants`: half messages, timers and their ends, queue offsets
     queues      every entry, compared with its record
     key index   every block of every run, and the number of keys
     timers      every batch and record of the partitions, and every block of names and ends. Each timer of the
@@ -26,15 +26,15 @@ from commitlog.kinds import RETENTION_TOPIC
 from commitlog.recovery import Damage, FoundRecord, LogScan
 from services.broker.start_damage import describe_missing_segments
 from services.store.findings import Finding
-from services.store.invariants import Invariants
 from services.store.keeping import KeepFiles, quarantined
-from services.store.opening import OpenStore
 from services.store.progress import Progress, unseen
-from services.store.state import State, fold
-from services.store.verify_index import IndexCheck
-from services.store.verify_queues import LostEntry, QueueCheck
-from services.store.verify_snapshots import check_snapshots
-from services.store.verify_timers import check_timer_files, check_waiting
+from services.store.read_only.opening import OpenStore
+from services.store.read_only.state import State, fold
+from services.store.verify.index import IndexCheck
+from services.store.verify.invariants import Invariants
+from services.store.verify.queues import LostEntry, QueueCheck
+from services.store.verify.snapshots import check_snapshots
+from services.store.verify.timers import check_timer_files, check_waiting
 
 MISSING = "missing"
 _FIRST_PASS = "log, queues and index"

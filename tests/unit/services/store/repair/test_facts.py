@@ -13,10 +13,10 @@ from commitlog.real_disk import RealDisk
 from consumequeue.sorted_runs import BLOCK_BYTES
 from services.broker.spine.values import PendingTimer, TimerName, TimerVerdict, Verdict
 from services.broker.timers.timer_files import TIMER_FILES
-from services.store import repair
-from services.store.opening import open_store
-from services.store.state import fold
-from services.store.verify import verify
+from services.store.read_only.opening import open_store
+from services.store.read_only.state import fold
+from services.store.repair import repair
+from services.store.verify.verify import verify
 
 FOLDERS = (layout.TIMER_NAMES, layout.TIMER_ENDS)
 NOT_WAITING = {Verdict.TOO_LATE, Verdict.ALREADY, Verdict.NEVER_SET, Verdict.FORGOTTEN}

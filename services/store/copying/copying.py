@@ -7,7 +7,7 @@
    small files follow.
 
 Queues and key index are derived and are not copied; the first start of the copy builds them. (Copies to other
-nodes include them: `services.store.copying_derived`.) The encryption key and the broker's certificate are not
+nodes include them: `services.store.copying.derived`.) The encryption key and the broker's certificate are not
 part of the store's content and are not copied. The copy is written to a temporary folder and renamed, so that
 it is either complete or absent. The store is neither locked nor written. Another node of a cluster gets the
 same files up to the newest snapshot (`services.cluster.copies.transfer`).
@@ -30,10 +30,10 @@ from commitlog.errors import StoreError
 from commitlog.real_disk import RealDisk
 from commitlog.snapshot import Snapshot
 from services.process.private_files import KEY_FILE, keep_from_repositories, key_of, write_for_owner
-from services.store.copying_timers import HeldFile, held_timers
-from services.store.opening import OpenStore, open_store
+from services.store.copying.timers import HeldFile, held_timers
 from services.store.progress import Progress, unseen
-from services.store.reading import StoreFiles
+from services.store.read_only.opening import OpenStore, open_store
+from services.store.read_only.reading import StoreFiles
 
 CHUNK_BYTES: Final = 4 * 1024 * 1024
 _TRIES_MAX: Final = 10

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from services.store.opening import look_at
-from services.store.state import fold
-from services.store.verify import verify
+from services.store.read_only.opening import look_at
+from services.store.read_only.state import fold
+from services.store.verify.verify import verify
 from tests.simulation.timer_world import World
 
 

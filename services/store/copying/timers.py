@@ -15,8 +15,8 @@ from typing import NamedTuple
 from commitlog import snapshot
 from commitlog.errors import StoreDamaged
 from commitlog.snapshot import Snapshot
-from services.store.reading import Overlay, StoreFiles
-from services.store.timers import timer_files
+from services.store.read_only.reading import Overlay, StoreFiles
+from services.store.read_only.timers import timer_files
 
 
 class HeldFile(NamedTuple):

@@ -18,7 +18,7 @@ from typing import Final, Protocol
 from commitlog import layout
 from commitlog.errors import StoreError
 from commitlog.view import View, whole
-from services.store.unreadable import FileUnreadable
+from services.store.read_only.unreadable import FileUnreadable
 
 _NEVER_WRITTEN: Final = (layout.COMMITLOG, layout.RESERVE)
 

@@ -21,8 +21,8 @@ from consumequeue.queue import is_unrelated_error
 from consumequeue.sorted_runs import Entries, Run
 from services.broker.derived import KEYS
 from services.store.findings import Finding
-from services.store.opening import OpenStore
-from services.store.verify_facts import RunCheck
+from services.store.read_only.opening import OpenStore
+from services.store.verify.facts import RunCheck
 
 
 class IndexCheck:

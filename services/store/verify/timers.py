@@ -15,13 +15,13 @@ import numpy as np
 from commitlog import snapshot
 from commitlog.snapshot import Snapshot
 from services.broker.timers.timer_ends import ENDS, last_ms
-from services.store.comparing import ended_offsets
 from services.store.findings import Finding
-from services.store.invariants import Invariants
-from services.store.opening import OpenStore
-from services.store.timers import StoredTimers
-from services.store.verify_facts import PARTS, check_facts
-from services.store.verify_partitions import check_partitions
+from services.store.read_only.opening import OpenStore
+from services.store.read_only.timers import StoredTimers
+from services.store.verify.comparing import ended_offsets
+from services.store.verify.facts import PARTS, check_facts
+from services.store.verify.invariants import Invariants
+from services.store.verify.partitions import check_partitions
 from timingwheel.boundaries import Numbers
 from timingwheel.partition import IN_LOG
 

@@ -19,11 +19,12 @@ from commitlog.retention import RetentionPolicy
 from consumequeue import queue
 from consumequeue.entry import ENTRY_BYTES
 from services.broker.broker import Broker
-from services.store import repair, verify_queues
 from services.store.dump import log_lines
-from services.store.opening import look_at, open_store
-from services.store.reading import StoreFiles
-from services.store.verify import Verdict, verify
+from services.store.read_only.opening import look_at, open_store
+from services.store.read_only.reading import StoreFiles
+from services.store.repair import repair
+from services.store.verify import queues as verify_queues
+from services.store.verify.verify import Verdict, verify
 from tests.memory_disk import MemoryDisk
 from tests.unit.services.broker.test_retention import KEEP_ALL, KEEP_ONE, Bench
 from tests.unit.services.store.conftest import SETTINGS, START_MS, Shop

@@ -34,7 +34,7 @@ from consumequeue.entry import ENTRY_BYTES, Entry
 from consumequeue.queue import ConsumeQueue, StoredQueue, files_of, is_unrelated_error, stored_queues
 from services.broker import derived
 from services.store.findings import Finding
-from services.store.opening import OpenStore
+from services.store.read_only.opening import OpenStore
 
 _LOOK_BYTES: Final = 16 * 1024
 """Number of bytes of each queue in memory, because the log alternates between queues."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from services.store.state import GroupState
-from services.store.verify_snapshots import differences_of_groups
+from services.store.read_only.state import GroupState
+from services.store.verify.snapshots import differences_of_groups
 
 DONE = st.tuples(st.integers(0, 12), st.frozensets(st.integers(0, 16)))
 

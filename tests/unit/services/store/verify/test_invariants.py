@@ -8,7 +8,7 @@ from commitlog import properties
 from commitlog.kinds import EPOCH_TOPIC, HALF_TOPIC, TIMER_TOPIC, VERB_TOPIC
 from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 from commitlog.recovery import Damage, FoundRecord
-from services.store.invariants import breaches
+from services.store.verify.invariants import breaches
 from tidewheel import property_names
 
 

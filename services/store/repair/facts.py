@@ -38,12 +38,12 @@ from consumequeue.timerindex_fact import FACT, Facts
 from consumequeue.timerindex_recent import Recent
 from services.broker.timers.timer_ends import ENDS, NAMES, end_extra, words_of
 from services.broker.timers.timer_files import TIMER_FILES
-from services.store.comparing import ended_offsets
 from services.store.keeping import set_aside
-from services.store.opening import OpenStore
-from services.store.state import fold
-from services.store.timers import FactSource, StoredTimers, runs_of
-from services.store.verify_facts import PARTS
+from services.store.read_only.opening import OpenStore
+from services.store.read_only.state import fold
+from services.store.read_only.timers import FactSource, StoredTimers, runs_of
+from services.store.verify.comparing import ended_offsets
+from services.store.verify.facts import PARTS
 
 _BATCH_FACTS: Final = 4096
 

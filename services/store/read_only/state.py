@@ -1,8 +1,8 @@
 """The state that results from a store's log, computed by the broker's own code and converted to plain values.
 
-The broker is started on an overlay (`services.store.reading`): it loads the newest snapshot and replays the
-log after it. The result equals the content of a snapshot at that offset. The classes in this file name its
-parts. Timers are not loaded (`services.store.timers`) and are iterated one by one.
+The broker is started on an overlay (`services.store.read_only.reading`): it loads the newest snapshot and
+replays the log after it. The result equals the content of a snapshot at that offset. The classes in this file
+name its parts. Timers are not loaded (`services.store.read_only.timers`) and are iterated one by one.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from commitlog.record import Record
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.timers.timer_ends import KIND_SHIFT
-from services.store.opening import OpenStore
-from services.store.reading import Overlay
-from services.store.timers import Read, StoredTimers, Waiting
+from services.store.read_only.opening import OpenStore
+from services.store.read_only.reading import Overlay
+from services.store.read_only.timers import Read, StoredTimers, Waiting
 from tidewheel import property_names
 
 _SETTINGS: Final = BrokerSettings(auto_create_topics=False)

@@ -33,7 +33,7 @@ from consumequeue.timerindex_fact import Facts, newest_of
 from services.broker.timers.timer_ends import ENDS, NAMES
 from services.broker.timers.timer_files import TIMER_FILES, TimersToWrite
 from services.broker.timers.timer_records import due_ms_of, to_timer_record
-from services.store.opening import OpenStore
+from services.store.read_only.opening import OpenStore
 from timingwheel.boundaries import Numbers, slot_named
 from timingwheel.cascade import File
 from timingwheel.listing import Listing

@@ -1,0 +1,1 @@
+"""Copies a store, which a broker may be writing to, at one durable offset."""

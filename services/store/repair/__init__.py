@@ -1,0 +1,1 @@
+"""Rebuilds the derived data of a store, and moves unrecoverable data to quarantine."""

@@ -1,0 +1,1 @@
+"""Verifies the parts of a store against each other: queues, key index, snapshots, timers, and records."""
