@@ -45,7 +45,7 @@ IMPORTED: Final = (
         "uvicorn",
         "uvloop",
     ),
-    *("services.cli.processes.shop", "services.shop.carts", "services.shop.database"),
+    *("services.cli.processes.shop", "services.shop.carts.carts", "services.shop.database"),
     "sqlalchemy.dialects.sqlite",
 )
 READ_AT_START: Final = ("LD_", "PYTHON", "MALLOC", "GRPC", "OPENBLAS", "COVERAGE")

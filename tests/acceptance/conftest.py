@@ -16,14 +16,14 @@ from redis import Redis
 from sqlalchemy import Engine, text
 
 from services.shop.calls import stub_of
-from services.shop.carts import open_redis
+from services.shop.carts.carts import open_redis
+from services.shop.carts.redis_server import bundled_redis
 from services.shop.database import open_database, sqlite_url
 from services.shop.demo.processes import Processes
 from services.shop.demo.settings import Layout
 from services.shop.demo.settling import broker_gauges
 from services.shop.demo.story import create_topic
 from services.shop.generated import shop_pb2
-from services.shop.redis_server import bundled_redis
 from services.shop.topics import TOPIC_TYPES
 from tests.acceptance.demo import run as run_demo
 from tests.acceptance.demo import write_orders

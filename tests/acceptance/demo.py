@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from services.shop.demo.processes import tidewheel
-from services.shop.made_up_orders import made_up_rows
+from services.shop.replay.made_up_orders import made_up_rows
 
 INVOICE_COUNT = 120
 

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from sqlalchemy import create_engine, text
 
+from services.shop.carts.redis_server import bundled_redis
 from services.shop.database import sqlite_url
 from services.shop.demo.settings import Layout
-from services.shop.redis_server import bundled_redis
 from tests.command import in_this_process, tidewheel
 
 AWAIT_SECONDS = 600

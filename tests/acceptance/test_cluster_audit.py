@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from commitlog.published_log import open_log
+from services.shop.carts.redis_server import bundled_redis
 from services.shop.database import sqlite_url
 from services.shop.demo.processes import Processes
 from services.shop.demo.settings import Layout
 from services.shop.demo.story import create_topic
 from services.shop.generated import shop_pb2
-from services.shop.redis_server import bundled_redis
 from services.shop.topics import TOPIC_TYPES
 from tests.acceptance.conftest import Shop
 from tests.acceptance.test_cluster import Node, leader_of

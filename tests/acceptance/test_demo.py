@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from services.shop.carts import open_redis
+from services.shop.carts.carts import open_redis
+from services.shop.carts.redis_server import bundled_redis
 from services.shop.demo.bugs import ARMED, subjects
 from services.shop.demo.mishaps import CART_DEATH_COUNT, ORDER_DEATHS
 from services.shop.demo.processes import tidewheel
 from services.shop.demo.settings import Layout
-from services.shop.redis_server import bundled_redis
 from tests.acceptance.demo import INVOICE_COUNT, run
 
 CASES = ("cart-not-cleared", "order-without-message", "message-without-order", "paid-but-timed-out")

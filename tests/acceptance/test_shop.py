@@ -19,7 +19,7 @@ from services.shop.database import open_database, sqlite_url
 from services.shop.demo.processes import tidewheel
 from services.shop.demo.story import create_topic
 from services.shop.generated import shop_pb2
-from services.shop.push_schedules import PushSchedules
+from services.shop.pushes.schedules import PushSchedules
 from tests.command import tidewheel as command
 from tidewheel.errors import BrokerUnreachable
 

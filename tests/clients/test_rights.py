@@ -18,7 +18,7 @@ from rocketmq.v5.exception import ClientException, ForbiddenException
 
 from services.auth.errors import Unauthorized
 from services.shop.messaging import open_producer
-from services.shop.push_schedules import PushSchedules
+from services.shop.pushes.schedules import PushSchedules
 from tests.clients.libraries import LIBRARIES, require
 from tests.clients.official import OfficialClient, Refused
 from tests.clients.process_client import ProcessClient

@@ -24,8 +24,8 @@ from consumequeue.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Delivery, Resolution, RunTimersJob
-from services.shop.carts import Addition, Carts
-from services.shop.redis_server import bundled_redis
+from services.shop.carts.carts import Addition, Carts
+from services.shop.carts.redis_server import bundled_redis
 from services.shop.tables import order_lines, order_metadata, orders, push_metadata, pushes
 from services.shop.topics import (
     CARTS_GROUP,

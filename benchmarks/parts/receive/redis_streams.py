@@ -15,7 +15,7 @@ from typing import Any
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisGone
 
-from services.shop import redis_server
+from services.shop.carts import redis_server
 
 STREAM, GROUP, BATCH = "orders", "stopwatch", 32
 ADDED_AT_ONCE = 1_000

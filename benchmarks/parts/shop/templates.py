@@ -24,8 +24,8 @@ from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Delivery, Resolution, RunTimersJob, TimerName
 from services.shop import topics
-from services.shop.new_order import Line, NewOrder
-from services.shop.order_messages import timer_key
+from services.shop.orders.messages import timer_key
+from services.shop.orders.new_order import Line, NewOrder
 from tidewheel import property_names
 
 TIMEOUT_MS: Final = 30_000

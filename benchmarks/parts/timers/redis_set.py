@@ -22,7 +22,7 @@ from redis import Redis
 from redis.exceptions import ConnectionError as RedisGone
 
 from parts.shell import BATCH, BODY, DAY_MS, Shell, memory_mib, message, real_ms
-from services.shop import redis_server
+from services.shop.carts import redis_server
 
 SPAN_MS = 30 * DAY_MS
 MIB = 1024 * 1024

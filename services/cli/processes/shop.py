@@ -40,7 +40,7 @@ def orders(
 
     Example: tidewheel shop orders --broker 127.0.0.1:8081 --database sqlite:///orders.db --timeout 900
     """
-    from services.shop import order_service
+    from services.shop.orders import service as order_service
 
     logs.configure()
     order_service.run(broker, database, listen, round(timeout * 1000), ready_file)
@@ -62,8 +62,8 @@ def carts(
 
     Example: tidewheel shop carts --broker 127.0.0.1:8081 --redis redis://127.0.0.1:6379/0
     """
-    from services.shop import cart_service
-    from services.shop.redis_server import bundled_redis
+    from services.shop.carts import service as cart_service
+    from services.shop.carts.redis_server import bundled_redis
 
     logs.configure()
     if redis is not None:
@@ -88,7 +88,7 @@ def pushes(
     Example: tidewheel shop pushes --broker 127.0.0.1:8081 --database sqlite:///pushes.db
     """
     from services.settings.config import ClientSettings, load
-    from services.shop import push_service
+    from services.shop.pushes import service as push_service
 
     logs.configure()
     address = load(ClientSettings, http=http).http.all[0]

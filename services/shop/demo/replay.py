@@ -19,7 +19,7 @@ import grpc
 
 from services.shop.calls import channel_to, stub_of
 from services.shop.generated import shop_pb2
-from services.shop.replay_plan import CancelStep, OrderStep, Plan, Step
+from services.shop.replay.plan import CancelStep, OrderStep, Plan, Step
 from tidewheel.errors import Busy, RefusedByState, TidewheelError
 
 if TYPE_CHECKING:

@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.request import Request
 
 from services.http.calls import opener
-from services.shop.carts import open_redis
+from services.shop.carts.carts import open_redis
+from services.shop.carts.redis_server import bundled_redis
 from services.shop.database import open_database, sqlite_url
 from services.shop.demo import bugs, mishaps
 from services.shop.demo.auditing import run_audit
@@ -39,10 +40,9 @@ from services.shop.demo.sabotage import require_known, spoil
 from services.shop.demo.settings import MADE_UP_INVOICES, DemoSettings, Layout, Reporter
 from services.shop.demo.settling import InFlight, settle
 from services.shop.demo.summary import DemoSummary, InvoiceBooks
-from services.shop.made_up_orders import made_up_rows
-from services.shop.online_retail import Reading, read_file, read_rows
-from services.shop.redis_server import bundled_redis
-from services.shop.replay_plan import Plan, plan_replay
+from services.shop.replay.made_up_orders import made_up_rows
+from services.shop.replay.online_retail import Reading, read_file, read_rows
+from services.shop.replay.plan import Plan, plan_replay
 from services.shop.tables import order_metadata, push_metadata
 from services.shop.topics import TOPIC_TYPES
 from tidewheel.errors import ConfigurationError

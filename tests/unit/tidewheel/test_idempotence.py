@@ -18,7 +18,7 @@ from sqlalchemy.orm import scoped_session, sessionmaker
 from sqlalchemy.pool import NullPool
 
 import tidewheel
-from services.shop.redis_server import bundled_redis
+from services.shop.carts.redis_server import bundled_redis
 from tidewheel import idempotence
 from tidewheel.barrier import Barrier
 from tidewheel.client.values import Delivery

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from services.shop.carts import open_redis
-from services.shop.redis_server import bundled_redis
+from services.shop.carts.carts import open_redis
+from services.shop.carts.redis_server import bundled_redis
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

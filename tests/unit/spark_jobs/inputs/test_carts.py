@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from redis import Redis
 from sqlalchemy import create_engine, text
 
-from services.shop.carts import Addition
-from services.shop.carts import Carts as ShopCarts
-from services.shop.redis_server import bundled_redis
+from services.shop.carts.carts import Addition
+from services.shop.carts.carts import Carts as ShopCarts
+from services.shop.carts.redis_server import bundled_redis
 from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs import carts, key_ranges, redis_carts
 from spark_jobs.inputs.carts import differences, open_carts

@@ -17,7 +17,7 @@ from commitlog import properties
 from commitlog.kinds import TIMER_TOPIC
 from commitlog.record import Record
 from services.cli.root import load
-from services.shop.redis_server import bundled_redis
+from services.shop.carts.redis_server import bundled_redis
 from spark_jobs.cases import names
 from spark_jobs.inputs.mapping import ZONE, as_mapping
 from spark_jobs.inputs.mapping_docs import every_name

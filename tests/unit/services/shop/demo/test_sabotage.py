@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from sqlalchemy import Engine, insert, text
 
-from services.shop.carts import Addition, Carts
+from services.shop.carts.carts import Addition, Carts
 from services.shop.database import open_database, sqlite_url
 from services.shop.demo.sabotage import CASES, require_known, spoil
 from services.shop.tables import order_lines, order_metadata, orders

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from services.shop.carts import Carts, keys_of
+from services.shop.carts.carts import Carts, keys_of
 from services.shop.faults import Fault
 
 if TYPE_CHECKING:

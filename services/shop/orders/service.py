@@ -16,9 +16,9 @@ from services.shop.database import open_database
 from services.shop.faults import Faults
 from services.shop.generated import shop_pb2
 from services.shop.messaging import JsonListener, open_consumer, open_producer
-from services.shop.new_order import Line, NewOrder
-from services.shop.order_faults import FaultyOrders, watch_calls
-from services.shop.orders import Orders
+from services.shop.orders.faults import FaultyOrders, watch_calls
+from services.shop.orders.new_order import Line, NewOrder
+from services.shop.orders.orders import Orders
 from services.shop.serving import answering, serve
 from services.shop.tables import order_metadata
 from services.shop.topics import ORDER_TIMEOUTS, ORDER_TOPICS, ORDERS_GROUP

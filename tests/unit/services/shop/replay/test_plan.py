@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.shop.made_up_orders import made_up_rows
-from services.shop.new_order import Line
-from services.shop.online_retail import Invoice, read_rows
-from services.shop.replay_plan import plan_replay
+from services.shop.orders.new_order import Line
+from services.shop.replay.made_up_orders import made_up_rows
+from services.shop.replay.online_retail import Invoice, read_rows
+from services.shop.replay.plan import plan_replay
 
 START = datetime(2026, 1, 5)
 INVOICES = st.lists(

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from services.shop.online_retail import Invoice
+    from services.shop.replay.online_retail import Invoice
 
 
 @dataclass(slots=True)

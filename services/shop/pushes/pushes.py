@@ -33,8 +33,8 @@ from sqlalchemy.exc import IntegrityError
 from services.broker.schedules.recurrence import Recurrence
 from services.shop.clock import Clock, next_full_second_ms
 from services.shop.messaging import json_message
-from services.shop.new_order import is_message_key
-from services.shop.push_schedules import PushSchedules, name_of
+from services.shop.orders.new_order import is_message_key
+from services.shop.pushes.schedules import PushSchedules, name_of
 from services.shop.tables import PushStatus, push_schedules, pushes
 from services.shop.topics import PUSHES
 from tidewheel.errors import ClientMistake, NotFound, RefusedByState

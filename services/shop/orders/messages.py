@@ -1,7 +1,7 @@
 """The messages of the order service: an order was placed, paid or cancelled, or its payment timeout has
 expired.
 
-All are half messages of a transaction (`services.shop.orders`). The deadline is a timer with the key
+All are half messages of a transaction (`services.shop.orders.orders`). The deadline is a timer with the key
 `order:<id>`, which is set when its half message is committed. The message of a payment or cancellation
 cancels this timer when it is committed.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rocketmq import Message
     from sqlalchemy import Row
 
-    from services.shop.new_order import NewOrder
+    from services.shop.orders.new_order import NewOrder
 
 
 @dataclass(slots=True, frozen=True)

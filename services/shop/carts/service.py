@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from services.shop.calls import attach
-from services.shop.cart_faults import FaultyCarts
-from services.shop.carts import Addition, Carts, open_redis
+from services.shop.carts.carts import Addition, Carts, open_redis
+from services.shop.carts.faults import FaultyCarts
 from services.shop.clock import wall_clock_ms
 from services.shop.faults import Fault, Faults
 from services.shop.generated import shop_pb2

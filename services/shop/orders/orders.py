@@ -39,7 +39,7 @@ import structlog
 from sqlalchemy import insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from services.shop.order_messages import (
+from services.shop.orders.messages import (
     CANCELLATION,
     PAYMENT,
     Change,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from services.shop.clock import Clock
-    from services.shop.new_order import NewOrder
+    from services.shop.orders.new_order import NewOrder
     from tidewheel.barrier import Barrier
 
 log = structlog.get_logger()

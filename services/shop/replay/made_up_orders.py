@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from services.shop.online_retail import Row
+    from services.shop.replay.online_retail import Row
 
 ARTICLES = {f"{20_000 + 7 * number}": f"{0.25 + number % 40 * 0.35:.2f}" for number in range(200)}
 START = datetime(2026, 1, 5, 8, 0)

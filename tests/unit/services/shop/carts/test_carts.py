@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from services.shop.carts import Addition, Carts, open_redis
+from services.shop.carts.carts import Addition, Carts, open_redis
 from tidewheel.errors import ClientMistake, ConfigurationError
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from services.settings.errors import InputUnreadable
-from services.shop.made_up_orders import made_up_rows
-from services.shop.new_order import Line
-from services.shop.online_retail import COLUMNS, Reading, Reason, Row, read_file, read_rows
+from services.shop.orders.new_order import Line
+from services.shop.replay.made_up_orders import made_up_rows
+from services.shop.replay.online_retail import COLUMNS, Reading, Reason, Row, read_file, read_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

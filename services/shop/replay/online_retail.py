@@ -38,7 +38,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from services.settings.errors import InputUnreadable
-from services.shop.new_order import Line
+from services.shop.orders.new_order import Line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

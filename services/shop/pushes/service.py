@@ -16,9 +16,9 @@ from services.shop.database import open_database
 from services.shop.faults import Faults
 from services.shop.generated import shop_pb2
 from services.shop.messaging import JsonListener, open_consumer, open_producer
-from services.shop.push_faults import FaultyPushes
-from services.shop.push_schedules import PushSchedules
-from services.shop.pushes import NewPush, NewSchedule, Occurrence, Pushes
+from services.shop.pushes.faults import FaultyPushes
+from services.shop.pushes.pushes import NewPush, NewSchedule, Occurrence, Pushes
+from services.shop.pushes.schedules import PushSchedules
 from services.shop.serving import answering, serve
 from services.shop.tables import push_metadata
 from services.shop.topics import PUSHES, PUSHES_GROUP

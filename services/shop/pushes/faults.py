@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from services.shop.faults import Fault
-from services.shop.pushes import NewPush, Pushes, change_status, insert_push
+from services.shop.pushes.pushes import NewPush, Pushes, change_status, insert_push
 from services.shop.tables import PushStatus
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from services.shop.clock import Clock
     from services.shop.faults import Faults
-    from services.shop.push_schedules import PushSchedules
+    from services.shop.pushes.schedules import PushSchedules
 
 
 class FaultyPushes(Pushes):

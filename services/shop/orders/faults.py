@@ -18,8 +18,8 @@ from sqlalchemy.orm import Session
 
 from services.shop.faults import Fault
 from services.shop.messaging import json_message
-from services.shop.order_messages import PAYMENT, Change, created_message, deadline_message
-from services.shop.orders import Orders, changes
+from services.shop.orders.messages import PAYMENT, Change, created_message, deadline_message
+from services.shop.orders.orders import Orders, changes
 from services.shop.tables import OrderStatus, orders
 from services.shop.topics import ORDER_CREATED, ORDER_PAID, ORDER_TIMEOUTS
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from services.shop.clock import Clock
     from services.shop.faults import Faults
-    from services.shop.new_order import NewOrder
+    from services.shop.orders.new_order import NewOrder
     from tidewheel.barrier import Barrier
 
 

@@ -1,0 +1,1 @@
+"""The order service: orders, their messages, and their deadlines."""

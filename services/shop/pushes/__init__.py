@@ -1,0 +1,1 @@
+"""The push service: pushes, and the schedules of recurring pushes."""
