@@ -43,7 +43,7 @@ from typing import Any, Final
 from parts.audit import reconcile, truth
 from parts.audit.store import FIRST_MS, RECORDS_PER_SECOND, build
 
-from spark_jobs.log.decode import DEFAULT, SCHEMA
+from spark_jobs.log.scan.decode import DEFAULT, SCHEMA
 from spark_jobs.source import COLUMNS as EVERY_COLUMN
 from spark_jobs.source import FORMAT, LogReader
 

@@ -3,7 +3,7 @@
 The input is paths and URLs, and the output is a verdict per order. No module writes to a store that it reads,
 or calls a service.
 
-    log        the records of a log as Arrow columns; without Spark
+    log        the records of a log as Arrow columns; without Spark; its rooms are listed there
     source     the same as a PySpark data source, "tidewheel" (options: source_options, datasets, rows)
     streams    the same as a stream; positions locates a stream in a log
     inputs     the databases and carts, exported to Parquet under our names

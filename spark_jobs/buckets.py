@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark_jobs.log.crcs import crcs
-from spark_jobs.log.ragged import Integers, Ranges
+from spark_jobs.log.columns.crcs import crcs
+from spark_jobs.log.columns.ragged import Integers, Ranges
 
 BYTES_PER_BUCKET: Final = 1 << 30
 ROWS_PER_BUCKET: Final = 500_000

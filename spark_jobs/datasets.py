@@ -25,8 +25,8 @@ import pyarrow as pa
 
 from commitlog.facts import acks
 from commitlog.kinds import MESSAGES
-from spark_jobs.log.decode import ALL, TIMESTAMP
-from spark_jobs.log.kinds import KINDS, TOPICS
+from spark_jobs.log.columns.kinds import KINDS, TOPICS
+from spark_jobs.log.scan.decode import ALL, TIMESTAMP
 from tidewheel.errors import UnknownChoice
 
 

@@ -57,7 +57,7 @@ from spark_jobs.errors import StreamLost
 from spark_jobs.inputs.sources import Exported, Sources
 from spark_jobs.inputs.stores import Inputs
 from spark_jobs.layout import RunFolders
-from spark_jobs.log.slices import slices
+from spark_jobs.log.scan.slices import slices
 from spark_jobs.names import OrderNames
 from spark_jobs.options import AuditOptions
 from spark_jobs.positions import Position, loss_at

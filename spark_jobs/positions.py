@@ -26,8 +26,8 @@ from typing import Any
 
 from commitlog.published_log import StoreLog, read_durable
 from commitlog.recovery import Damage
+from spark_jobs.log.index.ranges import FOREVER_MS, Place, found_at
 from spark_jobs.log.marks import Mark, first_kept, is_kept, mark_at
-from spark_jobs.log.ranges import FOREVER_MS, Place, found_at
 
 
 @dataclass(frozen=True, slots=True)

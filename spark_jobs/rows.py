@@ -10,9 +10,9 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from spark_jobs.datasets import ACK_COLUMNS, ACKS, dataset, ranges
-from spark_jobs.log.decode import ALL, SCHEMA, Wanted
 from spark_jobs.log.parts import Part, part_batches
-from spark_jobs.log.walk import Check
+from spark_jobs.log.scan.decode import ALL, SCHEMA, Wanted
+from spark_jobs.log.scan.walk import Check
 from spark_jobs.source_options import choice
 from tidewheel.errors import UnknownChoice
 

@@ -24,14 +24,14 @@ from commitlog.errors import NoRecords
 from commitlog.published_log import StoreLog, holes, is_node, open_log
 from spark_jobs.datasets import ACKS
 from spark_jobs.errors import StreamLost
-from spark_jobs.log.decode import ALL, DEFAULT, SCHEMA, TIMESTAMP
-from spark_jobs.log.kept import kept_parts
-from spark_jobs.log.keys import KEY_LIST
+from spark_jobs.log.columns.keys import KEY_LIST
+from spark_jobs.log.columns.properties import MAP
+from spark_jobs.log.index.queue_index import Index, open_index
+from spark_jobs.log.index.ranges import place, range_of
+from spark_jobs.log.kept.kept import kept_parts
 from spark_jobs.log.parts import Part
-from spark_jobs.log.properties import MAP
-from spark_jobs.log.queue_index import Index, open_index
-from spark_jobs.log.ranges import place, range_of
-from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, slices
+from spark_jobs.log.scan.decode import ALL, DEFAULT, SCHEMA, TIMESTAMP
+from spark_jobs.log.scan.slices import SLICE_BYTES_DEFAULT, slices
 from spark_jobs.rows import NOTHING, Rows, Task
 from spark_jobs.source_options import BATCH, bytes_of, check_names, path_of
 from spark_jobs.streams import LogStreamReader

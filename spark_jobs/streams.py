@@ -20,9 +20,9 @@ from commitlog.errors import StoreError
 from commitlog.published_log import StoreLog, holes, is_node, open_log, read_durable
 from commitlog.recovery import Damage
 from spark_jobs.errors import StreamLost
+from spark_jobs.log.index.ranges import place
 from spark_jobs.log.parts import Gone, Part
-from spark_jobs.log.ranges import place
-from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, slices
+from spark_jobs.log.scan.slices import SLICE_BYTES_DEFAULT, slices
 from spark_jobs.positions import Loss, Position, loss_at
 from spark_jobs.rows import Rows, Task
 from spark_jobs.source_options import STREAM, boolean, bytes_of, check_names, path_of

@@ -28,7 +28,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.log.ragged import Flags, Integers
+from spark_jobs.log.columns.ragged import Flags, Integers
 from spark_jobs.staging.acknowledged import Places
 from spark_jobs.staging.events import CANCELLED, CREATED, MESSAGE_CODES, PAID, TIMEOUTS, Code
 from spark_jobs.staging.order_events import events_of_orders, of_whole_orders

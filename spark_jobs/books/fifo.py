@@ -29,7 +29,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark_jobs.books.exact import Acknowledged
-from spark_jobs.log.ragged import Flags
+from spark_jobs.log.columns.ragged import Flags
 from spark_jobs.staging.events import QUEUE_BITS
 from spark_jobs.staging.lookups import are_in, columns_of, of_parts
 from spark_jobs.staging.staged import SCHEMAS, Staged

@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from commitlog import layout, record
 from commitlog.published_log import Segment, StoreLog
-from spark_jobs.log.decode import mapped
-from spark_jobs.log.walk import likely_record
+from spark_jobs.log.scan.decode import mapped
+from spark_jobs.log.scan.walk import likely_record
 
 _LOOKS_BYTES: Final = (64 * 1024, 16 * 1024 * 1024)
 

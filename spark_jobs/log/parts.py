@@ -9,11 +9,11 @@ from typing import Final
 import pyarrow as pa
 
 from commitlog.recovery import Damage
-from spark_jobs.log.decode import Wanted, batches, damage_batch
-from spark_jobs.log.kept import Kept, kept_batches
-from spark_jobs.log.kept_timers import KeptTimers, timer_batches
-from spark_jobs.log.queue_index import Indexed, indexed_batches
-from spark_jobs.log.slices import Slice
+from spark_jobs.log.index.queue_index import Indexed, indexed_batches
+from spark_jobs.log.kept.kept import Kept, kept_batches
+from spark_jobs.log.kept.timers import KeptTimers, timer_batches
+from spark_jobs.log.scan.decode import Wanted, batches, damage_batch
+from spark_jobs.log.scan.slices import Slice
 
 
 @dataclass(frozen=True, slots=True)

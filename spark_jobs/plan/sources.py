@@ -49,7 +49,7 @@ from spark_jobs.inputs.databases import Database, address
 from spark_jobs.inputs.mapping import SHOP, ZONE_DEFAULT, Mapping, TableMapping
 from spark_jobs.inputs.mysql_reads import MYSQL
 from spark_jobs.inputs.zones import zone_of
-from spark_jobs.log.decode import unpacked
+from spark_jobs.log.scan.decode import unpacked
 from txn.half import transaction_id
 
 Lines = dict[str, list[dict[str, Any]]]

@@ -14,9 +14,9 @@ from typing import Any, Final
 
 from commitlog.facts import acks
 from commitlog.published_log import open_log
-from spark_jobs.log.decode import ALL, Wanted
 from spark_jobs.log.parts import part_batches
-from spark_jobs.log.slices import slices
+from spark_jobs.log.scan.decode import ALL, Wanted
+from spark_jobs.log.scan.slices import slices
 from spark_jobs.proposing.facts import LogFacts, Message, Topic
 from tidewheel import property_names
 

@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from spark_jobs.cases.names import BALANCED, IN_FLIGHT, NOT_COVERED
-from spark_jobs.log.ragged import Flags, Integers
+from spark_jobs.log.columns.ragged import Flags, Integers
 from spark_jobs.report.summary import Window
 
 STAGES: Final = {

@@ -26,7 +26,7 @@ import numpy as np
 import pyarrow as pa
 
 from commitlog.epochs import EpochRange
-from spark_jobs.log.ragged import Integers
+from spark_jobs.log.columns.ragged import Integers
 from spark_jobs.staging.events import MESSAGES
 from spark_jobs.staging.staged import Staged
 from spark_jobs.staging.time_buckets import FINE_SPAN_MS, MINUTE_MS, SECOND_MS

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from commitlog.facts import acks
-from spark_jobs.log.ragged import Integers, Ranges, numbers_at
+from spark_jobs.log.columns.ragged import Integers, Ranges, numbers_at
 from spark_jobs.staging.events import QUEUE_BITS
 
 _RANGE_BYTES: Final = 12

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from spark_jobs.log.ragged import Flags, Integers
+from spark_jobs.log.columns.ragged import Flags, Integers
 from spark_jobs.staging.events import QUEUE_BITS
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark_jobs.inputs.mapping import Bodies
-from spark_jobs.log.ragged import Flags, Integers, Ranges
+from spark_jobs.log.columns.ragged import Flags, Integers, Ranges
 from spark_jobs.staging.events import CANCELLED, CREATED, PAID, PUSHES, TIMEOUTS
 
 _ID_STARTS: Final = ('{{"{}": "', '{{"{}":"')

@@ -44,8 +44,8 @@ import pyarrow.compute as pc
 from commitlog.kinds import UNREADABLE, kind_of_topic
 from commitlog.record import TYPE_COMMIT, TYPE_MASK
 from spark_jobs.inputs.mapping import Topics
-from spark_jobs.log.kinds import KINDS
-from spark_jobs.log.ragged import Flags, Integers, Ranges, numbers, ragged
+from spark_jobs.log.columns.kinds import KINDS
+from spark_jobs.log.columns.ragged import Flags, Integers, Ranges, numbers, ragged
 
 
 class Code(IntEnum):

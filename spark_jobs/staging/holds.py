@@ -22,7 +22,7 @@ import pyarrow.dataset as ds
 
 from commitlog.facts.facts import TopicDeleted, TopicHeld, TopicReleased, facts_of
 from commitlog.record import Record
-from spark_jobs.log.kinds import TOPICS
+from spark_jobs.log.columns.kinds import TOPICS
 from spark_jobs.staging.events import Code, Said
 
 HOLDS: Final = pa.schema([

@@ -26,7 +26,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.log.ragged import Flags, Integers
+from spark_jobs.log.columns.ragged import Flags, Integers
 from spark_jobs.staging.events import Said
 
 SET_LATE: Final = pa.schema([("timer_offset", pa.int64()), ("set_ms", pa.int64())])

@@ -12,11 +12,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from commitlog.published_log import Segment, StoreLog
 from spark_jobs.inputs.mapping import Bodies
-from spark_jobs.log.decode import ALL, Wanted, chunk_batches, mapped
-from spark_jobs.log.ragged import Integers
-from spark_jobs.log.records import Records
-from spark_jobs.log.shapes import Shapes
-from spark_jobs.log.walk import Chunk
+from spark_jobs.log.columns.ragged import Integers
+from spark_jobs.log.columns.records import Records
+from spark_jobs.log.columns.shapes import Shapes
+from spark_jobs.log.scan.decode import ALL, Wanted, chunk_batches, mapped
+from spark_jobs.log.scan.walk import Chunk
 from spark_jobs.staging.bodies import parsed, text_of, whole_number
 
 CONTENTS: Final = pa.schema([

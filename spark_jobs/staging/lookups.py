@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.log.ragged import Integers
+from spark_jobs.log.columns.ragged import Integers
 from spark_jobs.staging.events import TIMEOUTS, Code
 from spark_jobs.staging.order_facts import CANCELS_OF_TIMERS
 from spark_jobs.staging.staged import EVENTS, Staged

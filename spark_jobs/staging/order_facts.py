@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.log.ragged import Flags, Integers
+from spark_jobs.log.columns.ragged import Flags, Integers
 from spark_jobs.staging.events import CANCELLED, CREATED, PAID, PUSHES, TIMEOUTS, Code, Events
 
 MERGES: Final = {"min": np.minimum, "max": np.maximum, "sum": np.add, "bit_xor": np.bitwise_xor}

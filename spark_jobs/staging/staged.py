@@ -41,13 +41,13 @@ from commitlog.published_log import StoreLog, holes
 from spark_jobs.buckets import bucket_count, write_dealt
 from spark_jobs.encodings import encodings
 from spark_jobs.inputs.mapping import Mapping
-from spark_jobs.log.decode import Wanted, chunk_batches, mapped
-from spark_jobs.log.kept import kept_parts
-from spark_jobs.log.kinds import TOPICS
+from spark_jobs.log.columns.kinds import TOPICS
+from spark_jobs.log.columns.shapes import Shapes
+from spark_jobs.log.kept.kept import kept_parts
 from spark_jobs.log.parts import Part, part_batches
-from spark_jobs.log.shapes import Shapes
-from spark_jobs.log.slices import Slice, slices
-from spark_jobs.log.walk import Check, Chunk, walk
+from spark_jobs.log.scan.decode import Wanted, chunk_batches, mapped
+from spark_jobs.log.scan.slices import Slice, slices
+from spark_jobs.log.scan.walk import Check, Chunk, walk
 from spark_jobs.staging.acknowledged import Places
 from spark_jobs.staging.events import COLUMNS
 from spark_jobs.staging.holds import HOLDS, TopicHold, hold_of

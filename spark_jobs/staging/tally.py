@@ -29,7 +29,7 @@ from commitlog.epochs import begun_by
 from commitlog.kinds import EPOCH_TOPIC
 from commitlog.record import Record
 from spark_jobs.inputs.mapping import Mapping
-from spark_jobs.log.ragged import Flags, Integers
+from spark_jobs.log.columns.ragged import Flags, Integers
 from spark_jobs.staging.ack_records import acks_table
 from spark_jobs.staging.bodies import readable
 from spark_jobs.staging.events import FIELDS, MESSAGES, NAMES, PUSHES, Events, Said, Words, events_of, present

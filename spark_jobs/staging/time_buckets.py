@@ -14,7 +14,7 @@ from typing import Final
 
 import numpy as np
 
-from spark_jobs.log.ragged import Integers
+from spark_jobs.log.columns.ragged import Integers
 
 SECOND_MS: Final = 1_000
 MINUTE_MS: Final = 60_000

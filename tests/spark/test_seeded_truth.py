@@ -15,8 +15,8 @@ from pyspark.sql import SparkSession
 from commitlog.published_log import open_log
 from spark_jobs.cases.names import CART_DIFFERENCE, FINDINGS, PUSHES_DO_NOT_SUM
 from spark_jobs.layout import RunFolders
-from spark_jobs.log.decode import SCHEMA
-from spark_jobs.log.queue_index import open_index
+from spark_jobs.log.index.queue_index import open_index
+from spark_jobs.log.scan.decode import SCHEMA
 from spark_jobs.main import Sources, compare
 from spark_jobs.options import AuditOptions
 from spark_jobs.source import LogReader

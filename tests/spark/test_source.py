@@ -15,7 +15,7 @@ from commitlog import layout
 from commitlog.log import CommitLog
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record
-from spark_jobs.log.decode import DEFAULT, SCHEMA
+from spark_jobs.log.scan.decode import DEFAULT, SCHEMA
 from spark_jobs.source import COLUMNS, LogReader
 
 TOPICS = ("a", "b", "c")

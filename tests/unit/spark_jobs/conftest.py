@@ -14,8 +14,8 @@ from commitlog.layout import COMMITLOG, DURABLE, FORMAT
 from commitlog.log import CommitLog
 from commitlog.published_log import holes, open_log
 from commitlog.record import Record
-from spark_jobs.log.decode import ALL, Wanted, batches, damage_batch
-from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, slices
+from spark_jobs.log.scan.decode import ALL, Wanted, batches, damage_batch
+from spark_jobs.log.scan.slices import SLICE_BYTES_DEFAULT, slices
 from tests.memory_disk import MemoryDisk
 
 Row = dict[str, Any]

@@ -27,8 +27,8 @@ from services.rocketmq.export_store import export_store
 from services.store.copying.copying import copy_store
 from services.store.read_only.opening import open_store
 from services.store.verify.verify import verify
-from spark_jobs.log.decode import ALL, Wanted, batches
-from spark_jobs.log.slices import slices
+from spark_jobs.log.scan.decode import ALL, Wanted, batches
+from spark_jobs.log.scan.slices import slices
 from tests.memory_disk import MemoryDisk
 
 NOW_MS = 1_763_700_000_000

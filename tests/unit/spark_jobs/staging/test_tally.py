@@ -21,7 +21,7 @@ from commitlog.published_log import open_log
 from commitlog.record import TYPE_COMMIT, Record
 from services.broker.timers.timer_records import cancel_record
 from spark_jobs.inputs.mapping import SHOP
-from spark_jobs.log.walk import Check
+from spark_jobs.log.scan.walk import Check
 from spark_jobs.report.statistics import LogStatistics, log_statistics
 from spark_jobs.staging import staged as staging
 from spark_jobs.staging.events import Code

@@ -33,8 +33,8 @@ from commitlog.record import Record
 from services.broker.timers import timer_records
 from services.broker.timers.timer_records import ReplacedTimer
 from spark_jobs.inputs.mapping import SHOP
-from spark_jobs.log.decode import ALL, Wanted, batches
-from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, slices
+from spark_jobs.log.scan.decode import ALL, Wanted, batches
+from spark_jobs.log.scan.slices import SLICE_BYTES_DEFAULT, slices
 from spark_jobs.staging.events import COLUMNS, Code, Said, Words, events_of
 from spark_jobs.staging.holds import HoldRow, hold_rows
 from tidewheel import property_names

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commitlog.properties import keys_in
-from spark_jobs.log.ragged import Ranges
+from spark_jobs.log.columns.ragged import Ranges
 
 KEY_LIST: Final = pa.list_(pa.string())
 

@@ -21,8 +21,8 @@ from consumequeue import queue
 from consumequeue.entry import ENTRY_BYTES
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
-from spark_jobs.log import queue_index, rocketmq_index
-from spark_jobs.log.queue_index import Indexed, QueueFile
+from spark_jobs.log.index import queue_index, rocketmq_index
+from spark_jobs.log.index.queue_index import Indexed, QueueFile
 from spark_jobs.source import LogReader
 
 SETTINGS = BrokerSettings(queue_count=1, tail_entries_max=1)

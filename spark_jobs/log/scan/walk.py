@@ -37,10 +37,10 @@ import numpy as np
 
 from commitlog import record
 from commitlog.recovery import Damage
-from spark_jobs.log.ahead import ReadAhead
-from spark_jobs.log.ragged import Bytes, Flags, Integers
-from spark_jobs.log.records import Records
-from spark_jobs.log.slices import Slice
+from spark_jobs.log.columns.ragged import Bytes, Flags, Integers
+from spark_jobs.log.columns.records import Records
+from spark_jobs.log.scan.ahead import ReadAhead
+from spark_jobs.log.scan.slices import Slice
 
 RECORDS_PER_CHUNK: Final = 16_384
 _RECORDS_AFTER_DAMAGE: Final = 64

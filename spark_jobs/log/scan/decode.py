@@ -36,15 +36,15 @@ from commitlog import record
 from commitlog.compression import plain
 from commitlog.limits import BODY_BYTES_MAX
 from commitlog.recovery import Damage
-from spark_jobs.log.hosts import hosts
-from spark_jobs.log.keys import KEY_LIST, first_keys, key_lists
-from spark_jobs.log.kinds import KINDS, kinds_of
-from spark_jobs.log.properties import MAP, Properties, topics_of
-from spark_jobs.log.ragged import Bytes, Flags, Integers, numbers, ragged, spread, text
-from spark_jobs.log.records import FIXED, Records
-from spark_jobs.log.shapes import Shapes
-from spark_jobs.log.slices import Slice
-from spark_jobs.log.walk import Check, Chunk, walk
+from spark_jobs.log.columns.hosts import hosts
+from spark_jobs.log.columns.keys import KEY_LIST, first_keys, key_lists
+from spark_jobs.log.columns.kinds import KINDS, kinds_of
+from spark_jobs.log.columns.properties import MAP, Properties, topics_of
+from spark_jobs.log.columns.ragged import Bytes, Flags, Integers, numbers, ragged, spread, text
+from spark_jobs.log.columns.records import FIXED, Records
+from spark_jobs.log.columns.shapes import Shapes
+from spark_jobs.log.scan.slices import Slice
+from spark_jobs.log.scan.walk import Check, Chunk, walk
 from tidewheel import property_names
 
 INFLATED_BYTES_MAX: Final = 16 * BODY_BYTES_MAX

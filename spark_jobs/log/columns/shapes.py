@@ -20,8 +20,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from spark_jobs.log.ragged import Flags, Integers, items
-from spark_jobs.log.records import Records
+from spark_jobs.log.columns.ragged import Flags, Integers, items
+from spark_jobs.log.columns.records import Records
 from tidewheel import property_names
 
 STRINGS_MIN: Final = 64

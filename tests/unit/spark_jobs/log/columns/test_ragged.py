@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_jobs.log.ragged import Ranges, ragged, spread
+from spark_jobs.log.columns.ragged import Ranges, ragged, spread
 
 few = st.binary(max_size=6).map(lambda text: bytes(byte % 3 for byte in text))
 values = st.lists(st.none() | few, min_size=1, max_size=12)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from commitlog import properties
 from commitlog.message import Message
-from spark_jobs.log.keys import first_keys, key_lists
+from spark_jobs.log.columns.keys import first_keys, key_lists
 from tidewheel import property_names
 
 TEXTS = st.text(st.sampled_from("ab 1\u00a0\té"), min_size=1, max_size=6)

@@ -19,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_jobs.log.pairs import Pairs
-from spark_jobs.log.ragged import Flags, Integers, ragged, spread, text
-from spark_jobs.log.records import Records
-from spark_jobs.log.shapes import NO_SHAPE, Shapes
+from spark_jobs.log.columns.pairs import Pairs
+from spark_jobs.log.columns.ragged import Flags, Integers, ragged, spread, text
+from spark_jobs.log.columns.records import Records
+from spark_jobs.log.columns.shapes import NO_SHAPE, Shapes
 from tidewheel import property_names
 
 MAP: Final = pa.map_(pa.string(), pa.string())

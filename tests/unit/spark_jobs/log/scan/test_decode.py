@@ -21,18 +21,18 @@ from commitlog.kinds import kind_of
 from commitlog.message import Host
 from commitlog.published_log import Segment
 from commitlog.record import Record
-from spark_jobs.log import decode
-from spark_jobs.log.decode import ALL, PROPERTIES, SCHEMA, TIMES, Wanted, batches
-from spark_jobs.log.records import FIXED
-from spark_jobs.log.slices import Slice
-from spark_jobs.log.walk import Check
+from spark_jobs.log.columns.records import FIXED
+from spark_jobs.log.scan import decode
+from spark_jobs.log.scan.decode import ALL, PROPERTIES, SCHEMA, TIMES, Wanted, batches
+from spark_jobs.log.scan.slices import Slice
+from spark_jobs.log.scan.walk import Check
 from tidewheel import property_names
 
 Row = dict[str, Any]
 ReadLog = Callable[..., list[Row]]
 WriteLog = Callable[..., Path]
 
-VECTORS = json.loads((Path(__file__).parents[3] / "vectors" / "rocketmq.json").read_text())
+VECTORS = json.loads((Path(__file__).parents[4] / "vectors" / "rocketmq.json").read_text())
 GOLDEN = [vector for vector in VECTORS if vector["kind"] == "commitlog_record"]
 NUMBERS = ("physical_offset", *FIXED)
 

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from commitlog import properties
 from commitlog.record import Record, encode
-from spark_jobs.log import shapes
-from spark_jobs.log.properties import Properties
-from spark_jobs.log.records import Records
-from spark_jobs.log.shapes import Shape, Shapes
+from spark_jobs.log.columns import shapes
+from spark_jobs.log.columns.properties import Properties
+from spark_jobs.log.columns.records import Records
+from spark_jobs.log.columns.shapes import Shape, Shapes
 from tidewheel import property_names
 
 NAMES = ("KEYS", "TAGS", "UNIQ_KEY", "TW_TIMER_OFFSET", "DLQ_ORIGIN_MESSAGE_ID")

@@ -39,15 +39,15 @@ from commitlog.recovery import Damage
 from consumequeue.dispatch import MARK_BYTES_MAX, mark_of
 from consumequeue.entry import ENTRY, ENTRY_BYTES, Entries
 from consumequeue.queue import StoredQueue, stored_queues
-from spark_jobs.log.decode import Wanted, batches, chunk_batches, mapped
-from spark_jobs.log.ragged import Flags, Integers
-from spark_jobs.log.ranges import Range
-from spark_jobs.log.records import Records
-from spark_jobs.log.rocketmq_index import FILLER_BYTES, believed_until, files_of
-from spark_jobs.log.shapes import Shapes
-from spark_jobs.log.slices import SLICE_BYTES_DEFAULT, Slice, slices
+from spark_jobs.log.columns.ragged import Flags, Integers
+from spark_jobs.log.columns.records import Records
+from spark_jobs.log.columns.shapes import Shapes
+from spark_jobs.log.index.ranges import Range
+from spark_jobs.log.index.rocketmq_index import FILLER_BYTES, believed_until, files_of
+from spark_jobs.log.scan.decode import Wanted, batches, chunk_batches, mapped
+from spark_jobs.log.scan.slices import SLICE_BYTES_DEFAULT, Slice, slices
+from spark_jobs.log.scan.walk import RECORDS_PER_CHUNK, Chunk, sound
 from spark_jobs.log.snapshots import newest_parts
-from spark_jobs.log.walk import RECORDS_PER_CHUNK, Chunk, sound
 
 _UNINDEXED_PREFIX: Final = "TW_SYS_"
 _FILE_BYTES: Final = limits.QUEUE_FILE_ENTRIES * ENTRY_BYTES

@@ -10,7 +10,7 @@ from __future__ import annotations
 import mmap
 from typing import Final
 
-from spark_jobs.log.ragged import Bytes
+from spark_jobs.log.columns.ragged import Bytes
 
 _AHEAD_BYTES: Final = 32 * 1024 * 1024
 _STEP_BYTES: Final = 1024 * 1024

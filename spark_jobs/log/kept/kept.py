@@ -17,11 +17,11 @@ import pyarrow as pa
 from commitlog import layout
 from commitlog.keep import records
 from commitlog.published_log import StoreLog
-from spark_jobs.log.decode import Wanted, chunk_batches
-from spark_jobs.log.kept_timers import KeptTimers
-from spark_jobs.log.records import Records
-from spark_jobs.log.shapes import Shapes
-from spark_jobs.log.walk import Chunk
+from spark_jobs.log.columns.records import Records
+from spark_jobs.log.columns.shapes import Shapes
+from spark_jobs.log.kept.timers import KeptTimers
+from spark_jobs.log.scan.decode import Wanted, chunk_batches
+from spark_jobs.log.scan.walk import Chunk
 
 
 @dataclass(frozen=True, slots=True)

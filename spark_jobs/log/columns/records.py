@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 
 from commitlog import record
-from spark_jobs.log.crcs import Tails, crcs
-from spark_jobs.log.ragged import Bytes, Flags, Integers, items, numbers_at
+from spark_jobs.log.columns.crcs import Tails, crcs
+from spark_jobs.log.columns.ragged import Bytes, Flags, Integers, items, numbers_at
 
 HEAD_BYTES: Final = 88
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commitlog import record
-from spark_jobs.log.records import Records
+from spark_jobs.log.columns.records import Records
 
 _FIELDS: Final = {
     "born_host": (48, 0, record.BORN_HOST_V6),

@@ -14,9 +14,9 @@ from commitlog import imported, layout
 from commitlog import record as codec
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record
-from spark_jobs.log import walk
-from spark_jobs.log.decode import Wanted
-from spark_jobs.log.walk import Check
+from spark_jobs.log.scan import walk
+from spark_jobs.log.scan.decode import Wanted
+from spark_jobs.log.scan.walk import Check
 
 Row = dict[str, Any]
 ReadLog = Callable[..., list[Row]]

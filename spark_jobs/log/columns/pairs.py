@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.log.ragged import Bytes, Integers
+from spark_jobs.log.columns.ragged import Bytes, Integers
 from tidewheel import property_names
 
 _NAME_END: Final = 1

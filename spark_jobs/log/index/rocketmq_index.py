@@ -25,8 +25,8 @@ import numpy as np
 from commitlog import layout
 from commitlog.published_log import StoreLog
 from consumequeue.entry import ENTRY, ENTRY_BYTES
-from spark_jobs.log.ragged import Integers
-from spark_jobs.log.ranges import bounds
+from spark_jobs.log.columns.ragged import Integers
+from spark_jobs.log.index.ranges import bounds
 
 FILLER_BYTES: Final = 0x7FFFFFFF
 """Length in filler entries, for queue offsets that never had a message."""

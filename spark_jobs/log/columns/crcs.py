@@ -15,7 +15,7 @@ import numpy as np
 from isal import isal_zlib
 
 from commitlog import record
-from spark_jobs.log.ragged import Bytes, Flags, Integers, items
+from spark_jobs.log.columns.ragged import Bytes, Flags, Integers, items
 
 _TAIL: Final = np.dtype(
     [("name", "<u8"), ("name_end", "u1"), ("low", "<u8"), ("high", "<u2"), ("pair_end", "u1")]

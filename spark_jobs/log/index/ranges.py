@@ -18,10 +18,10 @@ import numpy as np
 
 from commitlog import record
 from commitlog.published_log import Segment, StoreLog
-from spark_jobs.log.decode import mapped
-from spark_jobs.log.ragged import Bytes
-from spark_jobs.log.records import Records
-from spark_jobs.log.walk import likely_record
+from spark_jobs.log.columns.ragged import Bytes
+from spark_jobs.log.columns.records import Records
+from spark_jobs.log.scan.decode import mapped
+from spark_jobs.log.scan.walk import likely_record
 from tidewheel.errors import UnknownChoice
 
 MARGIN_MS: Final = 60_000

@@ -18,7 +18,7 @@ from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import RetireSegments
 from services.broker.timers.timer_files import TIMER_FILES
 from spark_jobs.errors import StreamLost
-from spark_jobs.log import kept_timers
+from spark_jobs.log.kept import timers as kept_timers
 from spark_jobs.source import LogReader
 
 NOW_MS = 1_763_700_000_000

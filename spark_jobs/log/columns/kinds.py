@@ -10,7 +10,7 @@ import pyarrow as pa
 from commitlog import kinds
 from commitlog.kinds import BY_TOPIC, kind_of_topic
 from commitlog.record import TYPE_COMMIT, TYPE_MASK
-from spark_jobs.log.ragged import Flags, Integers
+from spark_jobs.log.columns.ragged import Flags, Integers
 
 KINDS: Final = (*kinds.KINDS, "damage")
 TOPICS: Final = {kind: topic for topic, kind in BY_TOPIC.items()}

@@ -31,13 +31,13 @@ from commitlog.published_log import open_log
 from commitlog.record import CRC_BYTES, RECORD_BYTES_MIN
 from commitlog.recovery import Damage
 from spark_jobs.errors import StreamLost
-from spark_jobs.log.decode import ALL, SCHEMA, Columns, Wanted, damage_batch, stored_within
-from spark_jobs.log.kinds import KINDS, TOPICS
-from spark_jobs.log.ragged import Flags, Integers
-from spark_jobs.log.records import Records
-from spark_jobs.log.shapes import Shapes
+from spark_jobs.log.columns.kinds import KINDS, TOPICS
+from spark_jobs.log.columns.ragged import Flags, Integers
+from spark_jobs.log.columns.records import Records
+from spark_jobs.log.columns.shapes import Shapes
+from spark_jobs.log.scan.decode import ALL, SCHEMA, Columns, Wanted, damage_batch, stored_within
+from spark_jobs.log.scan.walk import Chunk, crcs_hold
 from spark_jobs.log.snapshots import newest_parts
-from spark_jobs.log.walk import Chunk, crcs_hold
 from timingwheel import partition
 from timingwheel.partition import WITH_RECORDS, Batch, Window
 

@@ -1,0 +1,1 @@
+"""Decodes the fields of many records at once into columns."""
