@@ -32,7 +32,7 @@ from commitlog import limits
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.retention import RetentionPolicy
-from consumequeue.filter import parse_tags
+from consumequeue.filters.filter import parse_tags
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Resolution
 from services.live.errors import ResultUnknown

@@ -39,8 +39,8 @@ from parts.turns import Turns
 from commitlog import limits
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
-from consumequeue.filter import EVERYTHING
-from consumequeue.sql_filter import parse_sql
+from consumequeue.filters.filter import EVERYTHING
+from consumequeue.filters.sql_filter import parse_sql
 from services.broker.groups.group_values import GroupPolicy, GroupStart
 from services.broker.schedules.schedule_values import Schedule
 from services.broker.spine.errors import TooManyFilters

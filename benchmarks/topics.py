@@ -47,7 +47,7 @@ from parts.http_calls import Connection, Server, connected
 from commitlog.layout import SNAPSHOTS
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.spine.settings import BrokerSettings
 from services.live.flushing import ROWS_PER_TURN
 from services.live.live_broker import LiveBroker

@@ -2,15 +2,15 @@
 
     commitlog/<20 digits>                      log segments, named by their first physical offset
     consumequeue/<topic>/<queue>/<20 digits>   derived: the index of each queue
-    keyindex/<20 digits>                       derived: see `consumequeue.keyindex`
+    keyindex/<20 digits>                       derived: see `consumequeue.indexes.keyindex`
     consumequeue.whole                         marker file: the queue files match the snapshots
     consumequeue.aside-<n>                     set aside and not read, like keyindex.aside-<n>; see
                                                `consumequeue.aside`
     snapshots/<20 digits>                      the state at a log offset, see `commitlog.snapshot`
     timers/<level>-<20 digits>                 timers in the far future, ordered by time; see
                                                `timingwheel.partition`
-    timers-names/<20 digits>                   names of timers; see `consumequeue.timerindex`
-    timers-ends/<20 digits>                    outcomes of timers; see `consumequeue.timerindex`
+    timers-names/<20 digits>                   names of timers; see `consumequeue.indexes.timerindex`
+    timers-ends/<20 digits>                    outcomes of timers; see `consumequeue.indexes.timerindex`
     keep/<20 digits>                           records that are kept after their segment is deleted; see
                                                `commitlog.keep`
     reserve                                    an empty segment, which is deleted when the disk is full

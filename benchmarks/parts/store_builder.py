@@ -23,7 +23,7 @@ from commitlog.record import Record
 from commitlog.snapshot import Snapshot
 from consumequeue.dispatch import Dispatch
 from consumequeue.entry import Entry
-from consumequeue.keyindex import KeyIndex, hash_of
+from consumequeue.indexes.keyindex import KeyIndex, hash_of
 from services.broker import derived
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings

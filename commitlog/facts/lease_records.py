@@ -11,7 +11,7 @@ The body of a `TW_SYS_LEASE` record is a sequence of groups of entries with the 
     2      entry count, then the entries:
 
     1      kind: 1 leased, 2 ended
-    1      cause, if ended: 0 not counted, else `consumequeue.attempts.Cause`
+    1      cause, if ended: 0 not counted, else `consumequeue.groups.attempts.Cause`
     2      attempts so far, including this attempt if counted
     8      queue_offset
     8      generation if leased

@@ -29,7 +29,7 @@ from commitlog.flush import Sync
 from commitlog.layout import QUEUES_WHOLE
 from commitlog.snapshot import Snapshot
 from consumequeue import dispatch
-from consumequeue.run_store import RunsToWrite
+from consumequeue.runs.run_store import RunsToWrite
 from services.broker import derived
 from services.broker.timers.timer_files import TIMER_FILES, TimersToWrite
 

@@ -49,7 +49,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.limits import SAME_ID_READ_MAX
 from commitlog.message import Message
 from commitlog.record import Record
-from consumequeue.name_hash import digest_of
+from consumequeue.indexes.name_hash import digest_of
 from services.broker.spine.recent_ids import RecentIds
 from services.broker.spine.same_message import is_same, is_sent
 from services.broker.spine.statistics import Statistics

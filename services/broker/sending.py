@@ -21,8 +21,8 @@ from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from commitlog.message import Message, MessageType
 from commitlog.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
-from consumequeue.name_hash import digest_of
-from consumequeue.timerindex import hashes_of
+from consumequeue.indexes.name_hash import digest_of
+from consumequeue.indexes.timerindex import hashes_of
 from services.broker.deduplication import Deduplicator
 from services.broker.groups.lite_topics import LiteTopics
 from services.broker.halves.transactions import Transactions

@@ -26,7 +26,7 @@ from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.kinds import TASK_TOPIC
 from commitlog.record import Record
-from consumequeue import keyindex
+from consumequeue.indexes import keyindex
 from services.broker.spine import record_versions
 from services.broker.spine.reading import MessageReader
 from services.broker.spine.store import Store

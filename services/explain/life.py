@@ -58,7 +58,7 @@ from commitlog.kinds import (
     kind_of_topic,
 )
 from commitlog.record import TYPE_SYSTEM, Record
-from consumequeue.attempts import Cause
+from consumequeue.groups.attempts import Cause
 from services.broker.timers.timer_records import read_move_reason
 from tidewheel import property_names
 from tidewheel.durations import rounded

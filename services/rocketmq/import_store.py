@@ -34,7 +34,7 @@ from commitlog.message import MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage
 from commitlog.snapshot import Snapshot
-from consumequeue.offsets import kept
+from consumequeue.groups.offsets import kept
 from services.broker.broker import Broker
 from services.broker.derived import KEYS, QUEUES, QUEUES_MADE_AT
 from services.broker.spine.settings import BrokerSettings
@@ -247,7 +247,7 @@ class _Import:
 
 
 def _done(known: int, again: set[int]) -> dict[str, Any]:
-    """Progress up to `known` without the offsets in `again`, as `consumequeue.offsets` freezes it."""
+    """Progress up to `known` without the offsets in `again`, as `consumequeue.groups.offsets` freezes it."""
     again = {offset for offset in again if offset < known}
     if not again:
         return kept(known)

@@ -29,7 +29,7 @@ from typing import Any
 
 import pytest
 
-from consumequeue.sql_filter import parse_sql
+from consumequeue.filters.sql_filter import parse_sql
 from services.cli.main import main
 from tests.audit_runs import write_run
 from tidewheel.barrier import barrier_sql

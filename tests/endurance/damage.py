@@ -25,7 +25,7 @@ from commitlog.errors import StoreError
 from commitlog.message import Message
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.schedules.schedule_values import Schedule
 from services.broker.spine.settings import BrokerSettings

@@ -13,7 +13,7 @@ from commitlog import layout
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import LogScan
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Resolution

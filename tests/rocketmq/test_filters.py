@@ -9,8 +9,8 @@ from random import Random
 from typing import Any
 
 from commitlog import properties
-from consumequeue.errors import IllegalFilter
-from consumequeue.sql_filter import SqlFilter, parse_sql
+from consumequeue.filters.errors import IllegalFilter
+from consumequeue.filters.sql_filter import SqlFilter, parse_sql
 
 VECTORS = json.loads((Path(__file__).parents[1] / "vectors" / "sql_filters.json").read_text())
 STORED = properties.encode(VECTORS["properties"])

@@ -17,10 +17,10 @@ from commitlog import limits
 from commitlog.kinds import GROUP_TOPIC
 from commitlog.message import MessageType
 from commitlog.record import Record, decode
-from consumequeue.attempts import Failure
-from consumequeue.filter import EVERYTHING, Filter, parse_tags
-from consumequeue.in_flight import InFlight
-from consumequeue.sql_filter import parse_sql
+from consumequeue.filters.filter import EVERYTHING, Filter, parse_tags
+from consumequeue.filters.sql_filter import parse_sql
+from consumequeue.groups.attempts import Failure
+from consumequeue.groups.in_flight import InFlight
 from services.broker.groups.group_values import GroupPolicy, QueueView
 from services.broker.spine.topics import DEAD_LETTER_PREFIX
 from services.broker.spine.values import Delivery

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from commitlog import limits
-from consumequeue.filter import FilterText
+from consumequeue.filters.filter import FilterText
 from tests.simulation.receiving_oracle import FOREVER
 
 

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from commitlog import properties
 from commitlog.kinds import GROUP_TOPIC, RETENTION_TOPIC
 from commitlog.record import Record
-from consumequeue.attempts import Cause, Failure
-from consumequeue.in_flight import InFlight, Lease
+from consumequeue.groups.attempts import Cause, Failure
+from consumequeue.groups.in_flight import InFlight, Lease
 from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupQueue
 from services.broker.spine.topics import DEAD_LETTER_PREFIX

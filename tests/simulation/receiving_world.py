@@ -12,8 +12,8 @@ from typing import Final
 
 from commitlog import limits
 from commitlog.message import Message
-from consumequeue import receipts
-from consumequeue.attempts import Cause, Failure
+from consumequeue.groups import receipts
+from consumequeue.groups.attempts import Cause, Failure
 from services.broker.groups.group_values import ReceivedMessages
 from services.broker.spine.errors import TooManyFilters, TooManyRequests
 from services.broker.spine.topics import DEAD_LETTER_PREFIX

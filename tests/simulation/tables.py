@@ -17,9 +17,9 @@ import numpy as np
 
 from commitlog.deferred_rows import DeferredRows
 from commitlog.snapshot import Rows, RowsByName
-from consumequeue.run_store import RunStore
-from consumequeue.timerindex import FactIndex
-from consumequeue.timerindex_fact import FACT, Facts, newest_of
+from consumequeue.indexes.timerindex import FactIndex
+from consumequeue.indexes.timerindex_fact import FACT, Facts, newest_of
+from consumequeue.runs.run_store import RunStore
 from services.broker.broker import Broker
 from services.broker.timers.timer_ends import Times, last_ms
 from services.broker.timers.timer_records import due_ms_of

@@ -35,8 +35,8 @@ from commitlog.message import Message
 from commitlog.record import Record
 from commitlog.recovery import LogScan, trusted_until
 from commitlog.retention import RetentionPolicy, Retirement
-from consumequeue.filter import EVERYTHING
-from consumequeue.receipts import decode
+from consumequeue.filters.filter import EVERYTHING
+from consumequeue.groups.receipts import decode
 from services.broker.broker import Broker
 from services.broker.deduplication import WINDOW_MS
 from services.broker.spine.errors import DiskFull

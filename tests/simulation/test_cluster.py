@@ -15,7 +15,7 @@ from commitlog import layout
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.record import Record
-from consumequeue import timerindex_recent
+from consumequeue.indexes import timerindex_recent
 from services.broker.deduplication import WINDOW_MS, Deduplicator
 from services.broker.sending import MessageSender
 from services.broker.spine.store import Store

@@ -24,7 +24,7 @@ from commitlog.disk import SyncFailed
 from commitlog.message import Message
 from commitlog.retention import RetentionPolicy
 from commitlog.sink import SegmentFiles
-from consumequeue import timerindex_recent
+from consumequeue.indexes import timerindex_recent
 from services.broker.broker import Broker
 from services.broker.spine.errors import DiskFull
 from services.broker.spine.settings import BrokerSettings

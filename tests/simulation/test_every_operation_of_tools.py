@@ -21,7 +21,7 @@ from commitlog import layout, properties, snapshot
 from commitlog.errors import NotAStore, StoreDamaged
 from commitlog.message import Message
 from commitlog.record import Record
-from consumequeue import timerindex_recent
+from consumequeue.indexes import timerindex_recent
 from services.broker.broker import Broker
 from services.rocketmq.import_store import ImportSummary, take_over
 from services.rocketmq.source import open_log

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from commitlog.message import MessageType
-from consumequeue import timerindex_recent
+from consumequeue.indexes import timerindex_recent
 from services.broker.spine.values import TimerName, Verdict
 from services.broker.task_items import TaskItem
 from services.store.read_only.opening import look_at

@@ -19,8 +19,8 @@ from typing import Any, Final
 import pytest
 
 from commitlog.message import Message, MessageType
-from consumequeue import timerindex_recent
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
+from consumequeue.indexes import timerindex_recent
 from services.broker.groups.receiving import MessageReceiver
 from services.broker.spine.values import Delivery
 from services.cluster.replica import LEASE_MS_MIN

@@ -8,8 +8,9 @@ from __future__ import annotations
 import pytest
 
 from commitlog import limits
-from consumequeue import queue, timerindex_recent
+from consumequeue import queue
 from consumequeue.entry import ENTRY_BYTES
+from consumequeue.indexes import timerindex_recent
 from services.store.read_only.opening import look_at
 from services.store.verify.verify import verify
 from tests.simulation.receiving_world import World

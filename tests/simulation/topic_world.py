@@ -36,7 +36,7 @@ from commitlog.properties import to_message
 from commitlog.record import Record
 from commitlog.recovery import trusted_until
 from commitlog.retention import RetentionPolicy, Retirement
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupQueue
 from services.broker.journal import JournalEntry

@@ -20,7 +20,7 @@ from sqlalchemy import create_engine, insert, update
 
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Delivery, Resolution, RunTimersJob

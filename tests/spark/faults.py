@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import text, update
 
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.spine.values import Delivery, Resolution, TimerName
 from services.shop.tables import orders
 from services.shop.topics import (

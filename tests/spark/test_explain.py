@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from commitlog.errors import NotAStore
-from consumequeue.filter import EVERYTHING, parse_tags
+from consumequeue.filters.filter import EVERYTHING, parse_tags
 from services.broker.spine.errors import MessageNotFound
 from services.broker.spine.values import Resolution
 from services.cli.main import main

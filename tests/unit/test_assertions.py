@@ -30,14 +30,14 @@ READING = frozenset(
 )  # fmt: skip
 """Calls of Python and its libraries that change nothing."""
 OWN = {
-    "._sound_from": "consumequeue/run_store.py",
+    "._sound_from": "consumequeue/runs/run_store.py",
     ".count": "services/auth/rights.py",
     ".tokens": "services/broker/spine/access.py",
     ".gauges": "services/broker/broker.py",
     ".has_more": "services/broker/groups/exhausted_messages.py",
     ".has_won": "sharedlog/leading.py",
-    ".is_done": "consumequeue/offsets.py",
-    ".is_free": "consumequeue/in_flight.py",
+    ".is_done": "consumequeue/groups/offsets.py",
+    ".is_free": "consumequeue/groups/in_flight.py",
     "may_write": "sharedlog/versions.py",
     ".size": "commitlog/real_disk.py",
 }

@@ -260,11 +260,11 @@ def test_every_room_has_unit_tests_and_its_simulations_are_there(room: str) -> N
 
 
 def test_the_tests_of_a_module_are_those_of_its_name() -> None:
-    folder = "tests/unit/consumequeue"
-    assert run.mirrored(ROOT, "consumequeue/timerindex.py") == tuple(
+    folder = "tests/unit/consumequeue/indexes"
+    assert run.mirrored(ROOT, "consumequeue/indexes/timerindex.py") == tuple(
         f"{folder}/test_timerindex{end}.py" for end in ("", "_recent", "_runs")
     )
-    assert run.mirrored(ROOT, "consumequeue/timerindex_fact.py") == ()
+    assert run.mirrored(ROOT, "consumequeue/indexes/timerindex_fact.py") == ()
 
 
 def test_a_room_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:

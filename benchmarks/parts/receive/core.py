@@ -13,7 +13,7 @@ from typing import Any
 
 from commitlog import limits
 from commitlog.message import Message
-from consumequeue.filter import parse_tags
+from consumequeue.filters.filter import parse_tags
 from parts import store_builder
 from parts.shell import Shell, memory
 from services.broker.spine.values import Delivery

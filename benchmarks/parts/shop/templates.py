@@ -18,7 +18,7 @@ from typing import Any, Final
 from commitlog import layout, properties, record
 from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from parts.columns import QUEUE_COUNT
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings

@@ -18,8 +18,8 @@ from commitlog import limits, properties
 from commitlog.kinds import DEAD_LETTER_PREFIX, OPERATORS
 from commitlog.message import MessageType
 from commitlog.record import COMPRESSION, Record
-from consumequeue.attempts import Attempts
 from consumequeue.entry import hash_lite_topic, tags_code
+from consumequeue.groups.attempts import Attempts
 from services.broker.groups.group_values import DeadLetter, DeadLetterCount, DeadLetterPage, GroupQueue
 from services.broker.groups.groups import Groups
 from services.broker.spine.errors import MessageNotFound, MessageTypeConflict

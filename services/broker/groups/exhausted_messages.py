@@ -35,7 +35,7 @@ from contextlib import suppress
 from commitlog import limits, properties
 from commitlog.errors import StoreDamaged
 from commitlog.record import Record
-from consumequeue.in_flight import Lease
+from consumequeue.groups.in_flight import Lease
 from services.broker.groups.dead_letters import DeadLetters
 from services.broker.groups.group_values import GroupQueue
 from services.broker.groups.groups import Groups

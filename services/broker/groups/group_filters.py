@@ -6,7 +6,7 @@ a message only if it matches none of the group's filters:
 
     no filter of the group matches it                 done
     the filter of the receive matches it              leased
-    only other filters of the group match it          set aside for them (`consumequeue.set_aside`)
+    only other filters of the group match it          set aside for them (`consumequeue.groups.set_aside`)
 
     a receive has a known filter                      the filter is marked as used
     a receive has a new filter                        a record adds the filter before any message is skipped
@@ -17,7 +17,7 @@ Rules
    after a restart or leader change.
 2. A group has at most `FILTERS_PER_GROUP_MAX` filters on a topic. Evaluating them for one message cannot be
    interrupted, so it may cost at most `FILTERS_WORK_MAX`. A new filter beyond these limits is rejected.
-   Filters are equal if their texts are equal (`consumequeue.filter.FilterText`).
+   Filters are equal if their texts are equal (`consumequeue.filters.filter.FilterText`).
 3. A filter not used since startup is kept for an additional `FILTER_SETTINGS_MS`, so that clients can report
    their subscriptions.
 4. Idle time accumulates only while the group is receiving. Each receive advances the clock of a `FilterSet`
@@ -46,8 +46,8 @@ from typing import Any, Final
 
 from commitlog import limits
 from commitlog.snapshot import Rows
-from consumequeue.errors import IllegalFilter
-from consumequeue.filter import EVERYTHING, SQL, Filter, FilterText, parse_tags
+from consumequeue.filters.errors import IllegalFilter
+from consumequeue.filters.filter import EVERYTHING, SQL, Filter, FilterText, parse_tags
 from services.broker.spine.errors import TooManyFilters
 
 _SHOWN_CHARACTERS: Final = 80
@@ -296,7 +296,7 @@ def _parsed(text: FilterText) -> Filter:
         if text.type != SQL:
             return parse_tags(text.expression)
         # The import is deferred, because building the parser takes 90 ms, which would delay every command.
-        from consumequeue.sql_filter import parse_sql
+        from consumequeue.filters.sql_filter import parse_sql
 
         return parse_sql(text.expression)
     return EVERYTHING

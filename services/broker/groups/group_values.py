@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from commitlog import limits
 from commitlog.message import Message
-from consumequeue.filter import FilterText
+from consumequeue.filters.filter import FilterText
 from services.broker.spine.values import Delivery, StartPosition
 
 

@@ -17,9 +17,9 @@ log offset. Messages below it are not counted as missed, even in a queue whose f
 of a damaged file. Limitation: if more of the log is deleted before that queue is rebuilt, all of the queue's
 deleted messages are counted as missed.
 
-The log records every change to a group's offsets on a queue (`consumequeue.offsets`). The in-flight messages
-(`consumequeue.in_flight`) are derived from these offsets on first use. Changes to messages and leases take
-effect immediately, and an open record collects them until the next flush (`open_records.py`).
+The log records every change to a group's offsets on a queue (`consumequeue.groups.offsets`). The in-flight
+messages (`consumequeue.groups.in_flight`) are derived from these offsets on first use. Changes to messages
+and leases take effect immediately, and an open record collects them until the next flush (`open_records.py`).
 
 These invariants hold for a group on a queue. All messages below the committed offset are finished. The
 committed offset does not exceed the next offset. Leased, ready, and parked messages are unfinished.
@@ -56,10 +56,10 @@ from commitlog.facts.facts import (
 )
 from commitlog.facts.lease_records import Kind, LeaseEntry
 from commitlog.snapshot import RowsByName
-from consumequeue.attempts import Failure
-from consumequeue.filter import Filter, FilterText
-from consumequeue.in_flight import InFlight, Lease
-from consumequeue.offsets import GroupOffsets, kept
+from consumequeue.filters.filter import Filter, FilterText
+from consumequeue.groups.attempts import Failure
+from consumequeue.groups.in_flight import InFlight, Lease
+from consumequeue.groups.offsets import GroupOffsets, kept
 from consumequeue.queue import ConsumeQueue
 from services.broker.groups.group_filters import FilterSet, GroupFilters, KnownFilter, format_filter
 from services.broker.groups.group_values import GroupPolicy, GroupQueue

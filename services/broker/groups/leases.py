@@ -38,8 +38,8 @@ from typing import Final
 
 from commitlog import limits
 from commitlog.facts import acks
-from consumequeue.attempts import Cause, Failure
-from consumequeue.in_flight import Lease
+from consumequeue.groups.attempts import Cause, Failure
+from consumequeue.groups.in_flight import Lease
 from services.broker.groups.group_values import GroupQueue
 from services.broker.groups.lite_subscriptions import LiteSubscriptions
 from services.broker.spine.lease_clock import LeaseClock

@@ -17,9 +17,9 @@ from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from consumequeue.entry import hash_lite_topic
-from consumequeue.in_flight import InFlight
+from consumequeue.groups.in_flight import InFlight
+from consumequeue.groups.offsets import GroupOffsets
 from consumequeue.lite_index import LiteIndex
-from consumequeue.offsets import GroupOffsets
 from services.broker.groups.dead_letters import DeadLetters
 from services.broker.groups.exhausted_messages import ATTEMPTS_EXHAUSTED
 from services.broker.groups.group_values import GroupQueue

@@ -25,8 +25,8 @@ from commitlog import limits, properties
 from commitlog.message import MessageType
 from commitlog.record import Record
 from consumequeue.entry import hash_lite_topic
+from consumequeue.groups.offsets import GroupOffsets
 from consumequeue.lite_index import LiteIndex
-from consumequeue.offsets import GroupOffsets
 from services.broker.groups.group_values import GroupQueue
 from services.broker.groups.groups import Groups
 from services.broker.groups.lite_receiving import next_open_offset

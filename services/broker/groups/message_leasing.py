@@ -16,10 +16,10 @@ from commitlog import limits, properties
 from commitlog.bulk import Integers
 from commitlog.compression import unpacked_bytes
 from commitlog.record import COMPRESSED, INNER_BATCH, Record
-from consumequeue import receipts
 from consumequeue.entry import Entry
-from consumequeue.filter import EVERYTHING, Filter
-from consumequeue.in_flight import InFlight, Lease
+from consumequeue.filters.filter import EVERYTHING, Filter
+from consumequeue.groups import receipts
+from consumequeue.groups.in_flight import InFlight, Lease
 from services.broker.groups.group_filters import FilterSet, KnownFilter
 from services.broker.groups.group_values import GroupPolicy, GroupQueue
 from services.broker.groups.groups import Groups

@@ -30,7 +30,7 @@ from commitlog.facts.acks import MessagesFinished
 from commitlog.facts.lease_records import Key, LeaseEntry
 from commitlog.kinds import ACK_TOPIC, LEASE_TOPIC
 from commitlog.record import TYPE_SYSTEM, Record
-from consumequeue.offset_ranges import OffsetRanges
+from consumequeue.groups.offset_ranges import OffsetRanges
 from services.broker.spine.appended import AppliedRecord
 from services.broker.spine.store import Store
 

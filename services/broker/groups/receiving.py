@@ -41,11 +41,11 @@ from commitlog.errors import StoreDamaged
 from commitlog.facts import acks
 from commitlog.message import MessageType
 from commitlog.record import INNER_BATCH, Record
-from consumequeue import receipts
-from consumequeue.attempts import Cause, Failure
 from consumequeue.entry import Entry
-from consumequeue.filter import Filter
-from consumequeue.in_flight import InFlight, Lease
+from consumequeue.filters.filter import Filter
+from consumequeue.groups import receipts
+from consumequeue.groups.attempts import Cause, Failure
+from consumequeue.groups.in_flight import InFlight, Lease
 from consumequeue.queue import ConsumeQueue
 from services.broker.groups.dead_letters import DeadLetters
 from services.broker.groups.exhausted_messages import ATTEMPTS_EXHAUSTED, ExhaustedMessages

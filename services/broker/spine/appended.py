@@ -23,8 +23,8 @@ from commitlog.facts.facts import Fact
 from commitlog.message import Message
 from commitlog.record import Record
 from consumequeue.dispatch import entries_of, is_indexed
-from consumequeue.keyindex import names_of
-from consumequeue.name_hash import digest_of
+from consumequeue.indexes.keyindex import names_of
+from consumequeue.indexes.name_hash import digest_of
 from services.broker.spine.encoded_batch import EncodedBatch, TimersDelivered
 from services.broker.spine.same_message import is_sent
 from tidewheel import property_names

@@ -7,9 +7,10 @@ The shared log determines the leader and its epoch.
 2. Each flush belongs to exactly one epoch, which is passed to the sink (`commitlog.sink`). Records from an
    older epoch are either made durable before the new epoch begins or discarded with their core. They are
    never flushed in a newer epoch.
-3. Receipt handles contain the epoch unless it is 0 (`consumequeue.receipts`). A node that receives a handle
-   with a newer epoch is no longer the leader. A handle with an older epoch or no epoch is valid until its
-   lease expires. Recall handles and transaction ids contain no epoch, because they only identify a message.
+3. Receipt handles contain the epoch unless it is 0 (`consumequeue.groups.receipts`). A node that receives a
+   handle with a newer epoch is no longer the leader. A handle with an older epoch or no epoch is valid until
+   its lease expires. Recall handles and transaction ids contain no epoch, because they only identify a
+   message.
 
 The body of a `TW_SYS_EPOCH` record is a JSON object with "epoch", "node" (the leader), and "version" (the
 finalized version; see `sharedlog.versions`). The version determines how this record and all later records are

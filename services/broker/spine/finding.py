@@ -12,7 +12,7 @@ from typing import NamedTuple
 from commitlog import limits, properties
 from commitlog.errors import StoreDamaged
 from commitlog.record import Record
-from consumequeue import keyindex
+from consumequeue.indexes import keyindex
 from services.broker.spine import verb_properties
 from services.broker.spine.errors import TopicNotFound
 from services.broker.spine.reading import ArrivedMessages, MessageReader, bytes_of, to_readable_record

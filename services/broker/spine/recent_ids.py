@@ -45,7 +45,7 @@ import numpy as np
 
 from commitlog.bulk import Integers
 from commitlog.limits import RECENT_IDS_SPILLED_MAX
-from consumequeue.sorted_runs import Entries
+from consumequeue.runs.sorted_runs import Entries
 
 BUCKET_BITS_MIN: Final = 13
 BUCKET_BITS_MAX: Final = 19

@@ -45,8 +45,8 @@ from commitlog.retention import SegmentAge
 from commitlog.snapshot import Rows
 from consumequeue.dispatch import Dispatch, is_indexed
 from consumequeue.entry import ENTRY_FORMAT, Entry, tags_code
-from consumequeue.keyindex import KeyIndex, other_keys_of
-from consumequeue.name_hash import digest_of
+from consumequeue.indexes.keyindex import KeyIndex, other_keys_of
+from consumequeue.indexes.name_hash import digest_of
 from consumequeue.queue import ConsumeQueue
 from services.broker.spine.appended import Appended, AppliedRecord, Draft, NewMessage, appended_of
 from services.broker.spine.damage import DamageList

@@ -25,7 +25,7 @@ from commitlog import bulk, limits, record
 from commitlog.bulk import Integers
 from commitlog.kinds import TIMER_TOPIC
 from commitlog.record import topic_field
-from consumequeue.name_hash import digest_of_name
+from consumequeue.indexes.name_hash import digest_of_name
 from services.broker.spine.encoded_batch import Hashes
 from tidewheel import property_names
 
@@ -68,7 +68,7 @@ class CutRecords:
         self._timer_offsets = np.array(timer_offsets, np.int64)[self.places]
 
     def id_hashes(self) -> Hashes:
-        """Return each cut record's message id hash (`consumequeue.keyindex`) as a u64 array."""
+        """Return each cut record's message id hash (`consumequeue.indexes.keyindex`) as a u64 array."""
         return np.frombuffer(b"".join(self._digests), np.uint64)
 
     def records(self) -> list[bytes]:

@@ -44,7 +44,7 @@ from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.limits import LATE_MS_MIN
 from commitlog.record import Record
-from consumequeue.keyindex import hash_of, names_of
+from consumequeue.indexes.keyindex import hash_of, names_of
 from services.broker.spine.encoded_batch import EncodedBatch, TimersDelivered
 from services.broker.spine.scheduler import earlier
 from services.broker.spine.statistics import LATE_BY_HOLD

@@ -1,6 +1,6 @@
 """Stores timer names and ends independently of log retention.
 
-Names and ends are stored in two exact indexes on disk (`consumequeue.timerindex`):
+Names and ends are stored in two exact indexes on disk (`consumequeue.indexes.timerindex`):
 
     index   key                                      value
     names   topic and message id, topic and key      the newest timer with that name, its due and store times
@@ -22,7 +22,7 @@ depend on the setting `history_ms`, which may change when the store is reopened.
 
 Memory holds all facts recorded since the last checkpoint, and Bloom filters of about 12 bits per fact.
 
-An end is a `consumequeue.timerindex_fact` fact with these u64 fields:
+An end is a `consumequeue.indexes.timerindex_fact` fact with these u64 fields:
 
     field   bits   contents
     key     64     the timer's offset
@@ -50,10 +50,10 @@ from commitlog.facts.facts import TimerSet
 from commitlog.kinds import End
 from commitlog.limits import FACTS_CHECKED_AT_START_BYTES
 from commitlog.message import Message
-from consumequeue.bloom_filter import Mask, Words
-from consumequeue.run_store import RunsToWrite
-from consumequeue.timerindex import FactIndex, hashes_of
-from consumequeue.timerindex_fact import FACT, Facts
+from consumequeue.indexes.timerindex import FactIndex, hashes_of
+from consumequeue.indexes.timerindex_fact import FACT, Facts
+from consumequeue.runs.bloom_filter import Mask, Words
+from consumequeue.runs.run_store import RunsToWrite
 from services.broker.spine.store import Store
 from services.broker.spine.values import DamagedPart, TimerName
 from tidewheel import property_names

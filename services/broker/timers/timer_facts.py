@@ -25,8 +25,8 @@ from commitlog.facts.facts import TimerEnded, TimerSet, facts_of, timer_set
 from commitlog.kinds import End
 from commitlog.record import Record
 from commitlog.recovery import LogScan
-from consumequeue.sorted_runs import Run
-from consumequeue.timerindex import FactIndex
+from consumequeue.indexes.timerindex import FactIndex
+from consumequeue.runs.sorted_runs import Run
 from services.broker.spine.values import DamagedPart
 from services.broker.timers.timer_ends import TimerEnd
 from services.broker.timers.timers import Timers

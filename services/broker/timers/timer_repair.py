@@ -54,8 +54,8 @@ from commitlog.kinds import TIMER_TOPIC
 from commitlog.layout import COMMITLOG, TIMER_NAMES, TIMERS
 from commitlog.record import CRC_BYTES, Record
 from commitlog.recovery import Damage, LogScan
-from consumequeue.sorted_runs import Run
-from consumequeue.timerindex import FactIndex
+from consumequeue.indexes.timerindex import FactIndex
+from consumequeue.runs.sorted_runs import Run
 from services.broker.spine.store import Store
 from services.broker.spine.values import DamagedPart
 from services.broker.timers.timer_ends import last_ms

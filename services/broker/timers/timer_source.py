@@ -6,7 +6,7 @@ to deliver, including its CRC. Delivery sets only the offsets and the store time
 
     row field  contents
     queue      number of the (topic, queue id) in `QueueTable`, which is part of the snapshot
-    id_hash    hash of the message id (`consumequeue.keyindex`)
+    id_hash    hash of the message id (`consumequeue.indexes.keyindex`)
     key_hash   hash of the first message key
     spare      hash of the second message key, or `MANY_NAMES` if there are more keys
 
@@ -33,7 +33,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.record import Record
 from commitlog.segments import Segments
 from consumequeue.entry import tags_code
-from consumequeue.keyindex import hash_of, keys_of, names_of
+from consumequeue.indexes.keyindex import hash_of, keys_of, names_of
 from services.broker.timers.cutting import CutRecords
 from services.broker.timers.timer_records import delivered_record
 from tidewheel import property_names

@@ -33,7 +33,7 @@ from commitlog import limits
 from commitlog.bulk import Integers
 from commitlog.errors import StoreDamaged
 from consumequeue.entry import tags_code
-from consumequeue.keyindex import hash_of
+from consumequeue.indexes.keyindex import hash_of
 from services.broker.spine.values import LostTimer, PendingTimer, TimerFilter, TimerName, TimerPage
 from services.broker.timers.timer_source import MANY_NAMES, NAME_COLUMNS, Offsets
 from services.broker.timers.timers import Timers, pending_timer

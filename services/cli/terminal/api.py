@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from commitlog import errors as commitlog_errors
-from consumequeue import errors as consumequeue_errors
+from consumequeue.filters import errors as consumequeue_errors
 from services.auth import errors as auth_errors
 from services.broker.spine import errors as broker_errors
 from services.cluster import errors as cluster_errors

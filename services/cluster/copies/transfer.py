@@ -55,7 +55,8 @@ from commitlog import imported, layout, snapshot, store_format
 from commitlog.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.snapshot import Snapshot
-from consumequeue import dispatch, keyindex
+from consumequeue import dispatch
+from consumequeue.indexes import keyindex
 from services.broker.broker import SHARED
 from services.cluster.errors import CopyRefused
 from services.cluster.peers import SECRET, CertificateMismatch, connect_to

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from commitlog import limits
-from consumequeue.filter import Filter
+from consumequeue.filters.filter import Filter
 from services.broker.broker import Broker
 from services.broker.groups.group_values import ReceivedMessages
 from services.broker.groups.lite_subscribing import SubscriptionResult

@@ -39,7 +39,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from consumequeue.filter import Filter, parse_tags
+from consumequeue.filters.filter import Filter, parse_tags
 from services.broker.spine.errors import GroupNotFound, IllegalInvisibleTime, MessageTypeConflict
 from services.broker.spine.topics import check_group_name
 from services.broker.spine.values import Delivery
@@ -113,7 +113,7 @@ class NewReceive(BaseModel):
         if not self.sql:
             return parse_tags(self.filter)
         # The import is deferred, because the creation of the parser takes 90 ms.
-        from consumequeue.sql_filter import parse_sql
+        from consumequeue.filters.sql_filter import parse_sql
 
         return parse_sql(self.sql)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from consumequeue.filter import Filter, parse_tags
-from consumequeue.sql_filter import parse_sql
+from consumequeue.filters.filter import Filter, parse_tags
+from consumequeue.filters.sql_filter import parse_sql
 from services.rpc.generated import definition_pb2 as wire
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from consumequeue.errors import IllegalFilter
+from consumequeue.filters.errors import IllegalFilter
 from services.auth.errors import Unauthorized
 from services.broker.spine.errors import (
     IllegalDeliveryTime,

@@ -22,8 +22,9 @@ from typing import Final
 from commitlog import layout
 from commitlog.errors import StoreError
 from commitlog.snapshot import Snapshot
-from consumequeue import dispatch, keyindex
+from consumequeue import dispatch
 from consumequeue.entry import ENTRY_BYTES
+from consumequeue.indexes import keyindex
 from services.broker import derived
 from services.store.copying.copying import CHUNK_BYTES, FileCopy, content_of, file_of
 from services.store.read_only.reading import StoreFiles

@@ -25,11 +25,11 @@ from commitlog.layout import TIMERS
 from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX
 from commitlog.record import Record
 from commitlog.snapshot import Snapshot
-from consumequeue import sorted_runs
-from consumequeue.run_store import RunsToWrite, Unsaved
-from consumequeue.sorted_runs import Run
-from consumequeue.timerindex import FACTS
-from consumequeue.timerindex_fact import Facts, newest_of
+from consumequeue.indexes.timerindex import FACTS
+from consumequeue.indexes.timerindex_fact import Facts, newest_of
+from consumequeue.runs import sorted_runs
+from consumequeue.runs.run_store import RunsToWrite, Unsaved
+from consumequeue.runs.sorted_runs import Run
 from services.broker.timers.timer_ends import ENDS, NAMES
 from services.broker.timers.timer_files import TIMER_FILES, TimersToWrite
 from services.broker.timers.timer_records import due_ms_of, to_timer_record

@@ -31,11 +31,11 @@ from commitlog.facts.facts import TimerEnded, TimerSet, facts_of
 from commitlog.kinds import End
 from commitlog.record import Record
 from commitlog.snapshot import Snapshot
-from consumequeue.run_store import UNSAVED_MAX
-from consumequeue.sorted_runs import Run, write_run
-from consumequeue.timerindex import FACTS
-from consumequeue.timerindex_fact import FACT, Facts
-from consumequeue.timerindex_recent import Recent
+from consumequeue.indexes.timerindex import FACTS
+from consumequeue.indexes.timerindex_fact import FACT, Facts
+from consumequeue.indexes.timerindex_recent import Recent
+from consumequeue.runs.run_store import UNSAVED_MAX
+from consumequeue.runs.sorted_runs import Run, write_run
 from services.broker.timers.timer_ends import ENDS, NAMES, end_extra, words_of
 from services.broker.timers.timer_files import TIMER_FILES
 from services.store.keeping import set_aside
@@ -48,7 +48,7 @@ from services.store.verify.facts import PARTS
 _BATCH_FACTS: Final = 4096
 
 Fact = tuple[int, int, int, int, int]
-"""key, check, offset, at, extra: see `consumequeue.timerindex_fact`."""
+"""key, check, offset, at, extra: see `consumequeue.indexes.timerindex_fact`."""
 
 
 def is_whole(run: Run, disk: Disk) -> bool:

@@ -32,7 +32,7 @@ from commitlog.lock import StoreLock
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage
 from consumequeue import dispatch
-from consumequeue.sorted_runs import Run
+from consumequeue.runs.sorted_runs import Run
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import DamagedPart

@@ -1,4 +1,4 @@
-"""Comparison of timer facts, chunk by chunk (see `consumequeue.timerindex_fact`)."""
+"""Comparison of timer facts, chunk by chunk (see `consumequeue.indexes.timerindex_fact`)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from consumequeue import sorted_runs
-from consumequeue.timerindex_fact import FACT, Facts
+from consumequeue.indexes.timerindex_fact import FACT, Facts
+from consumequeue.runs import sorted_runs
 from services.store.read_only.timers import StoredTimers
 from timingwheel.boundaries import Numbers
 

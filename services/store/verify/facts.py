@@ -18,9 +18,9 @@ import numpy as np
 
 from commitlog.kinds import End
 from commitlog.snapshot import Snapshot
-from consumequeue.bloom_filter import probes_of
-from consumequeue.sorted_runs import BLOCK_BYTES, Entries, Run
-from consumequeue.timerindex_fact import Facts
+from consumequeue.indexes.timerindex_fact import Facts
+from consumequeue.runs.bloom_filter import probes_of
+from consumequeue.runs.sorted_runs import BLOCK_BYTES, Entries, Run
 from services.broker.timers.timer_ends import ENDS, KIND_SHIFT, NAMES
 from services.broker.timers.timer_files import TIMER_FILES
 from services.store.findings import Finding

@@ -16,9 +16,9 @@ from commitlog.layout import KEYINDEX
 from commitlog.record import Record
 from commitlog.recovery import Damage
 from consumequeue.dispatch import is_indexed
-from consumequeue.keyindex import names_of, runs_named
+from consumequeue.indexes.keyindex import names_of, runs_named
 from consumequeue.queue import is_unrelated_error
-from consumequeue.sorted_runs import Entries, Run
+from consumequeue.runs.sorted_runs import Entries, Run
 from services.broker.derived import KEYS
 from services.store.findings import Finding
 from services.store.read_only.opening import OpenStore

@@ -17,7 +17,7 @@ import numpy as np
 
 from commitlog import imported, snapshot
 from commitlog.recovery import Damage
-from consumequeue.offset_ranges import OffsetRanges
+from consumequeue.groups.offset_ranges import OffsetRanges
 from services.store.findings import Finding
 from services.store.read_only.opening import OpenStore
 from services.store.read_only.state import GroupState, State, fold, stored_state

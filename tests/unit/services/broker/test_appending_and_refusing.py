@@ -10,7 +10,7 @@ import pytest
 
 from commitlog import limits
 from commitlog.message import Message, MessageType
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupStart
 from services.broker.groups.lite_subscribing import LiteStart, LiteStartPosition

@@ -10,7 +10,7 @@ import pytest
 from commitlog import limits, properties
 from commitlog.message import Message, MessageType
 from commitlog.recovery import LogScan
-from consumequeue.filter import parse_tags
+from consumequeue.filters.filter import parse_tags
 from services.broker.spine.errors import (
     IllegalDeliveryTime,
     IllegalKey,

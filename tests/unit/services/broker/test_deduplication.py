@@ -13,8 +13,8 @@ from commitlog.log import CommitLog
 from commitlog.message import Message, MessageType
 from commitlog.record import encode
 from commitlog.recovery import LogScan
-from consumequeue.keyindex import KeyIndex
-from consumequeue.sorted_runs import BLOCK_BYTES
+from consumequeue.indexes.keyindex import KeyIndex
+from consumequeue.runs.sorted_runs import BLOCK_BYTES
 from services.broker.broker import Broker
 from services.broker.deduplication import PERIOD_MS, PERIODS_KEPT, WINDOW_MS, Deduplicator
 from services.broker.spine.settings import BrokerSettings

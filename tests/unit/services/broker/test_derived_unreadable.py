@@ -8,7 +8,7 @@ from errno import EACCES, EIO, EMFILE, EPERM
 import pytest
 
 from commitlog.errors import StoreDamaged
-from consumequeue.sorted_runs import BLOCK_BYTES
+from consumequeue.runs.sorted_runs import BLOCK_BYTES
 from services.broker.broker import Broker
 from services.broker.timers.timer_repair import CheckJob
 from tests.memory_disk import MemoryDisk

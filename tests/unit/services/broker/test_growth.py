@@ -18,8 +18,8 @@ import pytest
 
 from commitlog.message import Message
 from commitlog.real_disk import RealDisk
-from consumequeue import keyindex
-from consumequeue.filter import parse_tags
+from consumequeue.filters.filter import parse_tags
+from consumequeue.indexes import keyindex
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Resolution, RunTimersJob, SendReceipt
@@ -38,7 +38,7 @@ FULL_CYCLES: Final = 7
 COUNTED_CYCLES, LOW_CYCLES = 6, 2
 """Of so many cycles the lowest bytes of the first and of the last few are compared: a table may just grow."""
 BYTES_PER_MESSAGE_MAX: Final = 6
-"""Measured: 0.4, which is what is known of timers for a week (`consumequeue.timerindex`), 3.5 bytes each."""
+"""Measured: 0.4, which is what is known of timers for a week (`timerindex`), 3.5 bytes each."""
 
 
 class Passing:

@@ -21,8 +21,8 @@ from commitlog.retention import Deletion, RetentionPolicy, Retirement, SegmentAg
 from consumequeue import queue as queue_module
 from consumequeue.dispatch import files_named
 from consumequeue.entry import ENTRY_BYTES
-from consumequeue.filter import EVERYTHING
-from consumequeue.receipts import decode
+from consumequeue.filters.filter import EVERYTHING
+from consumequeue.groups.receipts import decode
 from services.broker.broker import Broker
 from services.broker.derived import QUEUES
 from services.broker.groups.group_values import GroupStart

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from commitlog.message import Message, MessageType
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker import topic_changes
 from services.broker.broker import Broker
 from services.broker.schedules.schedule_values import Schedule

@@ -10,7 +10,7 @@ import pytest
 
 from commitlog.message import Message, MessageType
 from commitlog.retention import RetentionPolicy
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.groups.lite_subscribing import LiteStart
 from services.broker.schedules.schedule_values import Schedule

@@ -12,7 +12,7 @@ from commitlog import layout, limits, snapshot
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message
 from consumequeue.entry import ENTRY_BYTES
-from consumequeue.filter import parse_tags
+from consumequeue.filters.filter import parse_tags
 from consumequeue.queue import stored_queues
 from services.broker import derived
 from services.broker.broker import Broker

@@ -11,7 +11,7 @@ import pytest
 from commitlog import layout, limits
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.spine.errors import IllegalDeliveryTime
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import CheckBackRequest, Delivery, Resolution, SendReceipt

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from commitlog.message import Message
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Delivery
 from services.live.live_broker import LiveBroker

@@ -13,7 +13,7 @@ import pytest
 from commitlog import layout, limits, properties, snapshot
 from commitlog.message import Message
 from commitlog.recovery import LogScan
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Delivery, Resolution, RunTimersJob
 from services.cluster.errors import EngineTrouble

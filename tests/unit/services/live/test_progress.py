@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from commitlog.message import Message, MessageType
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.live import progress

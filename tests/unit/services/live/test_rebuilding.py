@@ -14,7 +14,7 @@ from commitlog import layout
 from commitlog.errors import DiskFailed, NoRoom
 from commitlog.message import Message
 from commitlog.retention import Deletion
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import RetireSegments

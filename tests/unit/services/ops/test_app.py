@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import Metric
 
 from commitlog import limits
 from commitlog.message import Message
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.spine.settings import BrokerSettings
 from services.live.clients.consumers import ConsumerView
 from services.live.clock import ClockKind, open_clock_offset

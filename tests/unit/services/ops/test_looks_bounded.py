@@ -11,7 +11,7 @@ import pytest
 
 from commitlog import limits
 from commitlog.message import Message
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.spine.finding import MessageLookup
 from services.broker.spine.reading import ArrivedMessages
 from services.ops.messages import messages

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 from starlette.routing import Route
 
 from commitlog import limits
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.auth.vault import KEY_BYTES
 from services.ops.openapi import document
 from services.ops.requests.statuses import ErrorAnswer

@@ -19,7 +19,7 @@ from commitlog.message import Message, MessageType
 from commitlog.real_disk import RealDisk
 from commitlog.recovery import Damage, LogScan
 from consumequeue.entry import Entry, decode_all
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.schedules.schedule_values import Schedule
 from services.broker.spine.settings import BrokerSettings

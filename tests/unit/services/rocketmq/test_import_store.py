@@ -15,7 +15,7 @@ from commitlog import layout, properties, record
 from commitlog.errors import NotAStore, StoreDamaged, StoreError, StoreLocked
 from commitlog.real_disk import RealDisk
 from commitlog.record import Record
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.explain.evidence import SearchedLog

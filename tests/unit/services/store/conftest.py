@@ -12,7 +12,7 @@ from commitlog import layout, snapshot
 from commitlog.disk import Disk
 from commitlog.message import Message
 from commitlog.real_disk import RealDisk
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Resolution, RunTimersJob, SendReceipt, TimerName, Verdict

@@ -7,8 +7,8 @@ import pytest
 from commitlog import limits
 from commitlog.facts.facts import GroupJoined
 from commitlog.message import Message, MessageType
-from consumequeue.filter import Filter, parse_tags
-from consumequeue.sql_filter import parse_sql
+from consumequeue.filters.filter import Filter, parse_tags
+from consumequeue.filters.sql_filter import parse_sql
 from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupPolicy, GroupStart
 from services.broker.groups.lite_subscribing import LiteStart

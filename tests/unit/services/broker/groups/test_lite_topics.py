@@ -9,7 +9,7 @@ import pytest
 from commitlog import limits, properties
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message, MessageType
-from consumequeue.filter import parse_tags
+from consumequeue.filters.filter import parse_tags
 from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupPolicy, GroupStart
 from services.broker.groups.lite_subscribing import LiteStart, LiteStartPosition, SubscriptionResult

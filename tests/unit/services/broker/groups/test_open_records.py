@@ -15,7 +15,7 @@ from commitlog.layout import SNAPSHOTS
 from commitlog.message import MessageType
 from commitlog.record import Record
 from commitlog.recovery import LogScan
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.groups.group_values import GroupStart
 from services.broker.spine.values import RetireSegments, StartPosition
 from tests.simulation.tables import tables

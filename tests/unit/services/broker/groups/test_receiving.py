@@ -8,8 +8,8 @@ import pytest
 
 from commitlog import layout, limits
 from commitlog.message import Message
-from consumequeue.filter import TAG, FilterText, parse_tags
-from consumequeue.sql_filter import parse_sql
+from consumequeue.filters.filter import TAG, FilterText, parse_tags
+from consumequeue.filters.sql_filter import parse_sql
 from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupPolicy, GroupStart
 from services.broker.spine.errors import GroupExists, GroupNotFound, MessageNotFound, TooManyRequests

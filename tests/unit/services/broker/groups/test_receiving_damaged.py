@@ -11,7 +11,7 @@ import pytest
 from commitlog import limits
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.groups.group_values import ReceivedMessages
 from services.live.live_broker import LiveBroker

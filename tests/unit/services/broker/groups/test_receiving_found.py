@@ -11,8 +11,8 @@ from commitlog.facts.lease_records import Kind, LeaseEntry
 from commitlog.retention import RetentionPolicy
 from consumequeue import queue
 from consumequeue.entry import ENTRY_BYTES
-from consumequeue.in_flight import InFlight, Lease
-from consumequeue.offsets import GroupOffsets
+from consumequeue.groups.in_flight import InFlight, Lease
+from consumequeue.groups.offsets import GroupOffsets
 from services.broker.groups.group_values import GroupPolicy
 from services.broker.spine.errors import MessageNotFound
 from services.broker.spine.values import RetireSegments

@@ -14,9 +14,9 @@ from commitlog import limits, snapshot
 from commitlog.limits import QUEUE_FILE_ENTRIES
 from commitlog.message import Message
 from consumequeue.entry import ENTRY_BYTES, Entry, encode, tags_code
-from consumequeue.filter import EVERYTHING, Filter, parse_tags
+from consumequeue.filters.filter import EVERYTHING, Filter, parse_tags
+from consumequeue.filters.sql_filter import SqlFilter, parse_sql
 from consumequeue.queue import ConsumeQueue
-from consumequeue.sql_filter import SqlFilter, parse_sql
 from services.broker import derived
 from services.broker.broker import Broker
 from services.broker.groups.group_values import ReceivedMessages

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from commitlog import limits
 from consumequeue.entry import Entry
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from consumequeue.queue import ConsumeQueue
 from services.broker.groups.group_values import GroupQueue
 from services.broker.groups.lite_subscribing import LiteStart

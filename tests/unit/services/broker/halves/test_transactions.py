@@ -8,7 +8,7 @@ import pytest
 
 from commitlog import imported, limits
 from commitlog.message import Message
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.errors import KeyPending
 from services.broker.spine.settings import BrokerSettings

@@ -12,7 +12,7 @@ from commitlog import limits
 from commitlog.message import MessageType
 from commitlog.recovery import LogScan
 from commitlog.retention import RetentionPolicy
-from consumequeue.filter import EVERYTHING, parse_tags
+from consumequeue.filters.filter import EVERYTHING, parse_tags
 from services.broker.broker import Broker
 from services.broker.schedules.schedule_values import (
     MissedRunPolicy,

@@ -19,7 +19,7 @@ import pytest
 from commitlog import layout, limits
 from commitlog.errors import StoreDamaged
 from commitlog.message import Message
-from consumequeue.filter import EVERYTHING, Filter, parse_tags
+from consumequeue.filters.filter import EVERYTHING, Filter, parse_tags
 from services.broker.broker import Broker
 from services.broker.spine.damage import DamageList
 from services.broker.spine.settings import BrokerSettings

@@ -12,8 +12,8 @@ from commitlog.limits import FLUSHES_IN_FLIGHT_MAX
 from commitlog.message import Message
 from commitlog.recovery import LogScan
 from commitlog.sink import LogSink, Part
-from consumequeue import receipts
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
+from consumequeue.groups import receipts
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Delivery

@@ -12,7 +12,7 @@ from commitlog.errors import StoreDamaged
 from commitlog.layout import KEYINDEX
 from commitlog.limits import SEGMENT_BYTES_SMALL
 from commitlog.message import Message
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Resolution, SendReceipt

@@ -13,9 +13,9 @@ from commitlog import layout, limits
 from commitlog.message import Message, MessageType
 from commitlog.recovery import Damage
 from consumequeue.entry import Entry
-from consumequeue.filter import EVERYTHING, Filter, parse_tags
+from consumequeue.filters.filter import EVERYTHING, Filter, parse_tags
+from consumequeue.filters.sql_filter import parse_sql
 from consumequeue.queue import ConsumeQueue
-from consumequeue.sql_filter import parse_sql
 from services.broker.broker import Broker
 from services.broker.groups.lite_subscribing import LiteStart
 from services.broker.spine.finding import MessageLookup

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consumequeue.keyindex import ENTRY
+from consumequeue.indexes.keyindex import ENTRY
 from services.broker.spine import recent_ids
 from services.broker.spine.recent_ids import RecentIds
 

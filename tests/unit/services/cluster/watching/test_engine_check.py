@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from commitlog.message import Message
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.schedules.schedule_values import Schedule
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Resolution, TimerName, Verdict

@@ -11,8 +11,8 @@ import pytest
 
 from commitlog import limits
 from commitlog.message import Message
-from consumequeue.filter import EVERYTHING
-from consumequeue.sql_filter import SqlFilter, parse_sql
+from consumequeue.filters.filter import EVERYTHING
+from consumequeue.filters.sql_filter import SqlFilter, parse_sql
 from services.broker.spine.settings import BrokerSettings
 from services.live.clients.scan_budget import ScanBudget
 from services.live.live_broker import LiveBroker

@@ -11,7 +11,7 @@ import pytest
 
 from commitlog.message import Message
 from commitlog.retention import RetentionPolicy
-from consumequeue.filter import EVERYTHING, parse_tags
+from consumequeue.filters.filter import EVERYTHING, parse_tags
 from services.broker.groups.group_values import GroupPolicy
 from services.broker.spine.settings import BrokerSettings
 from services.cli.groups.group_views import filter_line

@@ -10,7 +10,7 @@ import pytest
 
 from commitlog import limits
 from commitlog.message import Message
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.live.bulk.tasks import batch_size, pause_seconds
 
 Desk = Any

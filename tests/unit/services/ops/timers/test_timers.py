@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commitlog import limits
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.spine.values import DamagedPart
 from services.live.queries import timer_queries
 from services.ops.timers import timers

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commitlog import properties
-from consumequeue.errors import IllegalFilter
+from consumequeue.filters.errors import IllegalFilter
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.wire.filters import wanted
 

@@ -10,7 +10,7 @@ import pytest
 
 from commitlog import layout, snapshot
 from commitlog.real_disk import RealDisk
-from consumequeue.sorted_runs import BLOCK_BYTES
+from consumequeue.runs.sorted_runs import BLOCK_BYTES
 from services.broker.spine.values import PendingTimer, TimerName, TimerVerdict, Verdict
 from services.broker.timers.timer_files import TIMER_FILES
 from services.store.read_only.opening import open_store

@@ -11,7 +11,7 @@ import pytest
 from commitlog import layout, snapshot
 from commitlog.errors import StoreDamaged
 from commitlog.real_disk import RealDisk
-from consumequeue.filter import EVERYTHING
+from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.store.copying.copying import copy_store
 from services.store.read_only.opening import look_at, open_store

@@ -1,0 +1,1 @@
+"""The progress of a consumer group on a queue: its offsets, in-flight messages, and receipts."""

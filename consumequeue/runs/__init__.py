@@ -1,0 +1,1 @@
+"""Sorted runs, their Bloom filters, and the stores that merge them."""
