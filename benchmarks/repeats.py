@@ -71,9 +71,9 @@ def of_tree(tree: Path, chosen: argparse.Namespace) -> dict[str, Any]:
 
 def measured(rounds: int, ids: int, interval_s: float) -> dict[str, Any]:
     """Return the figures of the sources on the import path."""
-    from commitlog.message import Message
-    from commitlog.record import encode
-    from commitlog.recovery import LogScan
+    from commitlog.log.recovery import LogScan
+    from commitlog.records.message import Message
+    from commitlog.records.record import encode
     from services.broker.broker import Broker
     from tests.memory_disk import MemoryDisk
 

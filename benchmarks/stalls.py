@@ -29,9 +29,9 @@ from typing import Any
 from parts.turns import Turns
 
 from commitlog import limits
-from commitlog.message import Message, MessageType
-from commitlog.real_disk import RealDisk
-from commitlog.retention import RetentionPolicy
+from commitlog.disk.real_disk import RealDisk
+from commitlog.log.retention import RetentionPolicy
+from commitlog.records.message import Message, MessageType
 from consumequeue.filters.filter import parse_tags
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Resolution

@@ -37,11 +37,12 @@ from typing import Any
 
 from parts import store_builder
 
-from commitlog import layout, limits, properties, record
-from commitlog.log import CommitLog
-from commitlog.message import Message
-from commitlog.real_disk import RealDisk
-from commitlog.record import Record
+from commitlog import layout, limits
+from commitlog.disk.real_disk import RealDisk
+from commitlog.log.log import CommitLog
+from commitlog.records import properties, record
+from commitlog.records.message import Message
+from commitlog.records.record import Record
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.live.live_broker import LiveBroker

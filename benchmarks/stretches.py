@@ -37,8 +37,8 @@ from typing import Any
 from parts.turns import Turns
 
 from commitlog import limits
-from commitlog.message import Message, MessageType
-from commitlog.real_disk import RealDisk
+from commitlog.disk.real_disk import RealDisk
+from commitlog.records.message import Message, MessageType
 from consumequeue.filters.filter import EVERYTHING
 from consumequeue.filters.sql_filter import parse_sql
 from services.broker.groups.group_values import GroupPolicy, GroupStart

@@ -44,9 +44,9 @@ from typing import Any
 
 from parts.http_calls import Connection, Server, connected
 
+from commitlog.disk.real_disk import RealDisk
 from commitlog.layout import SNAPSHOTS
-from commitlog.message import Message, MessageType
-from commitlog.real_disk import RealDisk
+from commitlog.records.message import Message, MessageType
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.spine.settings import BrokerSettings
 from services.live.flushing import ROWS_PER_TURN

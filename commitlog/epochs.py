@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from commitlog.facts.facts import EpochBegun, facts_of
-from commitlog.record import Record
+from commitlog.records.record import Record
 
 
 class EpochRange(NamedTuple):

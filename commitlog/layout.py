@@ -6,16 +6,16 @@
     consumequeue.whole                         marker file: the queue files match the snapshots
     consumequeue.aside-<n>                     set aside and not read, like keyindex.aside-<n>; see
                                                `consumequeue.aside`
-    snapshots/<20 digits>                      the state at a log offset, see `commitlog.snapshot`
+    snapshots/<20 digits>                      the state at a log offset, see `commitlog.snapshots.snapshot`
     timers/<level>-<20 digits>                 timers in the far future, ordered by time; see
                                                `timingwheel.partition`
     timers-names/<20 digits>                   names of timers; see `consumequeue.indexes.timerindex`
     timers-ends/<20 digits>                    outcomes of timers; see `consumequeue.indexes.timerindex`
     keep/<20 digits>                           records that are kept after their segment is deleted; see
-                                               `commitlog.keep`
+                                               `commitlog.log.keep`
     reserve                                    an empty segment, which is deleted when the disk is full
     durable                                    the published durable offset; see below
-    imported                                   exists only after an import; see `commitlog.imported`
+    imported                                   exists only after an import; see `commitlog.log.imported`
     clock                                      exists only with a virtual clock: the clock's offset; see below
     format                                     the store version and the segment size; see
                                                `commitlog.store_format`
@@ -59,7 +59,7 @@ import zlib
 from dataclasses import dataclass
 from typing import Final
 
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
 
 COMMITLOG: Final = "commitlog"

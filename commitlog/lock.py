@@ -23,7 +23,7 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from commitlog.disk import FILE_MODE, FOLDER_MODE
+from commitlog.disk.disk import FILE_MODE, FOLDER_MODE
 from commitlog.errors import StoreError, StoreLocked, StoreOfCluster, disk_error
 from commitlog.layout import CLUSTER
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from commitlog import layout
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.errors import NoRoom
 from commitlog.limits import SEGMENT_BYTES_DEFAULT, SEGMENT_BYTES_MIN
 

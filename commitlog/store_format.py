@@ -25,9 +25,11 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from commitlog import layout, record, snapshot
-from commitlog.disk import Disk
+from commitlog import layout
+from commitlog.disk.disk import Disk
 from commitlog.errors import NotAStore, StoreTooNew, StoreTooOld
+from commitlog.records import record
+from commitlog.snapshots import snapshot
 
 VERSION: Final = 1
 _NAME: Final = "tidewheel"

@@ -6,8 +6,8 @@ read. The next startup deletes it if possible.
 
 from __future__ import annotations
 
-from commitlog.descriptors import OUT_OF_DESCRIPTORS
-from commitlog.disk import Disk, SyncFailed
+from commitlog.disk.descriptors import OUT_OF_DESCRIPTORS
+from commitlog.disk.disk import Disk, SyncFailed
 from commitlog.errors import NO_ROOM
 from commitlog.layout import is_aside
 

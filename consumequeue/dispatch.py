@@ -18,8 +18,9 @@ files of other queues are valid. At most one write of queue entries runs at a ti
                        |
                        +--> too long: dropped, reads of its file raise `StoreDamaged`
 
-A checkpoint copies the queues and their tails in batches (`commitlog.deferred_rows`). A queue that is about
-to change is copied first. The checkpoint worker syncs only files written since the previous checkpoint.
+A checkpoint copies the queues and their tails in batches (`commitlog.snapshots.deferred_rows`). A queue that
+is about to change is copied first. The checkpoint worker syncs only files written since the previous
+checkpoint.
 
 Recovery trusts the files in a snapshot if the marker file (`QUEUES_WHOLE`) exists. A checkpoint writes the
 marker after it has synced the queue files. The marker names the snapshot to which the queue files belong,
@@ -54,13 +55,14 @@ from itertools import chain, groupby, islice, repeat
 from types import MappingProxyType
 from typing import Any, Final
 
-from commitlog import limits, properties
-from commitlog.deferred_rows import NOTHING, DeferredRows
-from commitlog.disk import Disk, SyncFailed
+from commitlog import limits
+from commitlog.disk.disk import Disk, SyncFailed
 from commitlog.errors import NO_ROOM, StoreDamaged
-from commitlog.inner_batch import message_count, pick
 from commitlog.layout import CONSUMEQUEUE, OFFSET_DIGITS, QUEUES_ASIDE, QUEUES_WHOLE
-from commitlog.record import INNER_BATCH, TYPE_COMMIT, TYPE_MASK, TYPE_NORMAL, Record
+from commitlog.records import properties
+from commitlog.records.inner_batch import message_count, pick
+from commitlog.records.record import INNER_BATCH, TYPE_COMMIT, TYPE_MASK, TYPE_NORMAL, Record
+from commitlog.snapshots.deferred_rows import NOTHING, DeferredRows
 from consumequeue.aside import delete_aside, put_aside
 from consumequeue.entry import ENTRY_BYTES, Entry, encode, hash_lite_topic, tags_code
 from consumequeue.queue import (
@@ -154,7 +156,7 @@ class Dispatch:
     ) -> None:
         """Begin without any queues.
 
-        The log below `imported_until` was imported (`commitlog.imported`).
+        The log below `imported_until` was imported (`commitlog.log.imported`).
         """
         self._disk, self._tell_damaged = disk, found_damaged
         self._imported_until = imported_until

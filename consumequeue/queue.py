@@ -39,12 +39,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from commitlog.bulk import Flags, Integers
-from commitlog.descriptors import OUT_OF_DESCRIPTORS
-from commitlog.disk import Disk, SyncFailed
+from commitlog.disk.descriptors import OUT_OF_DESCRIPTORS
+from commitlog.disk.disk import Disk, SyncFailed
 from commitlog.errors import StoreDamaged
 from commitlog.layout import CONSUMEQUEUE, OFFSET_DIGITS
 from commitlog.limits import QUEUE_FILE_ENTRIES
+from commitlog.records.bulk import Flags, Integers
 from consumequeue import entry
 from consumequeue.entry import ENTRY_BYTES, Entries, Entry
 

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-from commitlog import record
+from commitlog.records import record
 from sharedlog.errors import LogDamaged
 from sharedlog.record import SharedRecord
 

@@ -28,7 +28,7 @@ from collections.abc import Iterator, Sequence
 from enum import Enum
 from typing import Any, Final
 
-from commitlog.sink import Part, Zeros
+from commitlog.log.sink import Part, Zeros
 from sharedlog import record
 from sharedlog.errors import Halted
 from sharedlog.fold import Fold, Position

@@ -29,7 +29,7 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import Any
 
-from commitlog.sink import LogSink, Part
+from commitlog.log.sink import LogSink, Part
 from sharedlog.engine import Engine, Head
 from sharedlog.errors import EngineRefused, EngineUnavailable, Halted, LogDamaged, LogTrimmed, NotAccepted
 from sharedlog.faults import fault_at

@@ -24,7 +24,7 @@ from typing import Final
 import pyarrow as pa
 
 from commitlog.facts import acks
-from commitlog.kinds import MESSAGES
+from commitlog.records.kinds import MESSAGES
 from spark_jobs.log.columns.kinds import KINDS, TOPICS
 from spark_jobs.log.scan.decode import ALL, TIMESTAMP
 from tidewheel.errors import UnknownChoice

@@ -24,8 +24,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from commitlog.published_log import StoreLog, read_durable
-from commitlog.recovery import Damage
+from commitlog.log.published_log import StoreLog, read_durable
+from commitlog.log.recovery import Damage
 from spark_jobs.log.index.ranges import FOREVER_MS, Place, found_at
 from spark_jobs.log.marks import Mark, first_kept, is_kept, mark_at
 

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from commitlog.errors import NoRecords
-from commitlog.published_log import StoreLog, holes, is_node, open_log
+from commitlog.log.published_log import StoreLog, holes, is_node, open_log
 from spark_jobs.datasets import ACKS
 from spark_jobs.errors import StreamLost
 from spark_jobs.log.columns.keys import KEY_LIST

@@ -17,8 +17,8 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from commitlog.errors import StoreError
-from commitlog.published_log import StoreLog, holes, is_node, open_log, read_durable
-from commitlog.recovery import Damage
+from commitlog.log.published_log import StoreLog, holes, is_node, open_log, read_durable
+from commitlog.log.recovery import Damage
 from spark_jobs.errors import StreamLost
 from spark_jobs.log.index.ranges import place
 from spark_jobs.log.parts import Gone, Part

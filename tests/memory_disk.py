@@ -30,8 +30,8 @@ from enum import Enum
 from errno import EACCES, EIO, ENOSPC, ENOTEMPTY, EPERM
 from typing import Final
 
-from commitlog.disk import SyncFailed
-from commitlog.view import View
+from commitlog.disk.disk import SyncFailed
+from commitlog.disk.view import View
 
 Choose = Callable[[int], int]
 """Of n, how many; from 0 to n."""

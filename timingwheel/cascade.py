@@ -22,10 +22,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from commitlog import bulk
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.layout import TIMERS
 from commitlog.limits import TIMER_BATCH_BYTES_MAX, TIMERS_FETCHED_AT_ONCE_MAX
+from commitlog.records import bulk
 from timingwheel import partition
 from timingwheel.boundaries import Boundaries, Numbers, Slot, slot_named
 from timingwheel.due_run import SortKey, behind

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from timingwheel.boundaries import Numbers, Slot
 from timingwheel.partition import ROW, Gap, Rows, alive, as_rows, parts, tombstone_offsets
 

@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from timingwheel import partition
 from timingwheel.boundaries import Numbers, Slot
 from timingwheel.cascade import File

@@ -46,7 +46,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.limits import TIMER_BATCH_BYTES_MAX, TIMER_ROWS_PER_BATCH_MAX
 from timingwheel import sectors
 from timingwheel.boundaries import Numbers

@@ -59,7 +59,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.layout import TIMERS
 from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX, TIMERS_UNWRITTEN_MAX
 from timingwheel.boundaries import LEVEL_COUNT, TOP, Boundaries, Numbers, Slot, containing, slot_named

@@ -18,7 +18,7 @@ from errno import EIO
 from itertools import islice
 from typing import Final
 
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 
 _BLOCK_BYTES: Final = 4096
 _TRIED_MAX: Final = 16

@@ -29,11 +29,11 @@ import zlib
 from functools import lru_cache
 from typing import Final
 
-from commitlog import properties
 from commitlog.facts.facts import CheckBackSent, HalfEnded, HalfStored
-from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, OUTCOME_TOPIC
-from commitlog.message import Message
-from commitlog.record import COMPRESSED, COMPRESSION, TYPE_COMMIT, TYPE_SYSTEM, Record
+from commitlog.records import properties
+from commitlog.records.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, OUTCOME_TOPIC
+from commitlog.records.message import Message
+from commitlog.records.record import COMPRESSED, COMPRESSION, TYPE_COMMIT, TYPE_SYSTEM, Record
 from tidewheel import property_names
 from txn.checkback import CheckBackPolicy
 from txn.errors import InvalidTransactionId

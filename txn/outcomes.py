@@ -12,7 +12,7 @@ before the flush. A response that depends on an outcome waits until the outcome 
 is dropped only after its record is durable, because the key index does not contain it before then.
 
 Open half messages are ordered by offset, and thus by store time. A snapshot captures the tables without
-copying them (`commitlog.table`).
+copying them (`commitlog.snapshots.table`).
 
     stored --> open --> expired --> resolved by an operator
                  |                         |
@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from commitlog.table import Row, Table
+from commitlog.snapshots.table import Row, Table
 from txn.sorted_offsets import SortedOffsets
 from txn.states import State
 

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 
 _OBJECTS_BYTES: Final = 1_500
 """Memory overhead of a message in bytes, without its record."""

@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 
 from commitlog import layout, limits
-from commitlog.disk import Disk
-from commitlog.snapshot import Snapshot
+from commitlog.disk.disk import Disk
+from commitlog.snapshots.snapshot import Snapshot
 from consumequeue import dispatch
 from consumequeue.entry import ENTRY, ENTRY_BYTES
 from consumequeue.queue import UNKNOWN

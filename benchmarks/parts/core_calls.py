@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
-from commitlog.real_disk import RealDisk
+from commitlog.disk.real_disk import RealDisk
 from services.live.live_broker import LiveBroker
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service

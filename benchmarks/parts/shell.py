@@ -19,9 +19,9 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from commitlog import limits
-from commitlog.flush import Flush
-from commitlog.message import Message
-from commitlog.real_disk import RealDisk
+from commitlog.disk.real_disk import RealDisk
+from commitlog.log.flush import Flush
+from commitlog.records.message import Message
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Effect, RunTimersJob

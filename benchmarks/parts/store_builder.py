@@ -3,8 +3,9 @@
     build(folder, count, body_bytes) -> bytes of log
 
 A real broker creates the store and its topic. Then come records patched from one encoded by
-`commitlog.record` (offsets, id and key differ, each has its own CRC), in segments, and their derived files:
-queue files, the key index with a checkpoint every 64 MiB of log, and the broker's snapshot with their ends.
+`commitlog.records.record` (offsets, id and key differ, each has its own CRC), in segments, and their derived
+files: queue files, the key index with a checkpoint every 64 MiB of log, and the broker's snapshot with their
+ends.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from commitlog import layout, limits, properties, record, snapshot
-from commitlog.message import Message, MessageType
-from commitlog.real_disk import RealDisk
-from commitlog.record import Record
-from commitlog.snapshot import Snapshot
+from commitlog import layout, limits
+from commitlog.disk.real_disk import RealDisk
+from commitlog.records import properties, record
+from commitlog.records.message import Message, MessageType
+from commitlog.records.record import Record
+from commitlog.snapshots import snapshot
+from commitlog.snapshots.snapshot import Snapshot
 from consumequeue.dispatch import Dispatch
 from consumequeue.entry import Entry
 from consumequeue.indexes.keyindex import KeyIndex, hash_of

@@ -4,7 +4,7 @@ A record may contain any number of facts. For example, a commit record may also 
 another. Either all facts in a record survive a crash, or none do.
 
     fact              record                                   meaning
-    TimerEnded        message, timer, verb                     a timer ended (`commitlog.kinds`)
+    TimerEnded        message, timer, verb                     a timer ended (`commitlog.records.kinds`)
     TimerSet          timer                                    a timer was set, at the offset of the record
     HalfStored        half                                     a half message was stored, and is open
     HalfEnded         message or timer of type commit; outcome a half message was ended or expired
@@ -48,12 +48,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import starmap
 from typing import Any, Final, NamedTuple, Protocol, get_args
 
-from commitlog import properties
 from commitlog.applied_limits import OLDEST
 from commitlog.facts import acks, lease_records
 from commitlog.facts.acks import MessagesFinished as MessagesFinished
 from commitlog.facts.lease_records import Key, LeaseEntry
-from commitlog.kinds import (
+from commitlog.records import properties
+from commitlog.records.kinds import (
     ACK_TOPIC,
     AUTH_TOPIC,
     CHECK_TOPIC,
@@ -69,8 +69,8 @@ from commitlog.kinds import (
     TOPIC_TOPIC,
     endings,
 )
-from commitlog.kinds import TimerEnded as TimerEnded
-from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
+from commitlog.records.kinds import TimerEnded as TimerEnded
+from commitlog.records.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 from tidewheel import property_names
 
 _OURS: Final = b"TW_"

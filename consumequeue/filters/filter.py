@@ -21,7 +21,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final, NamedTuple, Protocol
 
-from commitlog import limits, properties
+from commitlog import limits
+from commitlog.records import properties
 from consumequeue.entry import tags_code
 from consumequeue.filters.errors import IllegalFilter
 from tidewheel import property_names

@@ -31,7 +31,8 @@ from typing import Final, cast
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedInput, UnexpectedToken
 
-from commitlog import limits, properties
+from commitlog import limits
+from commitlog.records import properties
 from consumequeue.entry import tags_code
 from consumequeue.filters import terms
 from consumequeue.filters.errors import IllegalFilter

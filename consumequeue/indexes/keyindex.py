@@ -31,12 +31,12 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from commitlog import inner_batch, properties
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.layout import KEYINDEX
-from commitlog.message import Message
-from commitlog.record import INNER_BATCH, Record
+from commitlog.records import inner_batch, properties
+from commitlog.records.message import Message
+from commitlog.records.record import INNER_BATCH, Record
 from consumequeue.indexes.name_hash import digest_of
 from consumequeue.runs.bloom_filter import Filter, Mask, Probe, Words, probe_of
 from consumequeue.runs.run_store import RunStore, RunsToWrite

@@ -27,7 +27,7 @@ from typing import Final
 
 import numpy as np
 
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged
 from consumequeue.indexes.name_hash import wide_digest_of
 from consumequeue.indexes.timerindex_fact import FACT, FactContent, Facts, IsExpired, newest_of

@@ -43,7 +43,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.layout import KEYS_ASIDE
 from consumequeue.aside import is_unusable, put_aside

@@ -52,7 +52,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.layout import OFFSET_DIGITS
 from consumequeue.queue import is_unrelated_error

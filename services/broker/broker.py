@@ -19,9 +19,9 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, Protocol, get_args
 
-from commitlog import imported, layout, limits, snapshot, store_format
+from commitlog import layout, limits, store_format
 from commitlog.assertions import require_assertions
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.facts.facts import (
     EpochBegun,
     Fact,
@@ -38,14 +38,16 @@ from commitlog.facts.facts import (
     TimerSet,
     facts_of,
 )
-from commitlog.flush import Flush, Sync
-from commitlog.log import CommitLog
-from commitlog.message import MessageType
-from commitlog.record import Record, decode
-from commitlog.recovery import Damage, FoundRecord, LogScan
-from commitlog.retention import Retirement
-from commitlog.sink import LogSink
-from commitlog.snapshot import Snapshot
+from commitlog.log import imported
+from commitlog.log.flush import Flush, Sync
+from commitlog.log.log import CommitLog
+from commitlog.log.recovery import Damage, FoundRecord, LogScan
+from commitlog.log.retention import Retirement
+from commitlog.log.sink import LogSink
+from commitlog.records.message import MessageType
+from commitlog.records.record import Record, decode
+from commitlog.snapshots import snapshot
+from commitlog.snapshots.snapshot import Snapshot
 from consumequeue.dispatch import EntriesToWrite
 from services.broker import derived
 from services.broker.checkpoint import Checkpoint

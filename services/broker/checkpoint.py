@@ -23,11 +23,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from commitlog import snapshot
-from commitlog.disk import Disk, SyncFailed
-from commitlog.flush import Sync
+from commitlog.disk.disk import Disk, SyncFailed
 from commitlog.layout import QUEUES_WHOLE
-from commitlog.snapshot import Snapshot
+from commitlog.log.flush import Sync
+from commitlog.snapshots import snapshot
+from commitlog.snapshots.snapshot import Snapshot
 from consumequeue import dispatch
 from consumequeue.runs.run_store import RunsToWrite
 from services.broker import derived

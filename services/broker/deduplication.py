@@ -44,11 +44,11 @@ from itertools import islice
 from operator import neg
 from typing import Final
 
-from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.limits import SAME_ID_READ_MAX
-from commitlog.message import Message
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.message import Message
+from commitlog.records.record import Record
 from consumequeue.indexes.name_hash import digest_of
 from services.broker.spine.recent_ids import RecentIds
 from services.broker.spine.same_message import is_same, is_sent

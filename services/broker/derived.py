@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any, Final, NamedTuple
 
 from commitlog import limits
-from commitlog.disk import Disk
-from commitlog.recovery import Damage, FoundRecord, LogScan
-from commitlog.snapshot import Snapshot
+from commitlog.disk.disk import Disk
+from commitlog.log.recovery import Damage, FoundRecord, LogScan
+from commitlog.snapshots.snapshot import Snapshot
 from consumequeue.dispatch import existing_first_offsets
 from services.broker.spine.store import Store
 

@@ -49,11 +49,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from commitlog import layout, limits, retention, snapshot
-from commitlog.disk import Disk
+from commitlog import layout, limits
+from commitlog.disk.disk import Disk
 from commitlog.facts.facts import LogCut, Skipped, Stamp, record_of
-from commitlog.retention import Deletion, KeepFileWrite, Retirement
-from commitlog.segments import Segments
+from commitlog.log import retention
+from commitlog.log.retention import Deletion, KeepFileWrite, Retirement
+from commitlog.log.segments import Segments
+from commitlog.snapshots import snapshot
 from services.broker.groups.group_values import GroupQueue
 from services.broker.groups.groups import Groups
 from services.broker.groups.missed_messages import log_lines

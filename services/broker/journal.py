@@ -19,8 +19,8 @@ import json
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from commitlog.kinds import JOURNAL_TOPIC
-from commitlog.record import Record
+from commitlog.records.kinds import JOURNAL_TOPIC
+from commitlog.records.record import Record
 from services.broker.spine.reading import MessageReader
 from services.broker.spine.store import Store
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from commitlog import properties
 from commitlog.errors import StoreDamaged
-from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
-from commitlog.message import Message, MessageType
-from commitlog.record import COMPRESSED, Record
+from commitlog.records import properties
+from commitlog.records.kinds import HALF_TOPIC, TIMER_TOPIC
+from commitlog.records.message import Message, MessageType
+from commitlog.records.record import COMPRESSED, Record
 from consumequeue.entry import tags_code
 from consumequeue.indexes.name_hash import digest_of
 from consumequeue.indexes.timerindex import hashes_of

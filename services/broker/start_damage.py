@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from commitlog import layout, snapshot
-from commitlog.disk import Disk
-from commitlog.log import CommitLog
-from commitlog.recovery import Damage
-from commitlog.snapshot import Snapshot
+from commitlog import layout
+from commitlog.disk.disk import Disk
+from commitlog.log.log import CommitLog
+from commitlog.log.recovery import Damage
+from commitlog.snapshots import snapshot
+from commitlog.snapshots.snapshot import Snapshot
 from services.broker.spine.damage import DamageList
 from services.broker.spine.values import DamagedPart
 

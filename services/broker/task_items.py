@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from commitlog import properties
 from commitlog.errors import StoreDamaged
-from commitlog.kinds import TASK_TOPIC
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.kinds import TASK_TOPIC
+from commitlog.records.record import Record
 from consumequeue.indexes import keyindex
 from services.broker.spine import record_versions
 from services.broker.spine.reading import MessageReader

@@ -33,7 +33,7 @@ from typing import Final, NamedTuple
 
 from commitlog import limits
 from commitlog.facts.facts import GroupLeft, HalfStored, LogCut, deletion_of, record_of
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from consumequeue.queue import UNKNOWN
 from services.broker.groups.dead_letters import DeadLetters
 from services.broker.groups.group_values import GroupQueue

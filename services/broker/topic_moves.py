@@ -29,10 +29,11 @@ from contextlib import suppress
 from itertools import islice
 from typing import Final, NamedTuple
 
-from commitlog import limits, properties
+from commitlog import limits
 from commitlog.errors import StoreDamaged
-from commitlog.message import Message, MessageType
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.message import Message, MessageType
+from commitlog.records.record import Record
 from consumequeue.queue import ConsumeQueue
 from services.broker.groups.dead_letters import copy_of, queue_number
 from services.broker.groups.group_values import GroupQueue

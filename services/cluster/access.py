@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from commitlog import layout
-from commitlog.disk import FOLDER_MODE
+from commitlog.disk.disk import FOLDER_MODE
 from services.process.private_files import EVERYBODY_READS, write_whole
 
 REFRESH_SECONDS: Final = 2.0

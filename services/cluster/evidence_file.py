@@ -45,7 +45,7 @@ from threading import Lock
 from typing import Final
 
 from commitlog import layout
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from services.cluster.evidence import Evidence
 from sharedlog.errors import Halted
 

@@ -35,14 +35,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from commitlog import layout, snapshot, store_format
-from commitlog.disk import Disk
+from commitlog import layout, store_format
+from commitlog.disk.disk import Disk
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import NotAStore
 from commitlog.facts.facts import LogCut, facts_of
-from commitlog.keep import KeepFiles
 from commitlog.lock import StoreLock
-from commitlog.real_disk import RealDisk
-from commitlog.recovery import Damage, LogScan
+from commitlog.log.keep import KeepFiles
+from commitlog.log.recovery import Damage, LogScan
+from commitlog.snapshots import snapshot
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.cluster import holes

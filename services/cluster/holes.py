@@ -30,8 +30,8 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from commitlog import layout
-from commitlog.disk import Disk
-from commitlog.recovery import Damage, LogScan
+from commitlog.disk.disk import Disk
+from commitlog.log.recovery import Damage, LogScan
 
 
 class Holes(NamedTuple):

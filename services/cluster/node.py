@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
 
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from services.broker.spine.settings import BrokerSettings
 from services.cluster.copies.refetching import recovery_advice
 from services.cluster.election import inputs

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from services.broker.spine.settings import BrokerSettings
 from services.cluster.copies.checkpoints import OwnCopy
 from services.cluster.copies.copying import StoreCopier

@@ -35,12 +35,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from commitlog import layout, snapshot
-from commitlog.disk import Disk
+from commitlog import layout
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.facts.facts import LogCut, facts_of
-from commitlog.kinds import RETENTION_TOPIC
-from commitlog.record import decode
+from commitlog.records.kinds import RETENTION_TOPIC
+from commitlog.records.record import decode
+from commitlog.snapshots import snapshot
 from services.broker.broker import SHARED, Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import DamagedPart

@@ -29,10 +29,12 @@ from typing import Final
 
 import structlog
 
-from commitlog import imported, layout, record
-from commitlog.disk import Disk
-from commitlog.recovery import LogScan, holds_other
-from commitlog.segments import Segments
+from commitlog import layout
+from commitlog.disk.disk import Disk
+from commitlog.log import imported
+from commitlog.log.recovery import LogScan, holds_other
+from commitlog.log.segments import Segments
+from commitlog.records import record
 from services.cluster.evidence import CopyProof, DiskComparison, EvidenceVerdict
 from sharedlog.record import SharedRecord
 

@@ -25,10 +25,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from commitlog import imported, keep, layout, limits, record
+from commitlog import layout, limits
 from commitlog.errors import StoreDamaged
-from commitlog.published_log import open_log
-from commitlog.record import Record
+from commitlog.log import imported, keep
+from commitlog.log.published_log import open_log
+from commitlog.records import record
+from commitlog.records.record import Record
 from tidewheel.errors import Busy
 
 WINDOW_BYTES: Final = 256 * 1024
@@ -41,7 +43,7 @@ _LOOK_BACK_BYTES: Final = (4 * 1024, 64 * 1024, limits.RECORD_BYTES_MAX)
 
 
 class Files(Protocol):
-    """The file operations that a search requires. `commitlog.disk.Disk` implements them."""
+    """The file operations that a search requires. `commitlog.disk.disk.Disk` implements them."""
 
     def list(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted. The list is empty if the folder does not exist."""
@@ -179,7 +181,7 @@ class SearchedLog:
         return None
 
     def kept(self) -> Iterator[Record]:
-        """Yield each kept record of deleted segments once (see `commitlog.keep`)."""
+        """Yield each kept record of deleted segments once (see `commitlog.log.keep`)."""
         seen: set[int] = set()
         for name in self.files.list(layout.KEEP):
             try:

@@ -37,7 +37,7 @@ from commitlog.facts.facts import (
     TimerEnded,
     facts_of,
 )
-from commitlog.kinds import (
+from commitlog.records.kinds import (
     EPOCH_TOPIC,
     HALF_TOPIC,
     TIMER_TOPIC,
@@ -45,7 +45,7 @@ from commitlog.kinds import (
     endings,
     kind_of,
 )
-from commitlog.record import Record
+from commitlog.records.record import Record
 from services.broker.spine.errors import MessageNotFound
 from services.explain.evidence import SearchedLog
 from services.explain.life import (

@@ -30,7 +30,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
-from commitlog import properties
 from commitlog.facts.facts import (
     CheckBackSent,
     Fact,
@@ -45,7 +44,8 @@ from commitlog.facts.facts import (
     facts_of,
 )
 from commitlog.facts.lease_records import Kind
-from commitlog.kinds import (
+from commitlog.records import properties
+from commitlog.records.kinds import (
     DEAD_LETTER_PREFIX,
     HALF_TOPIC,
     MESSAGES,
@@ -57,7 +57,7 @@ from commitlog.kinds import (
     kind_of,
     kind_of_topic,
 )
-from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.records.record import TYPE_SYSTEM, Record
 from consumequeue.groups.attempts import Cause
 from services.broker.timers.timer_records import read_move_reason
 from tidewheel import property_names

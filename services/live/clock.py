@@ -22,9 +22,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final, Literal, TypeVar, cast
 
-from commitlog import layout, properties, store_format
-from commitlog.disk import Disk
-from commitlog.message import Message
+from commitlog import layout, store_format
+from commitlog.disk.disk import Disk
+from commitlog.records import properties
+from commitlog.records.message import Message
 from services.auth.tokens import Token
 from services.broker.groups.group_values import (
     DeadLetter,

@@ -36,9 +36,10 @@ from typing import Protocol
 
 import structlog
 
-from commitlog import limits, snapshot
-from commitlog.disk import Disk, SyncFailed
-from commitlog.flush import Flush, Sync
+from commitlog import limits
+from commitlog.disk.disk import Disk, SyncFailed
+from commitlog.log.flush import Flush, Sync
+from commitlog.snapshots import snapshot
 from services.broker.broker import Broker
 from services.broker.checkpoint import Checkpoint
 

@@ -37,13 +37,14 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import structlog
 
-from commitlog import layout, limits, snapshot
-from commitlog.disk import Disk, SyncFailed
+from commitlog import layout, limits
+from commitlog.disk.disk import Disk, SyncFailed
 from commitlog.errors import DiskFailed, disk_error
-from commitlog.flush import Flush
-from commitlog.message import Message
-from commitlog.recovery import trusted_until
-from commitlog.retention import Retirement
+from commitlog.log.flush import Flush
+from commitlog.log.recovery import trusted_until
+from commitlog.log.retention import Retirement
+from commitlog.records.message import Message
+from commitlog.snapshots import snapshot
 from services.broker.broker import Broker
 from services.broker.spine.finding import FoundMessages
 from services.broker.spine.settings import BrokerSettings

@@ -15,8 +15,8 @@ Rules:
   this requires a scan of the whole log. Later attempts run in a worker thread after pauses that double each
   time, up to `PAUSE_SECONDS_MAX`.
 - Opening the store reads, verifies, and rewrites acknowledged records that were not synced (`--flush async`,
-  `commitlog.recovery`). Unreadable records are reported as damage with their offsets. After a failed sync, a
-  later successful sync is never trusted.
+  `commitlog.log.recovery`). Unreadable records are reported as damage with their offsets. After a failed
+  sync, a later successful sync is never trusted.
 - Any error other than a `StoreError` is an internal error and ends the process (`stop_on_internal_error`).
 
 Limitation: the first attempt blocks the event loop. Its duration depends on the amount of log after the last

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from commitlog.disk import FOLDER_MODE
+from commitlog.disk.disk import FOLDER_MODE
 from services.auth.errors import WrongKey
 from services.auth.vault import KEY_BYTES
 from tidewheel.errors import ConfigurationError

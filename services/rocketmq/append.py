@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from commitlog.disk import Disk
-from commitlog.log import CommitLog
-from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.disk.disk import Disk
+from commitlog.log.log import CommitLog
+from commitlog.records.record import TYPE_SYSTEM, Record
 
 _FLUSH_BYTES: Final = 8 * 1024 * 1024
 

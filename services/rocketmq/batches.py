@@ -24,10 +24,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final
 
-from commitlog import properties
 from commitlog.layout import CONSUMEQUEUE, OFFSET_DIGITS
 from commitlog.limits import QUEUE_FILE_ENTRIES
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.record import Record
 from consumequeue import entry
 from consumequeue.entry import ENTRY_BYTES, Entry, tags_code
 from services.rocketmq.queues import BEFORE_FIRST

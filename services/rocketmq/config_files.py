@@ -19,8 +19,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from commitlog.kinds import HALF_TOPIC
-from commitlog.message import MessageType
+from commitlog.records.kinds import HALF_TOPIC
+from commitlog.records.message import MessageType
 from services.store.read_only.reading import Reader
 
 TOPICS: Final = "config/topics.json"

@@ -28,16 +28,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from commitlog import inner_batch, layout
+from commitlog import layout
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import NotAStore, StoreDamaged, StoreError
 from commitlog.facts.facts import HalfStored, facts_of
-from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
 from commitlog.lock import StoreLock
-from commitlog.log import CommitLog
-from commitlog.message import MessageType
-from commitlog.real_disk import RealDisk
-from commitlog.record import Record
-from commitlog.recovery import Damage
+from commitlog.log.log import CommitLog
+from commitlog.log.recovery import Damage
+from commitlog.records import inner_batch
+from commitlog.records.kinds import HALF_TOPIC, TIMER_TOPIC
+from commitlog.records.message import MessageType
+from commitlog.records.record import Record
 from consumequeue.dispatch import entry_of, is_indexed
 from consumequeue.entry import Entry
 from services.rocketmq import batches, config_files

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from commitlog import properties, record
-from commitlog.record import TYPE_SYSTEM, Record
-from commitlog.recovery import Damage
+from commitlog.log.recovery import Damage
+from commitlog.records import properties, record
+from commitlog.records.record import TYPE_SYSTEM, Record
 
 FILLER_TOPIC: Final = "TW_SYS_DAMAGED"
 _FORMS: Final = (

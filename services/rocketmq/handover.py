@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Final
 
-from commitlog import properties
 from commitlog.errors import StoreDamaged
-from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC, without_endings
-from commitlog.record import COMPRESSION, Record
+from commitlog.records import properties
+from commitlog.records.kinds import HALF_TOPIC, TIMER_TOPIC, without_endings
+from commitlog.records.record import COMPRESSION, Record
 from services.rocketmq.append import Appender
 from services.rocketmq.names import DISCARD_TOPIC, OP_TOPIC
 from services.store.read_only.state import HalfState

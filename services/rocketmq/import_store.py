@@ -24,16 +24,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from commitlog import imported, layout, store_format
-from commitlog.disk import Disk
+from commitlog import layout, store_format
+from commitlog.disk.disk import Disk
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import NotAStore
 from commitlog.facts.acks import ranges_of
 from commitlog.lock import StoreLock
-from commitlog.log import CommitLog
-from commitlog.message import MessageType
-from commitlog.real_disk import RealDisk
-from commitlog.recovery import Damage
-from commitlog.snapshot import Snapshot
+from commitlog.log import imported
+from commitlog.log.log import CommitLog
+from commitlog.log.recovery import Damage
+from commitlog.records.message import MessageType
+from commitlog.snapshots.snapshot import Snapshot
 from consumequeue.groups.offsets import kept
 from services.broker.broker import Broker
 from services.broker.derived import KEYS, QUEUES, QUEUES_MADE_AT

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from commitlog.layout import CONSUMEQUEUE, OFFSET_DIGITS
-from commitlog.record import Record
+from commitlog.records.record import Record
 from consumequeue import entry
 from consumequeue.entry import ENTRY_BYTES
 from services.broker.timers.delays import LEVELS_MS

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from commitlog import properties
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.facts.facts import TopicSet, record_of
-from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC, without_endings
 from commitlog.limits import PROPERTIES_STORED_BYTES_MAX
-from commitlog.log import CommitLog
-from commitlog.record import COMPRESSION, CRC_BYTES, Record
+from commitlog.log.log import CommitLog
+from commitlog.records import properties
+from commitlog.records.kinds import HALF_TOPIC, TIMER_TOPIC, without_endings
+from commitlog.records.record import COMPRESSION, CRC_BYTES, Record
 from services.rocketmq.append import Appender
 from services.rocketmq.config_files import TopicConfig
 from services.rocketmq.names import DELAY_LEVEL

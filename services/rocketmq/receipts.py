@@ -19,8 +19,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from commitlog import properties
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.record import Record
 from services.rocketmq.config_files import RocketmqConfig, parse_json
 from tidewheel import property_names
 

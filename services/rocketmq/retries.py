@@ -12,8 +12,8 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from commitlog import properties
-from commitlog.record import TYPE_COMMIT, TYPE_NORMAL, Record
+from commitlog.records import properties
+from commitlog.records.record import TYPE_COMMIT, TYPE_NORMAL, Record
 from services.rocketmq.config_files import RocketmqConfig
 from services.rocketmq.names import RETRY_PREFIX
 from services.rocketmq.source import RocketmqLog

@@ -15,10 +15,11 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from commitlog import imported, layout
+from commitlog import layout
 from commitlog.errors import NotAStore, StoreError, StoreLocked
 from commitlog.limits import SEGMENT_BYTES_DEFAULT
-from commitlog.recovery import Damage, FoundRecord, LogScan
+from commitlog.log import imported
+from commitlog.log.recovery import Damage, FoundRecord, LogScan
 from services.store.read_only.reading import Overlay, StoreFiles
 
 

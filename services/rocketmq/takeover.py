@@ -20,12 +20,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from commitlog import properties
-from commitlog.compression import check_library
 from commitlog.facts.facts import CheckBackSent, Fact, HalfEnded, HalfStored, TimerEnded, TimerSet, facts_of
-from commitlog.inner_batch import message_count
-from commitlog.kinds import TIMER_TOPIC
-from commitlog.record import INNER_BATCH, TYPE_COMMIT, TYPE_NORMAL, Record
+from commitlog.records import properties
+from commitlog.records.compression import check_library
+from commitlog.records.inner_batch import message_count
+from commitlog.records.kinds import TIMER_TOPIC
+from commitlog.records.record import INNER_BATCH, TYPE_COMMIT, TYPE_NORMAL, Record
 from services.rocketmq.config_files import RocketmqConfig, TimerCheck
 from services.rocketmq.names import (
     CHECK_TIMES,

@@ -6,8 +6,8 @@ from ipaddress import ip_address
 from typing import Final
 
 from commitlog import limits
-from commitlog.message import Host
-from commitlog.retention import RetentionPolicy
+from commitlog.log.retention import RetentionPolicy
+from commitlog.records.message import Host
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import StartPosition
 from services.settings.config import Address, ServeSettings

@@ -23,8 +23,8 @@ import structlog
 from starlette.types import ASGIApp
 
 from commitlog import store_format
+from commitlog.disk.real_disk import RealDisk
 from commitlog.lock import StoreLock
-from commitlog.real_disk import RealDisk
 from services.auth.refusals import Refusals
 from services.explain.evidence import Folder
 from services.front.admission import Limits

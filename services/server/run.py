@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 
 from commitlog import limits
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.errors import disk_error
 from commitlog.room import choose_segment_bytes
 from services.broker.broker import Broker

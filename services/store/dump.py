@@ -12,13 +12,13 @@ from dataclasses import asdict
 from itertools import chain
 from typing import Any
 
-from commitlog import properties
-from commitlog.compression import plain
 from commitlog.errors import StoreError
-from commitlog.inner_batch import message_count
-from commitlog.kinds import AUTH_TOPIC, kind_of
-from commitlog.record import Record
-from commitlog.recovery import Damage
+from commitlog.log.recovery import Damage
+from commitlog.records import properties
+from commitlog.records.compression import plain
+from commitlog.records.inner_batch import message_count
+from commitlog.records.kinds import AUTH_TOPIC, kind_of
+from commitlog.records.record import Record
 from consumequeue.dispatch import entry_of, is_indexed
 from consumequeue.entry import Entry
 from services.broker.spine.errors import TopicNotFound
@@ -70,8 +70,8 @@ def record_line(record: Record, record_bytes: int) -> Line:
 
 
 def word_of(record: Record) -> str:
-    """Return the kind of a record (`commitlog.kinds`), with "message" for normal messages and "access" for
-    access records.
+    """Return the kind of a record (`commitlog.records.kinds`), with "message" for normal messages and
+    "access" for access records.
     """
     if record.topic == AUTH_TOPIC:
         return "access"

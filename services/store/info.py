@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from commitlog import imported, snapshot
+from commitlog.log import imported
+from commitlog.snapshots import snapshot
 from services.store.read_only.opening import OpenStore, open_store
 from services.store.read_only.state import GroupState, State, TopicState, fold
 

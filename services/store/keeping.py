@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from commitlog import imported, keep, layout
-from commitlog.disk import Disk
-from commitlog.recovery import Damage
+from commitlog import layout
+from commitlog.disk.disk import Disk
+from commitlog.log import imported, keep
+from commitlog.log.recovery import Damage
 from services.store.findings import Finding
 from services.store.read_only.opening import OpenStore
 
@@ -14,7 +15,7 @@ QUARANTINE: Final = "quarantine"
 
 
 class KeepFiles:
-    """The kept records of deleted segments in the keep files (see `commitlog.keep`)."""
+    """The kept records of deleted segments in the keep files (see `commitlog.log.keep`)."""
 
     def __init__(self, store: OpenStore) -> None:
         self.offsets: set[int] = set()

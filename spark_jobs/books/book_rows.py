@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from commitlog.published_log import StoreLog
+from commitlog.log.published_log import StoreLog
 from spark_jobs.books.dealing import deal_cleared
 from spark_jobs.books.exact import Acknowledged
 from spark_jobs.books.joining import CLEARED, cleared_once, half_end, is_acknowledged, joined

@@ -10,7 +10,7 @@ from typing import Final
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from commitlog.published_log import StoreLog, is_node, open_log
+from commitlog.log.published_log import StoreLog, is_node, open_log
 from spark_jobs.buckets import bucket_count
 from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.inputs.stores import Inputs

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from commitlog import layout, record
-from commitlog.published_log import Segment, StoreLog
+from commitlog import layout
+from commitlog.log.published_log import Segment, StoreLog
+from commitlog.records import record
 from spark_jobs.log.scan.decode import mapped
 from spark_jobs.log.scan.walk import likely_record
 

@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from commitlog.recovery import Damage
+from commitlog.log.recovery import Damage
 from spark_jobs.log.index.queue_index import Indexed, indexed_batches
 from spark_jobs.log.kept.kept import Kept, kept_batches
 from spark_jobs.log.kept.timers import KeptTimers, timer_batches

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from commitlog import layout
-from commitlog.published_log import StoreLog
+from commitlog.log.published_log import StoreLog
 
 _CRC_AT: Final = 16
 _HEAD_BYTES: Final = 20

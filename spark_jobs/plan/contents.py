@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow.dataset as ds
 
-from commitlog.message import Message
+from commitlog.records.message import Message
 from spark_jobs.cases.names import BALANCED
 from spark_jobs.plan.bodies import LINES, Example, Fields, Listed, made
 from spark_jobs.plan.forms import COLUMNS

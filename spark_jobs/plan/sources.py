@@ -37,11 +37,11 @@ from sqlalchemy import table as sql_table
 from sqlalchemy.engine.default import DefaultDialect
 from sqlalchemy.exc import NoSuchTableError, SQLAlchemyError
 
-from commitlog import properties, record
 from commitlog.errors import StoreError
 from commitlog.facts.facts import Fact, HalfStored, TimerSet, facts_of
-from commitlog.message import Message
-from commitlog.published_log import open_log
+from commitlog.log.published_log import open_log
+from commitlog.records import properties, record
+from commitlog.records.message import Message
 from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs import mysql_reads
 from spark_jobs.inputs.column_reads import lacks_zone

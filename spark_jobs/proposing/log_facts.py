@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from commitlog.facts import acks
-from commitlog.published_log import open_log
+from commitlog.log.published_log import open_log
 from spark_jobs.log.parts import part_batches
 from spark_jobs.log.scan.decode import ALL, Wanted
 from spark_jobs.log.scan.slices import slices

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Final
 
-from commitlog.kinds import kind_of_topic
+from commitlog.records.kinds import kind_of_topic
 from spark_jobs.inputs.mapping import SHOP, Groups, Mapping, Topics
 from spark_jobs.staging.staged import Staged
 

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from commitlog.published_log import StoreLog
+from commitlog.log.published_log import StoreLog
 from spark_jobs.amounts import amount, amounts
 from spark_jobs.cases.names import BALANCED, CASES, FINDINGS, IN_FLIGHT, NOT_COVERED, OTHER_FINDINGS
 from spark_jobs.cases.table import MEANINGS as RULES

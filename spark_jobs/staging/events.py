@@ -41,8 +41,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commitlog.kinds import UNREADABLE, kind_of_topic
-from commitlog.record import TYPE_COMMIT, TYPE_MASK
+from commitlog.records.kinds import UNREADABLE, kind_of_topic
+from commitlog.records.record import TYPE_COMMIT, TYPE_MASK
 from spark_jobs.inputs.mapping import Topics
 from spark_jobs.log.columns.kinds import KINDS
 from spark_jobs.log.columns.ragged import Flags, Integers, Ranges, numbers, ragged

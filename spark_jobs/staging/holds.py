@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from commitlog.facts.facts import TopicDeleted, TopicHeld, TopicReleased, facts_of
-from commitlog.record import Record
+from commitlog.records.record import Record
 from spark_jobs.log.columns.kinds import TOPICS
 from spark_jobs.staging.events import Code, Said
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from commitlog.published_log import Segment, StoreLog
+from commitlog.log.published_log import Segment, StoreLog
 from spark_jobs.inputs.mapping import Bodies
 from spark_jobs.log.columns.ragged import Integers
 from spark_jobs.log.columns.records import Records

@@ -37,7 +37,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 
-from commitlog.published_log import StoreLog, holes
+from commitlog.log.published_log import StoreLog, holes
 from spark_jobs.buckets import bucket_count, write_dealt
 from spark_jobs.encodings import encodings
 from spark_jobs.inputs.mapping import Mapping

@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from commitlog.epochs import begun_by
-from commitlog.kinds import EPOCH_TOPIC
-from commitlog.record import Record
+from commitlog.records.kinds import EPOCH_TOPIC
+from commitlog.records.record import Record
 from spark_jobs.inputs.mapping import Mapping
 from spark_jobs.log.columns.ragged import Flags, Integers
 from spark_jobs.staging.ack_records import acks_table

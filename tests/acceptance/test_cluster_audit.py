@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.published_log import open_log
+from commitlog.log.published_log import open_log
 from services.shop.carts.redis_server import bundled_redis
 from services.shop.database import sqlite_url
 from services.shop.demo.processes import Processes

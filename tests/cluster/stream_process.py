@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from commitlog.message import Message, MessageType
-from commitlog.real_disk import RealDisk
+from commitlog.disk.real_disk import RealDisk
+from commitlog.records.message import Message, MessageType
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 

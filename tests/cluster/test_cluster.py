@@ -15,9 +15,9 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from commitlog.log import CommitLog
-from commitlog.real_disk import RealDisk
-from commitlog.record import Record
+from commitlog.disk.real_disk import RealDisk
+from commitlog.log.log import CommitLog
+from commitlog.records.record import Record
 from spark_jobs.java import java_home
 from tidewheel.spark import write_archive
 

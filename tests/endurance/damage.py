@@ -20,11 +20,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from commitlog import imported, layout
+from commitlog import layout
 from commitlog.errors import StoreError
-from commitlog.message import Message
-from commitlog.recovery import LogScan
-from commitlog.retention import RetentionPolicy
+from commitlog.log import imported
+from commitlog.log.recovery import LogScan
+from commitlog.log.retention import RetentionPolicy
+from commitlog.records.message import Message
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.schedules.schedule_values import Schedule

@@ -9,10 +9,10 @@ from typing import Any
 
 import httpx
 
-from commitlog import properties
-from commitlog.kinds import TIMER_TOPIC
-from commitlog.real_disk import RealDisk
-from commitlog.recovery import LogScan
+from commitlog.disk.real_disk import RealDisk
+from commitlog.log.recovery import LogScan
+from commitlog.records import properties
+from commitlog.records.kinds import TIMER_TOPIC
 from tidewheel import property_names
 
 SEGMENT_BYTES = 5 << 20

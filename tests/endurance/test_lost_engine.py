@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.real_disk import RealDisk
+from commitlog.disk.real_disk import RealDisk
 from services.cluster import evidence_file
 from tests.acceptance.test_cluster import Node, SmallNode
 from tests.command import tidewheel

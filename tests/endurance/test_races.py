@@ -13,10 +13,10 @@ from typing import Any
 
 import httpx
 
-from commitlog import properties
-from commitlog.kinds import VERB_TOPIC
-from commitlog.real_disk import RealDisk
-from commitlog.recovery import LogScan
+from commitlog.disk.real_disk import RealDisk
+from commitlog.log.recovery import LogScan
+from commitlog.records import properties
+from commitlog.records.kinds import VERB_TOPIC
 from services.rpc.generated import definition_pb2, service_pb2
 from tidewheel import property_names
 

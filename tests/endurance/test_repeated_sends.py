@@ -22,8 +22,8 @@ from typing import Any
 import grpc
 import pytest
 
-from commitlog import properties
-from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
+from commitlog.records import properties
+from commitlog.records.kinds import HALF_TOPIC, TIMER_TOPIC
 from services.live.errors import ResultUnknown
 from services.rpc.generated import definition_pb2, service_pb2
 from services.store.read_only.opening import open_store

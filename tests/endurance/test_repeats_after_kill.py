@@ -12,8 +12,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from commitlog import properties
-from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
+from commitlog.records import properties
+from commitlog.records.kinds import HALF_TOPIC, TIMER_TOPIC
 from services.rpc.generated import definition_pb2, service_pb2
 from services.store.read_only.opening import open_store
 from tests.endurance.conftest import OK, BrokerProcess, Client

@@ -25,9 +25,9 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.message import Message, MessageType
-from commitlog.real_disk import RealDisk
-from commitlog.retention import RetentionPolicy
+from commitlog.disk.real_disk import RealDisk
+from commitlog.log.retention import RetentionPolicy
+from commitlog.records.message import Message, MessageType
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import RetireSegments

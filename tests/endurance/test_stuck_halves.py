@@ -2,7 +2,7 @@
 
 The core with a clock of its own, and retention. What a check writes is a counter:
 
-    check record = 91 fixed + 12 topic + 20 CRC = 123 bytes        (`commitlog.record`, `TW_SYS_CHECK`)
+    check record = 91 fixed + 12 topic + 20 CRC = 123 bytes    (`commitlog.records.record`, `TW_SYS_CHECK`)
     a day        = halves x checks of each x 123
 
 with checks after the immunity, then after 10 s, 20 s, 40 s ... at most 5 minutes. No body is written again by
@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 import pytest
 
 from commitlog import layout
-from commitlog.kinds import CHECK_TOPIC, RETENTION_TOPIC
-from commitlog.message import Message
-from commitlog.record import encode
-from commitlog.recovery import LogScan
-from commitlog.retention import RetentionPolicy
+from commitlog.log.recovery import LogScan
+from commitlog.log.retention import RetentionPolicy
+from commitlog.records.kinds import CHECK_TOPIC, RETENTION_TOPIC
+from commitlog.records.message import Message
+from commitlog.records.record import encode
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import (

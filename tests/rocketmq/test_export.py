@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from commitlog import layout
-from commitlog.message import Message, MessageType
-from commitlog.real_disk import RealDisk
-from commitlog.recovery import LogScan
+from commitlog.disk.real_disk import RealDisk
+from commitlog.log.recovery import LogScan
+from commitlog.records.message import Message, MessageType
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from commitlog import properties
+from commitlog.records import properties
 from consumequeue.filters.errors import IllegalFilter
 from consumequeue.filters.sql_filter import SqlFilter, parse_sql
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from commitlog import layout
-from commitlog.message import Message, MessageType
-from commitlog.real_disk import RealDisk
+from commitlog.disk.real_disk import RealDisk
+from commitlog.records.message import Message, MessageType
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import CheckBackRequest, RunTimersJob

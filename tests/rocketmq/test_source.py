@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.record import COMPRESSED, COMPRESSION_TYPE
+from commitlog.records.record import COMPRESSED, COMPRESSION_TYPE
 from spark_jobs.log.index.queue_index import Indexed
 from spark_jobs.session import spark_session
 from spark_jobs.source import COLUMNS as EVERY_COLUMN

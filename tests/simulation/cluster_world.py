@@ -40,11 +40,13 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from commitlog import layout, properties, snapshot
-from commitlog.disk import Disk
+from commitlog import layout
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreError
-from commitlog.flush import Flush
-from commitlog.record import Record, decode
+from commitlog.log.flush import Flush
+from commitlog.records import properties
+from commitlog.records.record import Record, decode
+from commitlog.snapshots import snapshot
 from consumequeue.entry import ENTRY_BYTES
 from services.broker.broker import SHARED, Broker
 from services.broker.deduplication import WINDOW_MS

@@ -30,8 +30,9 @@ from contextlib import suppress
 from errno import EIO, ENOSPC
 from typing import Final
 
-from commitlog import layout, snapshot, store_format
-from commitlog.recovery import Damage, LogScan
+from commitlog import layout, store_format
+from commitlog.log.recovery import Damage, LogScan
+from commitlog.snapshots import snapshot
 from consumequeue.queue import CONSUMEQUEUE
 from services.broker.broker import Broker
 from services.store.findings import Finding

@@ -14,9 +14,9 @@ from collections.abc import Container, Iterator
 from typing import Final
 
 from commitlog import limits
-from commitlog.kinds import GROUP_TOPIC
-from commitlog.message import MessageType
-from commitlog.record import Record, decode
+from commitlog.records.kinds import GROUP_TOPIC
+from commitlog.records.message import MessageType
+from commitlog.records.record import Record, decode
 from consumequeue.filters.filter import EVERYTHING, Filter, parse_tags
 from consumequeue.filters.sql_filter import parse_sql
 from consumequeue.groups.attempts import Failure

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final
 
-from commitlog.kinds import GROUP_TOPIC
+from commitlog.records.kinds import GROUP_TOPIC
 from services.broker.groups.group_values import GroupStart
 from services.broker.groups.lite_subscribing import LiteStart, LiteStartPosition
 from services.broker.groups.lite_topics import queue_of

@@ -17,12 +17,12 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
-from commitlog.disk import SyncFailed
+from commitlog.disk.disk import SyncFailed
 from commitlog.errors import StoreDamaged
-from commitlog.flush import Flush
 from commitlog.layout import QUEUES_WHOLE, SNAPSHOTS
-from commitlog.recovery import LogScan, trusted_until
-from commitlog.retention import RetentionPolicy, Retirement
+from commitlog.log.flush import Flush
+from commitlog.log.recovery import LogScan, trusted_until
+from commitlog.log.retention import RetentionPolicy, Retirement
 from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupPolicy
 from services.broker.spine.settings import BrokerSettings

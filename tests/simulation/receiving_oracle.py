@@ -14,9 +14,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from commitlog import properties
-from commitlog.kinds import GROUP_TOPIC, RETENTION_TOPIC
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.kinds import GROUP_TOPIC, RETENTION_TOPIC
+from commitlog.records.record import Record
 from consumequeue.groups.attempts import Cause, Failure
 from consumequeue.groups.in_flight import InFlight, Lease
 from services.broker.broker import Broker

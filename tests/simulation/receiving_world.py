@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from consumequeue.groups import receipts
 from consumequeue.groups.attempts import Cause, Failure
 from services.broker.groups.group_values import ReceivedMessages

@@ -24,12 +24,13 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Final, Protocol
 
-from commitlog import record, store_format
+from commitlog import store_format
 from commitlog.applied_limits import OLDEST
 from commitlog.facts.facts import facts_of
-from commitlog.kinds import RETENTION_TOPIC
-from commitlog.recovery import FoundRecord, LogScan
-from commitlog.snapshot import Snapshot
+from commitlog.log.recovery import FoundRecord, LogScan
+from commitlog.records import record
+from commitlog.records.kinds import RETENTION_TOPIC
+from commitlog.snapshots.snapshot import Snapshot
 from services.broker import derived
 from services.broker.broker import Broker
 from services.broker.spine.appended import Appended, appended_of

@@ -15,8 +15,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from commitlog.deferred_rows import DeferredRows
-from commitlog.snapshot import Rows, RowsByName
+from commitlog.snapshots.deferred_rows import DeferredRows
+from commitlog.snapshots.snapshot import Rows, RowsByName
 from consumequeue.indexes.timerindex import FactIndex
 from consumequeue.indexes.timerindex_fact import FACT, Facts, newest_of
 from consumequeue.runs.run_store import RunStore

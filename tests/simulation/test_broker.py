@@ -28,13 +28,13 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from commitlog import properties
-from commitlog.disk import SyncFailed
-from commitlog.flush import Flush
-from commitlog.message import Message
-from commitlog.record import Record
-from commitlog.recovery import LogScan, trusted_until
-from commitlog.retention import RetentionPolicy, Retirement
+from commitlog.disk.disk import SyncFailed
+from commitlog.log.flush import Flush
+from commitlog.log.recovery import LogScan, trusted_until
+from commitlog.log.retention import RetentionPolicy, Retirement
+from commitlog.records import properties
+from commitlog.records.message import Message
+from commitlog.records.record import Record
 from consumequeue.filters.filter import EVERYTHING
 from consumequeue.groups.receipts import decode
 from services.broker.broker import Broker

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from commitlog import layout
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged
-from commitlog.record import Record
+from commitlog.records.record import Record
 from consumequeue.indexes import timerindex_recent
 from services.broker.deduplication import WINDOW_MS, Deduplicator
 from services.broker.sending import MessageSender

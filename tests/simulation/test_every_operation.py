@@ -20,10 +20,10 @@ from typing import Final, NamedTuple
 import pytest
 
 from commitlog import layout
-from commitlog.disk import SyncFailed
-from commitlog.message import Message
-from commitlog.retention import RetentionPolicy
-from commitlog.sink import SegmentFiles
+from commitlog.disk.disk import SyncFailed
+from commitlog.log.retention import RetentionPolicy
+from commitlog.log.sink import SegmentFiles
+from commitlog.records.message import Message
 from consumequeue.indexes import timerindex_recent
 from services.broker.broker import Broker
 from services.broker.spine.errors import DiskFull

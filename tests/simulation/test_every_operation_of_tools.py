@@ -17,10 +17,12 @@ from typing import Final
 
 import pytest
 
-from commitlog import layout, properties, snapshot
+from commitlog import layout
 from commitlog.errors import NotAStore, StoreDamaged
-from commitlog.message import Message
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.message import Message
+from commitlog.records.record import Record
+from commitlog.snapshots import snapshot
 from consumequeue.indexes import timerindex_recent
 from services.broker.broker import Broker
 from services.rocketmq.import_store import ImportSummary, take_over

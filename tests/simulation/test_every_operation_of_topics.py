@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from consumequeue.indexes import timerindex_recent
 from services.broker.spine.values import TimerName, Verdict
 from services.broker.task_items import TaskItem

@@ -20,11 +20,12 @@ from contextlib import suppress
 
 import pytest
 
-from commitlog import layout, properties
+from commitlog import layout
 from commitlog.errors import StoreError
-from commitlog.message import Message
-from commitlog.record import encode
-from commitlog.recovery import Damage
+from commitlog.log.recovery import Damage
+from commitlog.records import properties
+from commitlog.records.message import Message
+from commitlog.records.record import encode
 from services.cluster import evidence_file, founding
 from services.cluster.copies import transfer
 from services.cluster.copies.transfer import FetchedCopy

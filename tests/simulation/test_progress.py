@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import pytest
 
-from commitlog.message import Message, MessageType
+from commitlog.records.message import Message, MessageType
 from consumequeue.filters.filter import EVERYTHING
 from consumequeue.indexes import timerindex_recent
 from services.broker.groups.receiving import MessageReceiver

@@ -10,8 +10,9 @@ from collections import Counter
 
 import pytest
 
-from commitlog import limits, table
-from commitlog.message import Message
+from commitlog import limits
+from commitlog.records.message import Message
+from commitlog.snapshots import table
 from services.broker.broker import Broker
 from services.broker.spine.values import Resolution, SendReceipt, TransactionReceipt
 from services.store.read_only.opening import look_at

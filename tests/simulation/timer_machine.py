@@ -13,16 +13,17 @@ import random
 from collections.abc import Callable
 from dataclasses import replace
 
-from commitlog import layout, properties
-from commitlog.disk import SyncFailed
+from commitlog import layout
+from commitlog.disk.disk import SyncFailed
 from commitlog.errors import StoreDamaged
-from commitlog.flush import Flush
-from commitlog.kinds import TIMER_TOPIC, VERB_TOPIC, End, endings
 from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX
-from commitlog.message import Message
-from commitlog.record import Record
-from commitlog.recovery import LogScan, trusted_until
-from commitlog.retention import RetentionPolicy, Retirement
+from commitlog.log.flush import Flush
+from commitlog.log.recovery import LogScan, trusted_until
+from commitlog.log.retention import RetentionPolicy, Retirement
+from commitlog.records import properties
+from commitlog.records.kinds import TIMER_TOPIC, VERB_TOPIC, End, endings
+from commitlog.records.message import Message
+from commitlog.records.record import Record
 from services.broker.broker import Broker
 from services.broker.checkpoint import Checkpoint
 from services.broker.spine.settings import BrokerSettings

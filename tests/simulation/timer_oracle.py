@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from commitlog.facts.facts import timer_set
-from commitlog.message import Message
-from commitlog.record import Record
-from commitlog.recovery import Damage
+from commitlog.log.recovery import Damage
+from commitlog.records.message import Message
+from commitlog.records.record import Record
 from services.broker.spine.values import PendingTimer, TimerFilter, TimerName, Verdict
 from services.broker.timers.timer_records import names_of
 

@@ -11,7 +11,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import Final
 
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.spine import record_versions
 from services.broker.spine.errors import HoldConflict, KeyPending, VersionNotFinalized
 from services.broker.spine.values import (

@@ -29,13 +29,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
-from commitlog.disk import SyncFailed
+from commitlog.disk.disk import SyncFailed
 from commitlog.facts.facts import GroupJoined, LogCut
-from commitlog.message import Message, MessageType
-from commitlog.properties import to_message
-from commitlog.record import Record
-from commitlog.recovery import trusted_until
-from commitlog.retention import RetentionPolicy, Retirement
+from commitlog.log.recovery import trusted_until
+from commitlog.log.retention import RetentionPolicy, Retirement
+from commitlog.records.message import Message, MessageType
+from commitlog.records.properties import to_message
+from commitlog.records.record import Record
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupQueue

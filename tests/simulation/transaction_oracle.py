@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from commitlog.message import Message
-from commitlog.recovery import Damage
+from commitlog.log.recovery import Damage
+from commitlog.records.message import Message
 from services.broker.spine.values import Resolution
 from tests.simulation.timer_oracle import Oracle
 from txn.states import State

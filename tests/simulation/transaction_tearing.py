@@ -11,9 +11,9 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from commitlog.kinds import HALF_TOPIC
 from commitlog.layout import COMMITLOG
-from commitlog.message import Message
+from commitlog.records.kinds import HALF_TOPIC
+from commitlog.records.message import Message
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import PendingTimer, Resolution, SendReceipt, TimerName

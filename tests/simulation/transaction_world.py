@@ -16,9 +16,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
 
-from commitlog import limits, properties
-from commitlog.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, OUTCOME_TOPIC
-from commitlog.record import TYPE_COMMIT, Record
+from commitlog import limits
+from commitlog.records import properties
+from commitlog.records.kinds import CHECK_TOPIC, HALF_TOPIC, LATE_TOPIC, OUTCOME_TOPIC
+from commitlog.records.record import TYPE_COMMIT, Record
 from services.broker.broker import Broker
 from services.broker.spine.scheduler import Purpose
 from services.broker.spine.values import (

@@ -6,7 +6,7 @@ from dataclasses import replace
 from random import Random
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 
 TAILS = (1, 4, limits.TAIL_ENTRIES_MAX)
 """Entries of a queue that a world's brokers gather before writing them to a file, by seed."""

@@ -18,8 +18,8 @@ from pyspark.sql import SparkSession
 from redis import Redis
 from sqlalchemy import create_engine, insert, update
 
-from commitlog.message import Message, MessageType
-from commitlog.real_disk import RealDisk
+from commitlog.disk.real_disk import RealDisk
+from commitlog.records.message import Message, MessageType
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings

@@ -15,9 +15,9 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.datasource import CaseInsensitiveDict
 
 from commitlog import layout
-from commitlog.log import CommitLog
-from commitlog.real_disk import RealDisk
-from commitlog.record import Record, encode
+from commitlog.disk.real_disk import RealDisk
+from commitlog.log.log import CommitLog
+from commitlog.records.record import Record, encode
 from spark_jobs.streams import LogStreamReader
 
 SEGMENT_BYTES = 2048

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from commitlog.published_log import open_log
+from commitlog.log.published_log import open_log
 from services.broker.spine.values import TimerName
 from spark_jobs.inputs.mapping import SHOP
 from spark_jobs.staging import staged as staging

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from commitlog.published_log import open_log
+from commitlog.log.published_log import open_log
 from spark_jobs.cases.names import CART_DIFFERENCE, FINDINGS, PUSHES_DO_NOT_SUM
 from spark_jobs.layout import RunFolders
 from spark_jobs.log.index.queue_index import open_index

@@ -12,9 +12,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from commitlog import layout
-from commitlog.log import CommitLog
-from commitlog.real_disk import RealDisk
-from commitlog.record import Record
+from commitlog.disk.real_disk import RealDisk
+from commitlog.log.log import CommitLog
+from commitlog.records.record import Record
 from spark_jobs.log.scan.decode import DEFAULT, SCHEMA
 from spark_jobs.source import COLUMNS, LogReader
 

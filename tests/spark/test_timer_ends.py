@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from commitlog.published_log import open_log
+from commitlog.log.published_log import open_log
 from services.broker.spine.values import TimerName, Verdict
 from spark_jobs.books.timelines import timelines
 from spark_jobs.inputs.mapping import SHOP

@@ -12,8 +12,8 @@ ROOT = Path(__file__).parents[2]
 FORBIDDEN = {"time", "asyncio", "threading", "random", "datetime", "concurrent", "secrets"}
 CORE = ("commitlog", "consumequeue", "timingwheel", "txn", "services/broker", "services/auth")
 EDGE = {
-    "commitlog/descriptors.py": "the files of the real disk are used by several threads",
-    "commitlog/real_disk.py": "a file system syncs many files together only where several threads ask",
+    "commitlog/disk/descriptors.py": "the files of the real disk are used by several threads",
+    "commitlog/disk/real_disk.py": "a file system syncs many files together only where several threads ask",
     "services/broker/schedules/recurrence.py": "CronTrigger speaks datetime; calendar sums read no clock",
 }
 
@@ -42,8 +42,8 @@ def test_a_core_file_imports_no_clock_thread_or_chance(path: str) -> None:
 def test_the_core_is_found_and_the_exceptions_exist() -> None:
     assert len(list(core_files())) > 30
     assert all((ROOT / path).exists() for path in EDGE)
-    assert "threading" in set(imported("commitlog/descriptors.py"))
-    assert "concurrent" in set(imported("commitlog/real_disk.py"))
+    assert "threading" in set(imported("commitlog/disk/descriptors.py"))
+    assert "concurrent" in set(imported("commitlog/disk/real_disk.py"))
 
 
 @pytest.mark.parametrize("path", sorted(core_files()))

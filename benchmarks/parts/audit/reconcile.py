@@ -126,7 +126,7 @@ def audited(shop: str, out: str, staged: str) -> dict[str, Any]:
 
 def prepare(shop: str, prepared: str) -> dict[str, Any]:
     """Export the orders and stage the log: the inputs of the comparison."""
-    from commitlog.published_log import open_log
+    from commitlog.log.published_log import open_log
     from spark_jobs.buckets import bucket_count
     from spark_jobs.inputs.mapping import SHOP
     from spark_jobs.staging.staged import stage

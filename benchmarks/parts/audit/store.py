@@ -16,9 +16,10 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from commitlog import layout, limits, properties, record
-from commitlog.real_disk import RealDisk
-from commitlog.record import Record
+from commitlog import layout, limits
+from commitlog.disk.real_disk import RealDisk
+from commitlog.records import properties, record
+from commitlog.records.record import Record
 from parts.columns import QUEUE_COUNT, Array, Queues, digits_of, put_integers
 from tidewheel import property_names
 

@@ -19,8 +19,8 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from commitlog import store_format
-from commitlog.message import Message
-from commitlog.real_disk import RealDisk
+from commitlog.disk.real_disk import RealDisk
+from commitlog.records.message import Message
 from parts.shell import Shell, memory, real_ms
 from services.broker.spine.settings import BrokerSettings
 from services.cluster.node import HOLDER_BYTES, monotonic_ms

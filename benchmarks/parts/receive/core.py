@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from consumequeue.filters.filter import parse_tags
 from parts import store_builder
 from parts.shell import Shell, memory

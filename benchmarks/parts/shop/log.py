@@ -17,9 +17,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from commitlog import layout, limits, record, store_format
-from commitlog.kinds import HALF_TOPIC
-from commitlog.real_disk import RealDisk
+from commitlog import layout, limits, store_format
+from commitlog.disk.real_disk import RealDisk
+from commitlog.records import record
+from commitlog.records.kinds import HALF_TOPIC
 from parts.columns import Array, Queues, digits_of, put_integers
 from parts.shop.stories import KINDS, SLOT_COUNT
 from parts.shop.templates import OFFSET_DIGITS, VARIANT_COUNT, Lifted, Template

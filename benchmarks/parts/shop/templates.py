@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from commitlog import layout, properties, record
-from commitlog.message import Message, MessageType
-from commitlog.real_disk import RealDisk
+from commitlog import layout
+from commitlog.disk.real_disk import RealDisk
+from commitlog.records import properties, record
+from commitlog.records.message import Message, MessageType
 from consumequeue.filters.filter import EVERYTHING
 from parts.columns import QUEUE_COUNT
 from services.broker.broker import Broker

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from commitlog.flush import Flush
+from commitlog.log.flush import Flush
 from parts.shell import memory
 from services.live.live_broker import LiveBroker
 from services.server import run

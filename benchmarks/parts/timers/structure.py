@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from commitlog.real_disk import RealDisk
+from commitlog.disk.real_disk import RealDisk
 from parts.shell import DAY_MS, disk_bytes, memory
 from timingwheel.partition import ROW
 from timingwheel.partitions import Partitions

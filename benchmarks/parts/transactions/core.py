@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from commitlog import limits
-from commitlog.message import Message
-from commitlog.real_disk import RealDisk
-from commitlog.record import encode
+from commitlog.disk.real_disk import RealDisk
+from commitlog.records.message import Message
+from commitlog.records.record import encode
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import CheckBackRequest, Resolution, SendReceipt

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from commitlog import limits, properties
-from commitlog.kinds import DEAD_LETTER_PREFIX, OPERATORS
-from commitlog.message import MessageType
-from commitlog.record import COMPRESSION, Record
+from commitlog import limits
+from commitlog.records import properties
+from commitlog.records.kinds import DEAD_LETTER_PREFIX, OPERATORS
+from commitlog.records.message import MessageType
+from commitlog.records.record import COMPRESSION, Record
 from consumequeue.entry import hash_lite_topic, tags_code
 from consumequeue.groups.attempts import Attempts
 from services.broker.groups.group_values import DeadLetter, DeadLetterCount, DeadLetterPage, GroupQueue

@@ -32,9 +32,10 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 
-from commitlog import limits, properties
+from commitlog import limits
 from commitlog.errors import StoreDamaged
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.record import Record
 from consumequeue.groups.in_flight import Lease
 from services.broker.groups.dead_letters import DeadLetters
 from services.broker.groups.group_values import GroupQueue

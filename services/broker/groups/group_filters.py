@@ -45,7 +45,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from commitlog import limits
-from commitlog.snapshot import Rows
+from commitlog.snapshots.snapshot import Rows
 from consumequeue.filters.errors import IllegalFilter
 from consumequeue.filters.filter import EVERYTHING, SQL, Filter, FilterText, parse_tags
 from services.broker.spine.errors import TooManyFilters

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from consumequeue.filters.filter import FilterText
 from services.broker.spine.values import Delivery, StartPosition
 

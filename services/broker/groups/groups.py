@@ -39,7 +39,6 @@ from itertools import accumulate, pairwise, repeat
 from typing import Any
 
 from commitlog import limits
-from commitlog.deferred_rows import NOTHING, DeferredRows
 from commitlog.errors import StoreDamaged
 from commitlog.facts import acks
 from commitlog.facts.facts import (
@@ -55,7 +54,8 @@ from commitlog.facts.facts import (
     record_of,
 )
 from commitlog.facts.lease_records import Kind, LeaseEntry
-from commitlog.snapshot import RowsByName
+from commitlog.snapshots.deferred_rows import NOTHING, DeferredRows
+from commitlog.snapshots.snapshot import RowsByName
 from consumequeue.filters.filter import Filter, FilterText
 from consumequeue.groups.attempts import Failure
 from consumequeue.groups.in_flight import InFlight, Lease

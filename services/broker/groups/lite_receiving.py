@@ -13,9 +13,9 @@ Limitation: readiness is not polled. Code that unblocks a message must mark its 
 
 from __future__ import annotations
 
-from commitlog import properties
 from commitlog.errors import StoreDamaged
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.record import Record
 from consumequeue.entry import hash_lite_topic
 from consumequeue.groups.in_flight import InFlight
 from consumequeue.groups.offsets import GroupOffsets

@@ -21,9 +21,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from commitlog import limits, properties
-from commitlog.message import MessageType
-from commitlog.record import Record
+from commitlog import limits
+from commitlog.records import properties
+from commitlog.records.message import MessageType
+from commitlog.records.record import Record
 from consumequeue.entry import hash_lite_topic
 from consumequeue.groups.offsets import GroupOffsets
 from consumequeue.lite_index import LiteIndex

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from commitlog.errors import StoreDamaged
-from commitlog.message import Message, MessageType
+from commitlog.records.message import Message, MessageType
 from consumequeue.entry import hash_lite_topic
 from consumequeue.lite_index import LiteIndex
 from services.broker.groups.groups import Groups

@@ -12,10 +12,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from commitlog import limits, properties
-from commitlog.bulk import Integers
-from commitlog.compression import unpacked_bytes
-from commitlog.record import COMPRESSED, INNER_BATCH, Record
+from commitlog import limits
+from commitlog.records import properties
+from commitlog.records.bulk import Integers
+from commitlog.records.compression import unpacked_bytes
+from commitlog.records.record import COMPRESSED, INNER_BATCH, Record
 from consumequeue.entry import Entry
 from consumequeue.filters.filter import EVERYTHING, Filter
 from consumequeue.groups import receipts

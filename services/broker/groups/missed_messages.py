@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from commitlog.facts.facts import Skipped
-from commitlog.snapshot import Rows
+from commitlog.snapshots.snapshot import Rows
 
 LOG_LINES_MAX: Final = 10
 """Maximum number of losses per cut that get their own log line."""

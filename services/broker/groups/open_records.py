@@ -28,8 +28,8 @@ from commitlog import limits
 from commitlog.facts import acks, lease_records
 from commitlog.facts.acks import MessagesFinished
 from commitlog.facts.lease_records import Key, LeaseEntry
-from commitlog.kinds import ACK_TOPIC, LEASE_TOPIC
-from commitlog.record import TYPE_SYSTEM, Record
+from commitlog.records.kinds import ACK_TOPIC, LEASE_TOPIC
+from commitlog.records.record import TYPE_SYSTEM, Record
 from consumequeue.groups.offset_ranges import OffsetRanges
 from services.broker.spine.appended import AppliedRecord
 from services.broker.spine.store import Store

@@ -35,12 +35,13 @@ from typing import Final
 
 import numpy as np
 
-from commitlog import limits, properties
-from commitlog.bulk import Integers
+from commitlog import limits
 from commitlog.errors import StoreDamaged
 from commitlog.facts import acks
-from commitlog.message import MessageType
-from commitlog.record import INNER_BATCH, Record
+from commitlog.records import properties
+from commitlog.records.bulk import Integers
+from commitlog.records.message import MessageType
+from commitlog.records.record import INNER_BATCH, Record
 from consumequeue.entry import Entry
 from consumequeue.filters.filter import Filter
 from consumequeue.groups import receipts

@@ -4,7 +4,7 @@ If a half message with the same topic, message id, and content was stored within
 milliseconds, the sender receives the original receipt. Each row contains the half message's offset, from
 which the receipt is computed. When a half message is stored, a few of the oldest rows are removed if they
 have expired or the table is full. `commitlog.applied_limits` defines the limits. Rows are kept in insertion
-order (`commitlog.table`).
+order (`commitlog.snapshots.table`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from commitlog.facts.facts import HalfStored, facts_of
-from commitlog.record import Record
-from commitlog.table import Table
+from commitlog.records.record import Record
+from commitlog.snapshots.table import Table
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.store import Store
 from services.broker.spine.values import SendReceipt

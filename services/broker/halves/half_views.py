@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from itertools import islice
 
-from commitlog import limits, properties
+from commitlog import limits
 from commitlog.errors import StoreDamaged
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.record import Record
 from services.broker.halves.transactions import Transactions
 from services.broker.spine import verb_properties
 from services.broker.spine.store import Store

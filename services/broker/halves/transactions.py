@@ -25,12 +25,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final
 
-from commitlog import limits, properties
+from commitlog import limits
 from commitlog.errors import StoreDamaged
 from commitlog.facts.facts import CheckBackSent, HalfEnded, HalfStored, LateEndRequested, OfHalf, Stamp
-from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
-from commitlog.message import Message
-from commitlog.record import TYPE_COMMIT, Record
+from commitlog.records import properties
+from commitlog.records.kinds import HALF_TOPIC, TIMER_TOPIC
+from commitlog.records.message import Message
+from commitlog.records.record import TYPE_COMMIT, Record
 from services.broker.halves.half_receipts import HalfReceipts, row_of
 from services.broker.spine.appended import NewMessage
 from services.broker.spine.errors import TooManyHalves

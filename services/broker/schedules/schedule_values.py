@@ -19,7 +19,7 @@ from enum import Enum
 from typing import Any, Final
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.schedules.recurrence import Recurrence, recurrence
 from services.broker.spine.errors import IllegalSchedule
 from tidewheel import property_names

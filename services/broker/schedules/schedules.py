@@ -39,7 +39,6 @@ from operator import attrgetter
 from typing import Any, Final
 
 from commitlog import limits
-from commitlog.deferred_rows import NOTHING, DeferredRows
 from commitlog.facts.facts import (
     OfSchedule,
     ScheduleDeleted,
@@ -51,6 +50,7 @@ from commitlog.facts.facts import (
     Stamp,
     record_of,
 )
+from commitlog.snapshots.deferred_rows import NOTHING, DeferredRows
 from services.broker.housekeeping import Housekeeping
 from services.broker.schedules import missed_runs
 from services.broker.schedules.schedule_values import (

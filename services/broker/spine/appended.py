@@ -1,11 +1,12 @@
 """Drafts, which are passed to `Store.append`, and `Appended`, the object that it returns.
 
     draft          contents                               encoder
-    Record         any record; `facts_of` reads its facts `commitlog.record.encode`
+    Record         any record; `facts_of` reads its facts `commitlog.records.record.encode`
     AppliedRecord  a record with facts already applied    the same
     NewMessage     a message, a timer or a half, with     `encode_fields`, from the message itself: no part
                    the facts that its sender passes       of it is parsed again to apply or index it
-    EncodedBatch   encoded records, as columns            `commitlog.bulk.stamp`; one fact: `TimersDelivered`
+    EncodedBatch   encoded records, as columns            `commitlog.records.bulk.stamp`; a single fact,
+                                                          `TimersDelivered`
 
 `Store.append` converts a draft to an `Appended` with the record's offset, store time, facts, and index keys.
 Recovery and followers create an `Appended` for each record they read (`appended_of`).
@@ -18,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from commitlog import properties
 from commitlog.facts.facts import Fact
-from commitlog.message import Message
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.message import Message
+from commitlog.records.record import Record
 from consumequeue.dispatch import entries_of, is_indexed
 from consumequeue.indexes.keyindex import names_of
 from consumequeue.indexes.name_hash import digest_of

@@ -32,8 +32,8 @@ from typing import Final
 
 from commitlog import layout, limits
 from commitlog.errors import StoreDamaged
-from commitlog.log import CommitLog
-from commitlog.recovery import Damage
+from commitlog.log.log import CommitLog
+from commitlog.log.recovery import Damage
 from services.broker.spine.values import DamagedPart
 from timingwheel.partition import Gap
 

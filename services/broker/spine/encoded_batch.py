@@ -1,8 +1,8 @@
 """Batches of encoded records for many timers that are due at the same time.
 
-A copy is an encoded record that still lacks some fields, which are set by `commitlog.bulk`. Columns contain
-each record's queue, tag, and name hashes, and the timer's offset and due time. A batch therefore has a single
-columnar fact, `TimersDelivered`, instead of one `TimerEnded` per record.
+A copy is an encoded record that still lacks some fields, which are set by `commitlog.records.bulk`. Columns
+contain each record's queue, tag, and name hashes, and the timer's offset and due time. A batch therefore has
+a single columnar fact, `TimersDelivered`, instead of one `TimerEnded` per record.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from commitlog.bulk import Integers
+from commitlog.records.bulk import Integers
 from consumequeue.entry import ENTRY, ENTRY_BYTES
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]

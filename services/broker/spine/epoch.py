@@ -4,8 +4,8 @@ The shared log determines the leader and its epoch.
 
 1. A new leader's first record begins a new epoch, so every reader of the log sees where the epoch starts.
    Epoch numbers only ever increase, so a delayed call from a former leader cannot restore an older epoch.
-2. Each flush belongs to exactly one epoch, which is passed to the sink (`commitlog.sink`). Records from an
-   older epoch are either made durable before the new epoch begins or discarded with their core. They are
+2. Each flush belongs to exactly one epoch, which is passed to the sink (`commitlog.log.sink`). Records from
+   an older epoch are either made durable before the new epoch begins or discarded with their core. They are
    never flushed in a newer epoch.
 3. Receipt handles contain the epoch unless it is 0 (`consumequeue.groups.receipts`). A node that receives a
    handle with a newer epoch is no longer the leader. A handle with an older epoch or no epoch is valid until

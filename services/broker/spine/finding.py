@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from commitlog import limits, properties
+from commitlog import limits
 from commitlog.errors import StoreDamaged
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.record import Record
 from consumequeue.indexes import keyindex
 from services.broker.spine import verb_properties
 from services.broker.spine.errors import TopicNotFound

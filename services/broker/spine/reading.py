@@ -18,9 +18,9 @@ from operator import itemgetter
 from typing import Final, NamedTuple
 
 from commitlog import limits
-from commitlog.compression import to_client_format, unpacked_bytes
 from commitlog.errors import StoreDamaged
-from commitlog.record import COMPRESSED, COMPRESSION, Record
+from commitlog.records.compression import to_client_format, unpacked_bytes
+from commitlog.records.record import COMPRESSED, COMPRESSION, Record
 from consumequeue.entry import Entry
 from consumequeue.queue import ConsumeQueue
 from services.broker.spine.store import Store

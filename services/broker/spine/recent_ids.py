@@ -43,8 +43,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from commitlog.bulk import Integers
 from commitlog.limits import RECENT_IDS_SPILLED_MAX
+from commitlog.records.bulk import Integers
 from consumequeue.runs.sorted_runs import Entries
 
 BUCKET_BITS_MIN: Final = 13

@@ -25,9 +25,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from commitlog import properties
-from commitlog.message import Message
-from commitlog.record import COMPRESSED, TYPE_NORMAL, Record
+from commitlog.records import properties
+from commitlog.records.message import Message
+from commitlog.records.record import COMPRESSED, TYPE_NORMAL, Record
 from services.broker.spine import verb_properties
 from tidewheel import property_names
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from commitlog import limits
-from commitlog.message import Host
-from commitlog.retention import RetentionPolicy
+from commitlog.log.retention import RetentionPolicy
+from commitlog.records.message import Host
 from services.broker.spine.values import StartPosition
 from txn.checkback import CheckBackPolicy
 

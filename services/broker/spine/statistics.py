@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from commitlog.bulk import Integers
+from commitlog.records.bulk import Integers
 
 LATENESS_BOUNDS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 300_000)
 LATE_BY_HOLD: Final = "held"

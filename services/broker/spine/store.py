@@ -30,19 +30,21 @@ from typing import Any, Final, get_args
 
 import numpy as np
 
-from commitlog import applied_limits, bulk, imported, inner_batch, limits
+from commitlog import applied_limits, limits
 from commitlog.applied_limits import AppliedLimits
-from commitlog.bulk import Integers
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.facts.facts import Fact, LogCut, OfGroup, facts_of
-from commitlog.flush import Flush
-from commitlog.log import CommitLog
-from commitlog.message import Host
-from commitlog.record import COMPRESSED, TYPE_COMMIT, TYPE_SYSTEM, Record, encode_fields
-from commitlog.recovery import FoundRecord
-from commitlog.retention import SegmentAge
-from commitlog.snapshot import Rows
+from commitlog.log import imported
+from commitlog.log.flush import Flush
+from commitlog.log.log import CommitLog
+from commitlog.log.recovery import FoundRecord
+from commitlog.log.retention import SegmentAge
+from commitlog.records import bulk, inner_batch
+from commitlog.records.bulk import Integers
+from commitlog.records.message import Host
+from commitlog.records.record import COMPRESSED, TYPE_COMMIT, TYPE_SYSTEM, Record, encode_fields
+from commitlog.snapshots.snapshot import Rows
 from consumequeue.dispatch import Dispatch, is_indexed
 from consumequeue.entry import ENTRY_FORMAT, Entry, tags_code
 from consumequeue.indexes.keyindex import KeyIndex, other_keys_of

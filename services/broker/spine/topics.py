@@ -28,9 +28,9 @@ from commitlog.facts.facts import (
     TopicSet,
     record_of,
 )
-from commitlog.kinds import DEAD_LETTER_PREFIX
-from commitlog.message import MessageType
-from commitlog.snapshot import Rows
+from commitlog.records.kinds import DEAD_LETTER_PREFIX
+from commitlog.records.message import MessageType
+from commitlog.snapshots.snapshot import Rows
 from services.broker.spine.errors import IllegalGroup, TooManyTopics, TopicExists, TopicNotFound
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.store import Store

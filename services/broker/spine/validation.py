@@ -6,7 +6,7 @@ import re
 from typing import Final, NoReturn
 
 from commitlog import limits
-from commitlog.message import Message, MessageType
+from commitlog.records.message import Message, MessageType
 from services.broker.spine.errors import IllegalLiteTopic, MessageTypeConflict
 from services.broker.spine.values import Topic
 from tidewheel.errors import ClientMistake

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, Protocol
 
-from commitlog import properties
-from commitlog.disk import Disk
-from commitlog.kinds import End
-from commitlog.message import Message, MessageType
-from commitlog.record import Record
-from commitlog.retention import Retirement
+from commitlog.disk.disk import Disk
+from commitlog.log.retention import Retirement
+from commitlog.records import properties
+from commitlog.records.kinds import End
+from commitlog.records.message import Message, MessageType
+from commitlog.records.record import Record
 from txn.checkback import CheckBackPolicy
 from txn.states import State
 

@@ -32,7 +32,7 @@ from functools import partial
 from typing import Final
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.spine.errors import IllegalDeliveryTime, IllegalProperty
 from tidewheel import durations
 from tidewheel.delay_properties import is_number, shown, wall_ms

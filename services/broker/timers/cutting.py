@@ -3,10 +3,11 @@
     timer record   header | body | topic, length | kept properties | REAL_TOPIC, REAL_QID | CRC
     ready record   header | body | real topic, length | the same | TW_TIMER_OFFSET | CRC
 
-The front is the fixed-size part of a record (`commitlog.record.HEAD_V4`). Each property consists of a name,
-\\x01, a value, and \\x02. Only records of the most common form are cut. Such a record has IPv4 hosts and a
-message id, and ends with the two properties of its target. `timer_source` decodes all other records, such as
-those of moved timers or with a verdict. Numpy writes the fronts and CRCs of all records in one operation.
+The front is the fixed-size part of a record (`commitlog.records.record.HEAD_V4`). Each property consists of a
+name, \\x01, a value, and \\x02. Only records of the most common form are cut. Such a record has IPv4 hosts
+and a message id, and ends with the two properties of its target. `timer_source` decodes all other records,
+such as those of moved timers or with a verdict. Numpy writes the fronts and CRCs of all records in one
+operation.
 
 Checkpoints spend most of their time in the loop over the records, so the loop is a single function. Weak
 spot: cutting depends on the property order of `timer_records.timer_properties`. If the order changed, every
@@ -21,10 +22,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from commitlog import bulk, limits, record
-from commitlog.bulk import Integers
-from commitlog.kinds import TIMER_TOPIC
-from commitlog.record import topic_field
+from commitlog import limits
+from commitlog.records import bulk, record
+from commitlog.records.bulk import Integers
+from commitlog.records.kinds import TIMER_TOPIC
+from commitlog.records.record import topic_field
 from consumequeue.indexes.name_hash import digest_of_name
 from services.broker.spine.encoded_batch import Hashes
 from tidewheel import property_names

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.spine import verb_properties
 from tidewheel.delay_properties import LEVELS_MS as LEVELS_MS
 from tidewheel.delay_properties import WAYS, contradiction

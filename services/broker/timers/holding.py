@@ -20,7 +20,7 @@
    has no other state, so it continues after a crash, a restart, or a takeover. Timers that become due after
    the release are delivered on time, ahead of the held ones.
 5. A held timer's record is kept beyond the retention time, like that of an open half message
-   (`commitlog.keep`). The names and ends of all timers are kept from the earliest held timer onward, so a
+   (`commitlog.log.keep`). The names and ends of all timers are kept from the earliest held timer onward, so a
    held timer is never lost.
 6. A timer that was moved because its topic was held proves the hold. If damage has destroyed the record of
    the hold or of the topic, the topic is therefore held again, until an operator releases it.
@@ -43,8 +43,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from commitlog.bulk import Integers
-from commitlog.snapshot import Rows
+from commitlog.records.bulk import Integers
+from commitlog.snapshots.snapshot import Rows
 from timingwheel.boundaries import Numbers
 
 _GONE: Final = -1

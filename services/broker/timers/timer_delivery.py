@@ -38,12 +38,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from commitlog import bulk, limits, properties, record
-from commitlog.bulk import Integers
-from commitlog.disk import Disk
+from commitlog import limits
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.limits import LATE_MS_MIN
-from commitlog.record import Record
+from commitlog.records import bulk, properties, record
+from commitlog.records.bulk import Integers
+from commitlog.records.record import Record
 from consumequeue.indexes.keyindex import hash_of, names_of
 from services.broker.spine.encoded_batch import EncodedBatch, TimersDelivered
 from services.broker.spine.scheduler import earlier

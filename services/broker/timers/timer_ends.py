@@ -29,7 +29,7 @@ An end is a `consumequeue.indexes.timerindex_fact` fact with these u64 fields:
     check   64     0
     offset  64     the log offset of the record that ended the timer
     at      64     when the timer ended, ms since 1970
-    extra   8      the kind of end (`commitlog.kinds.End`), above
+    extra   8      the kind of end (`commitlog.records.kinds.End`), above
             56     when the timer was due, ms since 1970
 
 Limitation: only a 128-bit hash identifies a name. If two hashes collided, both names would silently refer to
@@ -43,13 +43,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from commitlog.bulk import Integers
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.facts.facts import TimerSet
-from commitlog.kinds import End
 from commitlog.limits import FACTS_CHECKED_AT_START_BYTES
-from commitlog.message import Message
+from commitlog.records.bulk import Integers
+from commitlog.records.kinds import End
+from commitlog.records.message import Message
 from consumequeue.indexes.timerindex import FactIndex, hashes_of
 from consumequeue.indexes.timerindex_fact import FACT, Facts
 from consumequeue.runs.bloom_filter import Mask, Words

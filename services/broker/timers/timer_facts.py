@@ -19,12 +19,12 @@ from typing import Final
 
 import numpy as np
 
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.facts.facts import TimerEnded, TimerSet, facts_of, timer_set
-from commitlog.kinds import End
-from commitlog.record import Record
-from commitlog.recovery import LogScan
+from commitlog.log.recovery import LogScan
+from commitlog.records.kinds import End
+from commitlog.records.record import Record
 from consumequeue.indexes.timerindex import FactIndex
 from consumequeue.runs.sorted_runs import Run
 from services.broker.spine.values import DamagedPart

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from services.broker.timers.timer_ends import EndsToWrite
 from services.broker.timers.timer_source import QueueTable, TimerSource
 from timingwheel.cascade import PartitionsToWrite, Span

@@ -16,11 +16,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from commitlog import properties
 from commitlog.facts.facts import TimerSet
-from commitlog.kinds import CANCEL, MOVE, TIMER_TOPIC, UNREADABLE, VERB_TOPIC
-from commitlog.message import Message
-from commitlog.record import COMPRESSED, COMPRESSION, TYPE_SYSTEM, Record
+from commitlog.records import properties
+from commitlog.records.kinds import CANCEL, MOVE, TIMER_TOPIC, UNREADABLE, VERB_TOPIC
+from commitlog.records.message import Message
+from commitlog.records.record import COMPRESSED, COMPRESSION, TYPE_SYSTEM, Record
 from services.broker.spine.appended import NewMessage
 from services.broker.spine.values import TimerName
 from tidewheel import property_names

@@ -47,13 +47,14 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from commitlog import bulk, limits
-from commitlog.disk import Disk
+from commitlog import limits
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
-from commitlog.kinds import TIMER_TOPIC
 from commitlog.layout import COMMITLOG, TIMER_NAMES, TIMERS
-from commitlog.record import CRC_BYTES, Record
-from commitlog.recovery import Damage, LogScan
+from commitlog.log.recovery import Damage, LogScan
+from commitlog.records import bulk
+from commitlog.records.kinds import TIMER_TOPIC
+from commitlog.records.record import CRC_BYTES, Record
 from consumequeue.indexes.timerindex import FactIndex
 from consumequeue.runs.sorted_runs import Run
 from services.broker.spine.store import Store

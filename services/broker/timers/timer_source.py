@@ -27,11 +27,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from commitlog import bulk, imported, properties, record
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged
-from commitlog.record import Record
-from commitlog.segments import Segments
+from commitlog.log import imported
+from commitlog.log.segments import Segments
+from commitlog.records import bulk, properties, record
+from commitlog.records.record import Record
 from consumequeue.entry import tags_code
 from consumequeue.indexes.keyindex import hash_of, keys_of, names_of
 from services.broker.timers.cutting import CutRecords

@@ -30,8 +30,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from commitlog import limits
-from commitlog.bulk import Integers
 from commitlog.errors import StoreDamaged
+from commitlog.records.bulk import Integers
 from consumequeue.entry import tags_code
 from consumequeue.indexes.keyindex import hash_of
 from services.broker.spine.values import LostTimer, PendingTimer, TimerFilter, TimerName, TimerPage

@@ -44,16 +44,16 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from commitlog import properties
-from commitlog import record as records
-from commitlog.bulk import Integers
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.facts.facts import Stamp, TimerEnded, TimerSet, timer_set
-from commitlog.kinds import FIRE, End, endings
 from commitlog.limits import CLOCK_BACK_MS_MIN
-from commitlog.record import Record
-from commitlog.recovery import Damage
+from commitlog.log.recovery import Damage
+from commitlog.records import properties
+from commitlog.records import record as records
+from commitlog.records.bulk import Integers
+from commitlog.records.kinds import FIRE, End, endings
+from commitlog.records.record import Record
 from services.broker.spine.encoded_batch import TimersDelivered
 from services.broker.spine.errors import IllegalDeliveryTime, InvalidRecallHandle, TooManyTimers
 from services.broker.spine.settings import BrokerSettings

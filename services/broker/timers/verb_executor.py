@@ -19,8 +19,8 @@ attempt fired the timer.
 
 from __future__ import annotations
 
-from commitlog import properties
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.record import Record
 from services.broker.spine import verb_properties
 from services.broker.spine.errors import TimerUnknown
 from services.broker.spine.values import TimerName, TimerVerdict, Verdict

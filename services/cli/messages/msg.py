@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from commitlog.kinds import DEAD_LETTER_PREFIX
+from commitlog.records.kinds import DEAD_LETTER_PREFIX
 from services.broker.spine.errors import MessageNotFound
 from services.cli.terminal import output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at

@@ -10,7 +10,7 @@ from services.cli.terminal import output
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from commitlog.recovery import Damage
+    from commitlog.log.recovery import Damage
     from services.rocketmq.export_store import ExportSummary
     from services.rocketmq.import_store import ImportSummary
     from services.store.findings import Finding

@@ -21,9 +21,9 @@ from dataclasses import replace
 from threading import Lock
 from typing import Any, Final, NamedTuple
 
-from commitlog import snapshot
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged
+from commitlog.snapshots import snapshot
 from services.cluster import holes
 from services.cluster.replica import Replica
 from sharedlog.engine import Engine

@@ -31,7 +31,7 @@ from typing import Final
 
 import structlog
 
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged, StoreError
 from services.cluster import evidence_file, holes
 from services.cluster.copies import transfer

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from commitlog import layout
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from services.cluster import evidence_file
 from services.cluster.copies import transfer
 from services.cluster.errors import LossNotAccepted

@@ -20,8 +20,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from commitlog import layout, snapshot
+from commitlog import layout
 from commitlog.errors import NotAStore
+from commitlog.snapshots import snapshot
 from services.broker.broker import SHARED
 from services.cluster.founding import lock_store
 from services.process.private_files import GROUP_READS, write_whole

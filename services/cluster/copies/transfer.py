@@ -51,10 +51,12 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from commitlog import imported, layout, snapshot, store_format
-from commitlog.disk import Disk
+from commitlog import layout, store_format
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged
-from commitlog.snapshot import Snapshot
+from commitlog.log import imported
+from commitlog.snapshots import snapshot
+from commitlog.snapshots.snapshot import Snapshot
 from consumequeue import dispatch
 from consumequeue.indexes import keyindex
 from services.broker.broker import SHARED

@@ -19,7 +19,7 @@ from typing import Final
 
 import structlog
 
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from services.broker.housekeeping import DISK_USED_REFUSE
 from services.cluster.election.lag_and_skew import LagAndSkew
 

@@ -20,7 +20,7 @@ from enum import Enum
 from functools import partial
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.task_items import TaskItem
 from services.broker.topic_moves import MOVED, WHY_LEFT, MovableMessage
 from services.live.bulk.tasks import Preview, Task, Tasks, batch_size, pause_seconds

@@ -26,7 +26,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.spine.values import CheckBackRequest
 from services.live.clients.long_polls import LongPolls
 from services.live.errors import BrokerBroken, StoreUnavailable

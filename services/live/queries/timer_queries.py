@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from commitlog.bulk import Integers
+from commitlog.records.bulk import Integers
 from services.broker.spine.values import PendingTimer, TimerFilter, TimerPage
 from services.broker.timers.timer_source import Offsets
 from services.broker.timers.timer_views import LookupResults

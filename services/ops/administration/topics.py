@@ -33,7 +33,7 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.broker.spine.values import Topic
 from services.broker.topic_changes import TopicUse
 from services.broker.topic_retention import ExpiredMessages

@@ -16,7 +16,7 @@ from typing import Any, Final
 from pydantic_core import from_json, to_json
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from tidewheel.errors import ClientMistake
 
 CONTENT_TYPE: Final = "content-type"

@@ -14,9 +14,9 @@ from typing import Final
 
 from typing_extensions import TypedDict
 
-from commitlog import properties
 from commitlog.errors import StoreDamaged
-from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
+from commitlog.records import properties
+from commitlog.records.kinds import HALF_TOPIC, TIMER_TOPIC
 from services.broker.spine.values import Delivery, HalfView, TimerVerdict
 from services.broker.timers.timer_records import read_move_reason
 from services.explain.life import DISCARDED_BY, ending, timer_offset_of, waiting, word

@@ -30,7 +30,7 @@ from starlette.responses import Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.spine.reading import limit_bytes
 from services.broker.spine.values import Delivery, SendReceipt, Topic
 from services.live.live_broker import LiveBroker

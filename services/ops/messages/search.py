@@ -32,7 +32,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from typing_extensions import TypedDict
 
-from commitlog import limits, properties
+from commitlog import limits
+from commitlog.records import properties
 from services.broker.spine.values import Delivery, Topic
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses

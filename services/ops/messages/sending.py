@@ -33,7 +33,7 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.spine import verb_properties
 from services.broker.spine.errors import IllegalDeliveryTime
 from services.broker.spine.values import SendReceipt

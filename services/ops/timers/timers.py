@@ -40,7 +40,7 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.spine.errors import IllegalDeliveryTime, InvalidRecallHandle
 from services.broker.spine.statistics import LATE_BY_HOLD, LATENESS_BOUNDS_MS, Lateness
 from services.broker.spine.values import (

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from commitlog.limits import BODY_BYTES_MAX, ENTRIES_PER_REQUEST_MAX, LONG_POLL_MS, RECEIVE_BATCH_MAX
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.broker.groups.group_values import GroupPolicy
 from services.broker.spine.errors import TopicNotFound
 from services.live.live_broker import LiveBroker

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.broker.spine.values import Topic
 from services.live.live_broker import LiveBroker
 from services.rpc.clients.producers import Producers

@@ -18,9 +18,10 @@ from functools import lru_cache, partial
 from hashlib import md5
 from typing import Final
 
-from commitlog import limits, properties
-from commitlog.message import MessageType
-from commitlog.record import COMPRESSED
+from commitlog import limits
+from commitlog.records import properties
+from commitlog.records.message import MessageType
+from commitlog.records.record import COMPRESSED
 from services.broker.spine import verb_properties
 from services.broker.spine.values import Delivery
 from services.rpc.generated import definition_pb2 as wire

@@ -16,7 +16,7 @@ from hashlib import md5
 from ipaddress import ip_address
 from typing import Any, Final
 
-from commitlog.message import Message, MessageType
+from commitlog.records.message import Message, MessageType
 from services.broker.spine import verb_properties
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated.duration_pb2 import Duration

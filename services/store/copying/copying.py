@@ -24,11 +24,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from commitlog import imported, layout, snapshot, store_format
-from commitlog.disk import FOLDER_MODE
+from commitlog import layout, store_format
+from commitlog.disk.disk import FOLDER_MODE
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import StoreError
-from commitlog.real_disk import RealDisk
-from commitlog.snapshot import Snapshot
+from commitlog.log import imported
+from commitlog.snapshots import snapshot
+from commitlog.snapshots.snapshot import Snapshot
 from services.process.private_files import KEY_FILE, keep_from_repositories, key_of, write_for_owner
 from services.store.copying.timers import HeldFile, held_timers
 from services.store.progress import Progress, unseen

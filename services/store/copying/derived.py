@@ -21,7 +21,7 @@ from typing import Final
 
 from commitlog import layout
 from commitlog.errors import StoreError
-from commitlog.snapshot import Snapshot
+from commitlog.snapshots.snapshot import Snapshot
 from consumequeue import dispatch
 from consumequeue.entry import ENTRY_BYTES
 from consumequeue.indexes import keyindex

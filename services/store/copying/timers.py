@@ -12,9 +12,9 @@ import os
 from contextlib import ExitStack
 from typing import NamedTuple
 
-from commitlog import snapshot
 from commitlog.errors import StoreDamaged
-from commitlog.snapshot import Snapshot
+from commitlog.snapshots import snapshot
+from commitlog.snapshots.snapshot import Snapshot
 from services.store.read_only.reading import Overlay, StoreFiles
 from services.store.read_only.timers import timer_files
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from commitlog import layout, snapshot, store_format
+from commitlog import layout, store_format
 from commitlog.errors import NotAStore, StoreTooNew, StoreTooOld
 from commitlog.limits import SEGMENT_BYTES_DEFAULT
-from commitlog.recovery import LogScan
-from commitlog.segments import Segments
+from commitlog.log.recovery import LogScan
+from commitlog.log.segments import Segments
+from commitlog.snapshots import snapshot
 from commitlog.store_format import Format, derived_segment_bytes
 from services.store.read_only.reading import Overlay, Reader, StoreFiles
 

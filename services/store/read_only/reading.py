@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from commitlog import layout
+from commitlog.disk.view import View, whole
 from commitlog.errors import StoreError
-from commitlog.view import View, whole
 from services.store.read_only.unreadable import FileUnreadable
 
 _NEVER_WRITTEN: Final = (layout.COMMITLOG, layout.RESERVE)
 
 
 class Reader(Protocol):
-    """The read operations of `commitlog.disk.Disk`."""
+    """The read operations of `commitlog.disk.disk.Disk`."""
 
     def list(self, folder: str) -> list[str]:
         """Return the names in a folder, sorted. The list is empty if the folder does not exist."""

@@ -11,11 +11,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from commitlog import properties, snapshot
 from commitlog.errors import StoreDamaged
-from commitlog.kinds import End
-from commitlog.log import CommitLog
-from commitlog.record import Record
+from commitlog.log.log import CommitLog
+from commitlog.records import properties
+from commitlog.records.kinds import End
+from commitlog.records.record import Record
+from commitlog.snapshots import snapshot
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.timers.timer_ends import KIND_SHIFT

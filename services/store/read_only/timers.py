@@ -18,13 +18,13 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from commitlog import record as records
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.errors import StoreDamaged
 from commitlog.layout import TIMERS
 from commitlog.limits import TIMER_ROWS_READ_AHEAD_MAX
-from commitlog.record import Record
-from commitlog.snapshot import Snapshot
+from commitlog.records import record as records
+from commitlog.records.record import Record
+from commitlog.snapshots.snapshot import Snapshot
 from consumequeue.indexes.timerindex import FACTS
 from consumequeue.indexes.timerindex_fact import Facts, newest_of
 from consumequeue.runs import sorted_runs

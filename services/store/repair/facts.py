@@ -25,12 +25,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from commitlog import snapshot
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
 from commitlog.facts.facts import TimerEnded, TimerSet, facts_of
-from commitlog.kinds import End
-from commitlog.record import Record
-from commitlog.snapshot import Snapshot
+from commitlog.records.kinds import End
+from commitlog.records.record import Record
+from commitlog.snapshots import snapshot
+from commitlog.snapshots.snapshot import Snapshot
 from consumequeue.indexes.timerindex import FACTS
 from consumequeue.indexes.timerindex_fact import FACT, Facts
 from consumequeue.indexes.timerindex_recent import Recent

@@ -26,11 +26,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from commitlog import layout, snapshot
-from commitlog.disk import Disk
+from commitlog import layout
+from commitlog.disk.disk import Disk
+from commitlog.disk.real_disk import RealDisk
 from commitlog.lock import StoreLock
-from commitlog.real_disk import RealDisk
-from commitlog.recovery import Damage
+from commitlog.log.recovery import Damage
+from commitlog.snapshots import snapshot
 from consumequeue import dispatch
 from consumequeue.runs.sorted_runs import Run
 from services.broker.broker import Broker

@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from commitlog.kinds import End
-from commitlog.snapshot import Snapshot
+from commitlog.records.kinds import End
+from commitlog.snapshots.snapshot import Snapshot
 from consumequeue.indexes.timerindex_fact import Facts
 from consumequeue.runs.bloom_filter import probes_of
 from consumequeue.runs.sorted_runs import BLOCK_BYTES, Entries, Run

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from commitlog import snapshot
 from commitlog.layout import KEYINDEX
-from commitlog.record import Record
-from commitlog.recovery import Damage
+from commitlog.log.recovery import Damage
+from commitlog.records.record import Record
+from commitlog.snapshots import snapshot
 from consumequeue.dispatch import is_indexed
 from consumequeue.indexes.keyindex import names_of, runs_named
 from consumequeue.queue import is_unrelated_error

@@ -2,7 +2,7 @@
 
     half messages    ended at most once, and every end refers to an existing or earlier half message
     timers           ended at most once, and every end refers to an existing or earlier timer
-                     (`commitlog.kinds` defines the records that end a timer)
+                     (`commitlog.records.kinds` defines the records that end a timer)
     deliveries       not before the due time
     queue offsets    increase by one, except where a record is damaged
     epochs           always increase
@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from commitlog.facts.facts import EpochBegun, HalfEnded, HalfStored, TimerEnded, TimerSet, facts_of
-from commitlog.inner_batch import message_count
-from commitlog.kinds import End
-from commitlog.record import Record
-from commitlog.recovery import Damage, FoundRecord
+from commitlog.log.recovery import Damage, FoundRecord
+from commitlog.records.inner_batch import message_count
+from commitlog.records.kinds import End
+from commitlog.records.record import Record
 from consumequeue.dispatch import is_indexed
 
 

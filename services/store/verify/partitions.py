@@ -17,9 +17,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from commitlog import bulk, record
 from commitlog.facts.facts import TimerEnded, facts_of
-from commitlog.snapshot import Snapshot
+from commitlog.records import bulk, record
+from commitlog.snapshots.snapshot import Snapshot
 from services.broker.timers.timer_ends import ENDS
 from services.broker.timers.timer_files import TIMER_FILES
 from services.broker.timers.timer_source import NAME_COLUMNS, QueueTable, TimerSource, name_hashes

@@ -21,13 +21,14 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
-from commitlog import layout, snapshot
-from commitlog.inner_batch import message_count
-from commitlog.kinds import RETENTION_TOPIC, TOPIC_TOPIC
+from commitlog import layout
+from commitlog.disk.view import View, whole
 from commitlog.limits import QUEUE_FILE_ENTRIES
-from commitlog.record import Record
-from commitlog.recovery import Damage, FoundRecord
-from commitlog.view import View, whole
+from commitlog.log.recovery import Damage, FoundRecord
+from commitlog.records.inner_batch import message_count
+from commitlog.records.kinds import RETENTION_TOPIC, TOPIC_TOPIC
+from commitlog.records.record import Record
+from commitlog.snapshots import snapshot
 from consumequeue import entry
 from consumequeue.dispatch import MARK_BYTES_MAX, entry_of, is_indexed, is_marked
 from consumequeue.entry import ENTRY_BYTES, Entry

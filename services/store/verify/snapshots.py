@@ -15,8 +15,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from commitlog import imported, snapshot
-from commitlog.recovery import Damage
+from commitlog.log import imported
+from commitlog.log.recovery import Damage
+from commitlog.snapshots import snapshot
 from consumequeue.groups.offset_ranges import OffsetRanges
 from services.store.findings import Finding
 from services.store.read_only.opening import OpenStore

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from commitlog import snapshot
-from commitlog.snapshot import Snapshot
+from commitlog.snapshots import snapshot
+from commitlog.snapshots.snapshot import Snapshot
 from services.broker.timers.timer_ends import ENDS, last_ms
 from services.store.findings import Finding
 from services.store.read_only.opening import OpenStore

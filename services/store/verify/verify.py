@@ -20,10 +20,13 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from commitlog import imported, layout, record, snapshot
+from commitlog import layout
 from commitlog.errors import StoreDamaged
-from commitlog.kinds import RETENTION_TOPIC
-from commitlog.recovery import Damage, FoundRecord, LogScan
+from commitlog.log import imported
+from commitlog.log.recovery import Damage, FoundRecord, LogScan
+from commitlog.records import record
+from commitlog.records.kinds import RETENTION_TOPIC
+from commitlog.snapshots import snapshot
 from services.broker.start_damage import describe_missing_segments
 from services.store.findings import Finding
 from services.store.keeping import KeepFiles, quarantined

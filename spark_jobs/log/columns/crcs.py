@@ -1,9 +1,9 @@
 """Computes the CRCs of many ranges, and reads the final CRC property of many records at once.
 
 The property is `__CRC32#`, 0x01, ten decimal digits, the least significant first, and 0x02 (see
-`commitlog.record`). Eight digits fit in a 64-bit word, with the least significant digit in the lowest byte.
-Three steps each combine adjacent numbers into one. Cost: mainly one Python call per range. The CRC itself
-takes a tenth of that time, because `isal` uses SIMD instructions.
+`commitlog.records.record`). Eight digits fit in a 64-bit word, with the least significant digit in the lowest
+byte. Three steps each combine adjacent numbers into one. Cost: mainly one Python call per range. The CRC
+itself takes a tenth of that time, because `isal` uses SIMD instructions.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from isal import isal_zlib
 
-from commitlog import record
+from commitlog.records import record
 from spark_jobs.log.columns.ragged import Bytes, Flags, Integers, items
 
 _TAIL: Final = np.dtype(

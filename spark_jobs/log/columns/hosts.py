@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commitlog import record
+from commitlog.records import record
 from spark_jobs.log.columns.records import Records
 
 _FIELDS: Final = {

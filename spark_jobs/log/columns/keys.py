@@ -1,4 +1,5 @@
-"""Decodes the message keys of many records by column, with the result of `commitlog.properties.keys_in`.
+"""Decodes the message keys of many records by column, with the result of `keys_in`
+(`commitlog.records.properties`).
 
 As in RocketMQ, KEYS holds the keys of a message separated by spaces. If a key contains a space, KEY_LENGTHS
 holds the length of each.
@@ -15,7 +16,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commitlog.properties import keys_in
+from commitlog.records.properties import keys_in
 from spark_jobs.log.columns.ragged import Ranges
 
 KEY_LIST: Final = pa.list_(pa.string())

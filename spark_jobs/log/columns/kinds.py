@@ -1,4 +1,4 @@
-"""Determines the kinds (`commitlog.kinds`) of many records. The kind of damaged bytes is "damage"."""
+"""Determines the kinds (`commitlog.records.kinds`) of many records. The kind of damaged bytes is "damage"."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from commitlog import kinds
-from commitlog.kinds import BY_TOPIC, kind_of_topic
-from commitlog.record import TYPE_COMMIT, TYPE_MASK
+from commitlog.records import kinds
+from commitlog.records.kinds import BY_TOPIC, kind_of_topic
+from commitlog.records.record import TYPE_COMMIT, TYPE_MASK
 from spark_jobs.log.columns.ragged import Flags, Integers
 
 KINDS: Final = (*kinds.KINDS, "damage")

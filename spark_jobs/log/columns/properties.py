@@ -5,7 +5,8 @@
     other strings, otherwise                parsed one by one, see below
 
 Positions in strings with a shape are looked up on demand. All three methods follow the rules of
-`commitlog.properties`: pairs without a value are dropped, and the last of several equal names is used.
+`commitlog.records.properties`: pairs without a value are dropped, and the last of several equal names is
+used.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Decodes many records of a segment: fixed fields, positions of body, topic, and properties, and CRCs.
 
 The first 88 bytes of the records are copied in one step and read as one structured type, with the layout of
-`commitlog.record`. An IPv6 host shifts all fields after it by 12 bytes, so a batch with such a record reads
-each field after a host at its own position. Lengths are not trusted: reads are clipped to the available
+`commitlog.records.record`. An IPv6 host shifts all fields after it by 12 bytes, so a batch with such a record
+reads each field after a host at its own position. Lengths are not trusted: reads are clipped to the available
 bytes, and `adds_up` indicates the records whose lengths are consistent.
 """
 
@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from commitlog import record
+from commitlog.records import record
 from spark_jobs.log.columns.crcs import Tails, crcs
 from spark_jobs.log.columns.ragged import Bytes, Flags, Integers, items, numbers_at
 
@@ -133,7 +133,7 @@ class Records:
         return Tails(self.data, self.positions + self.lengths).are_crcs()
 
     def crcs_hold(self) -> Flags:
-        """Return which records match their CRC property (see `commitlog.record.crc_holds`)."""
+        """Return which records match their CRC property (see `commitlog.records.record.crc_holds`)."""
         ends = self.positions + self.lengths
         found = crcs(self.data, self.positions, ends - record.CRC_BYTES)
         return Tails(self.data, ends).say(found)

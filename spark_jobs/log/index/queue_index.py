@@ -34,8 +34,8 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from commitlog import layout, limits
-from commitlog.published_log import Segment, StoreLog
-from commitlog.recovery import Damage
+from commitlog.log.published_log import Segment, StoreLog
+from commitlog.log.recovery import Damage
 from consumequeue.dispatch import MARK_BYTES_MAX, mark_of
 from consumequeue.entry import ENTRY, ENTRY_BYTES, Entries
 from consumequeue.queue import StoredQueue, stored_queues

@@ -16,8 +16,8 @@ from typing import Final
 
 import numpy as np
 
-from commitlog import record
-from commitlog.published_log import Segment, StoreLog
+from commitlog.log.published_log import Segment, StoreLog
+from commitlog.records import record
 from spark_jobs.log.columns.ragged import Bytes
 from spark_jobs.log.columns.records import Records
 from spark_jobs.log.scan.decode import mapped

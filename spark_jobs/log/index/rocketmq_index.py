@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 
 from commitlog import layout
-from commitlog.published_log import StoreLog
+from commitlog.log.published_log import StoreLog
 from consumequeue.entry import ENTRY, ENTRY_BYTES
 from spark_jobs.log.columns.ragged import Integers
 from spark_jobs.log.index.ranges import bounds

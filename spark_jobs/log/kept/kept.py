@@ -1,8 +1,9 @@
 """Reads the kept records of deleted segments from keep files, as if the log still contained them.
 
 The records are open and expired half messages and held timers, which retention has copied (see
-`commitlog.keep`). Each record contains its own log offset. Only records from before the start of the log are
-read. A record may be in several files, and has one row. Limitation: damaged bytes in a keep file have no row.
+`commitlog.log.keep`). Each record contains its own log offset. Only records from before the start of the log
+are read. A record may be in several files, and has one row. Limitation: damaged bytes in a keep file have no
+row.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from commitlog import layout
-from commitlog.keep import records
-from commitlog.published_log import StoreLog
+from commitlog.log.keep import records
+from commitlog.log.published_log import StoreLog
 from spark_jobs.log.columns.records import Records
 from spark_jobs.log.columns.shapes import Shapes
 from spark_jobs.log.kept.timers import KeptTimers
@@ -28,7 +29,7 @@ from spark_jobs.log.scan.walk import Chunk
 class Kept:
     """The records in all keep files of a folder with log offsets below `before_offset`.
 
-    Records below `imported_until` may lack a CRC (see `commitlog.imported`).
+    Records below `imported_until` may lack a CRC (see `commitlog.log.imported`).
     """
 
     folder: str

@@ -26,10 +26,10 @@ import numpy as np
 import pyarrow as pa
 
 from commitlog import layout
-from commitlog.disk import Disk
-from commitlog.published_log import open_log
-from commitlog.record import CRC_BYTES, RECORD_BYTES_MIN
-from commitlog.recovery import Damage
+from commitlog.disk.disk import Disk
+from commitlog.log.published_log import open_log
+from commitlog.log.recovery import Damage
+from commitlog.records.record import CRC_BYTES, RECORD_BYTES_MIN
 from spark_jobs.errors import StreamLost
 from spark_jobs.log.columns.kinds import KINDS, TOPICS
 from spark_jobs.log.columns.ragged import Flags, Integers
@@ -52,7 +52,7 @@ _OF_MESSAGE: Final = {"real_topic": "topic", "real_queue_id": "queue_id"}
 class KeptTimers:
     """The timers in a store's partition files with log offsets below `before_offset`.
 
-    Records below `imported_until` may lack a CRC (see `commitlog.imported`).
+    Records below `imported_until` may lack a CRC (see `commitlog.log.imported`).
     """
 
     store: str

@@ -32,10 +32,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from commitlog import record
-from commitlog.compression import plain
 from commitlog.limits import BODY_BYTES_MAX
-from commitlog.recovery import Damage
+from commitlog.log.recovery import Damage
+from commitlog.records import record
+from commitlog.records.compression import plain
 from spark_jobs.log.columns.hosts import hosts
 from spark_jobs.log.columns.keys import KEY_LIST, first_keys, key_lists
 from spark_jobs.log.columns.kinds import KINDS, kinds_of
@@ -328,8 +328,8 @@ _MS_MAX: Final = 9_000_000_000_000_000
 def _unpacked(stored: pa.BinaryArray, sys_flags: Integers) -> pa.BinaryArray:
     """Return the decompressed bodies. A body that cannot be decompressed is returned as stored.
 
-    Raise `LibraryMissing` if the library for LZ4 or Zstandard is not installed (see `commitlog.compression`).
-    Only records written by Apache RocketMQ have such bodies.
+    Raise `LibraryMissing` if the library for LZ4 or Zstandard is not installed (see
+    `commitlog.records.compression`). Only records written by Apache RocketMQ have such bodies.
     """
     pairs = zip(stored.to_pylist(), sys_flags.tolist(), strict=True)
     return pa.array([unpacked(body, flags) if body else body for body, flags in pairs], pa.binary())

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from commitlog.published_log import Segment, StoreLog
+from commitlog.log.published_log import Segment, StoreLog
 
 SLICE_BYTES_DEFAULT: Final = 128 * 1024 * 1024
 
@@ -32,7 +32,7 @@ class Slice:
 
     `end` is the end of the readable bytes. If `has_tail` is true, the intact records may end anywhere in this
     segment, and bytes without any intact record after them are its unwritten end, not damage. If
-    `may_lack_crc` is true, the records were imported (see `commitlog.imported`), or the store is Apache
+    `may_lack_crc` is true, the records were imported (see `commitlog.log.imported`), or the store is Apache
     RocketMQ's.
     """
 

@@ -35,8 +35,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from commitlog import record
-from commitlog.recovery import Damage
+from commitlog.log.recovery import Damage
+from commitlog.records import record
 from spark_jobs.log.columns.ragged import Bytes, Flags, Integers
 from spark_jobs.log.columns.records import Records
 from spark_jobs.log.scan.ahead import ReadAhead

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from commitlog import kinds
 from commitlog.facts import acks, facts
-from commitlog.record import TYPE_COMMIT, Record
-from commitlog.sink import Part
+from commitlog.log.sink import Part
+from commitlog.records import kinds
+from commitlog.records.record import TYPE_COMMIT, Record
 from services.broker.broker import Broker
 from services.broker.groups.receiving import MessageReceiver
 from services.broker.halves.transactions import Transactions

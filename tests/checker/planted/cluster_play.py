@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.broker import Broker
 from services.broker.spine.values import Resolution, Verdict
 from services.live.durability import Answers

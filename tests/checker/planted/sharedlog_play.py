@@ -15,9 +15,9 @@ from typing import Final
 
 import pytest
 
-from commitlog import properties
-from commitlog.message import Message
-from commitlog.record import Record, decode, encode
+from commitlog.records import properties
+from commitlog.records.message import Message
+from commitlog.records.record import Record, decode, encode
 from sharedlog import record
 from sharedlog.errors import Halted
 from tests.history_file import HistoryFile, content_hash, write_log

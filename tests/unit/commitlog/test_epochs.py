@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from commitlog.epochs import EpochRange, begun_by, epoch_at, epochs_of, leader_at
-from commitlog.kinds import EPOCH_TOPIC
-from commitlog.record import Record
+from commitlog.records.kinds import EPOCH_TOPIC
+from commitlog.records.record import Record
 
 FOURTH, SIXTH = EpochRange(500, 4, 40), EpochRange(900, 6, 60)
 FIRST = EpochRange(500, 1, 10)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog import limits, record
+from commitlog import limits
+from commitlog.records import record
 
 ALL = {name: value for name, value in vars(limits).items() if name.isupper() and isinstance(value, int)}
 BOUNDED = sorted({name.rpartition("_")[0] for name in ALL if name.endswith(("_DEFAULT", "_MIN"))})

@@ -8,8 +8,9 @@ from contextlib import suppress
 
 import pytest
 
-from commitlog import layout, record, store_format
+from commitlog import layout, store_format
 from commitlog.errors import NotAStore, StoreTooNew, StoreTooOld
+from commitlog.records import record
 from commitlog.store_format import Format
 from tests.memory_disk import Death, Fault, MemoryDisk
 

@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.disk import SyncFailed
+from commitlog.disk.disk import SyncFailed
 from commitlog.errors import StoreDamaged
 from commitlog.layout import QUEUES_WHOLE
-from commitlog.record import Record
-from commitlog.retention import delete_some
+from commitlog.log.retention import delete_some
+from commitlog.records.record import Record
 from consumequeue import entry, queue
 from consumequeue.dispatch import Dispatch, files_named, is_marked, mark
 from consumequeue.entry import Entry

@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from commitlog import limits
-from commitlog.disk import Disk, SyncFailed
+from commitlog.disk.disk import Disk, SyncFailed
 from commitlog.errors import StoreDamaged
 from commitlog.layout import QUEUES_WHOLE
-from commitlog.retention import delete_some
+from commitlog.log.retention import delete_some
 from consumequeue import entry, tails
 from consumequeue.dispatch import Dispatch, mark
 from consumequeue.entry import ENTRY_BYTES, Entry

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from commitlog import limits
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.broker.groups.group_values import GroupPolicy, GroupStart
 from services.broker.spine.errors import TooManyGroups, TooManyHalves, TooManyTopics
 from services.broker.spine.values import Resolution, SendReceipt

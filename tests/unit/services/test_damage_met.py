@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from commitlog import layout
 from commitlog.layout import CONSUMEQUEUE, KEYINDEX, TIMERS
-from commitlog.message import Message
+from commitlog.records.message import Message
 from consumequeue.entry import ENTRY_BYTES
 from services.broker.spine.settings import BrokerSettings
 from services.broker.timers.timer_ends import NAMES

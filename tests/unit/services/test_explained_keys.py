@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from commitlog import properties, record
-from commitlog.log import CommitLog
-from commitlog.message import Message
-from commitlog.record import Record
+from commitlog.log.log import CommitLog
+from commitlog.records import properties, record
+from commitlog.records.message import Message
+from commitlog.records.record import Record
 from services.broker.spine.errors import MessageNotFound
 from services.explain.evidence import SearchedLog
 from services.explain.explain import explain

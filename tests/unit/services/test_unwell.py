@@ -14,7 +14,7 @@ import pytest
 
 from commitlog import layout, limits
 from commitlog.errors import NoRoom
-from commitlog.message import Message
+from commitlog.records.message import Message
 from commitlog.room import choose_segment_bytes, segment_bytes_for
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings

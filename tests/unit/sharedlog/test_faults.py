@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from commitlog.sink import Zeros
+from commitlog.log.sink import Zeros
 from sharedlog.engine import Head, Stored
 from sharedlog.errors import LogDamaged
 from sharedlog.fold import Fold, Position

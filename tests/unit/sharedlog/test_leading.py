@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.record import Record, blank, encode
-from commitlog.sink import Part, Zeros
+from commitlog.log.sink import Part, Zeros
+from commitlog.records.record import Record, blank, encode
 from sharedlog import record
 from sharedlog.errors import Halted
 from sharedlog.fold import Fold, Outcome

@@ -11,9 +11,9 @@ import pyarrow as pa
 import pytest
 
 from commitlog.layout import COMMITLOG, DURABLE, FORMAT
-from commitlog.log import CommitLog
-from commitlog.published_log import holes, open_log
-from commitlog.record import Record
+from commitlog.log.log import CommitLog
+from commitlog.log.published_log import holes, open_log
+from commitlog.records.record import Record
 from spark_jobs.log.scan.decode import ALL, Wanted, batches, damage_batch
 from spark_jobs.log.scan.slices import SLICE_BYTES_DEFAULT, slices
 from tests.memory_disk import MemoryDisk

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import CaseInsensitiveDict, InputPartition
 from pyspark.sql.types import LongType, StructField, StructType
 
-from commitlog import keep, layout
-from commitlog.record import Record, encode
+from commitlog import layout
+from commitlog.log import keep
+from commitlog.records.record import Record, encode
 from spark_jobs.errors import StreamLost
 from spark_jobs.source import LogReader, TidewheelSource
 from tests.spark.streaming import Steps, Writer

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from commitlog import layout
-from commitlog.published_log import open_log
+from commitlog.log.published_log import open_log
 from spark_jobs.errors import StreamLost
 from spark_jobs.main import check_same_log
 from spark_jobs.positions import Position

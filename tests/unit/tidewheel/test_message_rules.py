@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog import limits, properties
-from commitlog.message import Message
+from commitlog import limits
+from commitlog.records import properties
+from commitlog.records.message import Message
 from tidewheel.errors import PropertiesTooLarge
 from tidewheel.message_rules import check_said, key_lengths
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from commitlog import record
-from commitlog.disk import Disk
+from commitlog.disk.disk import Disk
+from commitlog.records import record
 from tests.memory_disk import MemoryDisk
 from timingwheel.boundaries import Numbers
 from timingwheel.cascade import PartitionsToWrite

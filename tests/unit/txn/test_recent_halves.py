@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from txn import half
 from txn.recent_halves import RecentHalves, Sent
 

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog import limits, properties
+from commitlog import limits
 from commitlog.facts.facts import CheckBackSent, HalfEnded, HalfStored, facts_of
-from commitlog.message import Message
-from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
+from commitlog.records import properties
+from commitlog.records.message import Message
+from commitlog.records.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 from tidewheel import property_names
 from txn import half
 from txn.checkback import CheckBackPolicy

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog import kinds, properties, record
 from commitlog.applied_limits import OLDEST
 from commitlog.facts import acks, lease_records
 from commitlog.facts.facts import (
@@ -53,9 +52,10 @@ from commitlog.facts.facts import (
     record_of,
 )
 from commitlog.facts.lease_records import Kind, LeaseEntry
-from commitlog.kinds import End
-from commitlog.message import Message
-from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
+from commitlog.records import kinds, properties, record
+from commitlog.records.kinds import End
+from commitlog.records.message import Message
+from commitlog.records.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 from services.broker.broker import Broker
 from services.broker.spine.encoded_batch import TimersDelivered
 from services.broker.spine.settings import BrokerSettings

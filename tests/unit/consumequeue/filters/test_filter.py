@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog import limits, properties
-from commitlog.message import Message
+from commitlog import limits
+from commitlog.records import properties
+from commitlog.records.message import Message
 from consumequeue.entry import tags_code
 from consumequeue.filters.errors import IllegalFilter
 from consumequeue.filters.filter import parse_tags

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commitlog import properties
+from commitlog.records import properties
 from consumequeue.entry import tags_code
 from consumequeue.filters.sql_filter import SqlFilter, parse_sql
 

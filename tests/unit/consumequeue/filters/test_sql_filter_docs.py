@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from commitlog import limits, properties
+from commitlog import limits
+from commitlog.records import properties
 from consumequeue.filters.errors import IllegalFilter
 from consumequeue.filters.sql_filter import parse_sql
 

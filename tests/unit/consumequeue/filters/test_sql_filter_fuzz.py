@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commitlog import limits, properties
+from commitlog import limits
+from commitlog.records import properties
 from consumequeue.filters.errors import IllegalFilter
 from consumequeue.filters.filter import Filter, parse_tags
 from consumequeue.filters.sql_filter import SqlFilter, parse_sql

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog import limits, properties
+from commitlog import limits
+from commitlog.records import properties
 from consumequeue.filters import terms as filter_terms
 from consumequeue.filters.errors import IllegalFilter
 from consumequeue.filters.filter import EVERYTHING, parse_tags

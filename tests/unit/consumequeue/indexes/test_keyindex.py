@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commitlog import properties
 from commitlog.errors import StoreDamaged
 from commitlog.layout import KEYINDEX
-from commitlog.message import Message
-from commitlog.record import INNER_BATCH, Record
+from commitlog.records import properties
+from commitlog.records.message import Message
+from commitlog.records.record import INNER_BATCH, Record
 from consumequeue.indexes import keyindex
 from consumequeue.indexes.keyindex import (
     ENTRY,

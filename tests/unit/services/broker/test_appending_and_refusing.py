@@ -9,7 +9,7 @@ from typing import Final
 import pytest
 
 from commitlog import limits
-from commitlog.message import Message, MessageType
+from commitlog.records.message import Message, MessageType
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupStart

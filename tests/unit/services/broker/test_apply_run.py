@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from commitlog import record as records
 from commitlog.facts.facts import facts_of
-from commitlog.message import Message, MessageType
-from commitlog.record import Record
+from commitlog.records import record as records
+from commitlog.records.message import Message, MessageType
+from commitlog.records.record import Record
 from consumequeue.entry import tags_code
 from services.broker.broker import Broker
 from services.broker.spine.appended import appended_of

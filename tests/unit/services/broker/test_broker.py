@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog import limits, properties
-from commitlog.message import Message, MessageType
-from commitlog.recovery import LogScan
+from commitlog import limits
+from commitlog.log.recovery import LogScan
+from commitlog.records import properties
+from commitlog.records.message import Message, MessageType
 from consumequeue.filters.filter import parse_tags
 from services.broker.spine.errors import (
     IllegalDeliveryTime,

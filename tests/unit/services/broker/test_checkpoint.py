@@ -9,12 +9,13 @@ from unittest.mock import patch
 
 import pytest
 
-from commitlog import layout, limits, snapshot
-from commitlog.disk import SyncFailed
+from commitlog import layout, limits
+from commitlog.disk.disk import SyncFailed
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import StoreDamaged
-from commitlog.message import Message, MessageType
-from commitlog.real_disk import RealDisk
-from commitlog.snapshot import Snapshot
+from commitlog.records.message import Message, MessageType
+from commitlog.snapshots import snapshot
+from commitlog.snapshots.snapshot import Snapshot
 from consumequeue import dispatch
 from consumequeue.entry import ENTRY_BYTES, Entry, encode
 from consumequeue.queue import QueueWrite

@@ -9,10 +9,10 @@ import pytest
 
 from commitlog import limits
 from commitlog.limits import SAME_ID_READ_MAX
-from commitlog.log import CommitLog
-from commitlog.message import Message, MessageType
-from commitlog.record import encode
-from commitlog.recovery import LogScan
+from commitlog.log.log import CommitLog
+from commitlog.log.recovery import LogScan
+from commitlog.records.message import Message, MessageType
+from commitlog.records.record import encode
 from consumequeue.indexes.keyindex import KeyIndex
 from consumequeue.runs.sorted_runs import BLOCK_BYTES
 from services.broker.broker import Broker

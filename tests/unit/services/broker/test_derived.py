@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from commitlog import layout, snapshot
-from commitlog.real_disk import RealDisk
+from commitlog import layout
+from commitlog.disk.real_disk import RealDisk
+from commitlog.snapshots import snapshot
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.cluster.evidence_file import EvidenceFile

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import pytest
 
-from commitlog.message import Message
-from commitlog.real_disk import RealDisk
+from commitlog.disk.real_disk import RealDisk
+from commitlog.records.message import Message
 from consumequeue.filters.filter import parse_tags
 from consumequeue.indexes import keyindex
 from services.broker.broker import Broker

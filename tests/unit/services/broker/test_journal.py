@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog.kinds import JOURNAL_TOPIC
+from commitlog.records.kinds import JOURNAL_TOPIC
 from services.broker.broker import Broker
 from services.broker.journal import EXAMINED_MAX, JournalEntry
 from services.broker.spine.settings import BrokerSettings

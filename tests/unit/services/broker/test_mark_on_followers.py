@@ -12,7 +12,7 @@ import pytest
 
 from commitlog.errors import StoreDamaged
 from commitlog.layout import CONSUMEQUEUE, QUEUES_WHOLE
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from tests.memory_disk import MemoryDisk

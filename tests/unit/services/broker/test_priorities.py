@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from commitlog import properties
-from commitlog.message import Message, MessageType
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.message import Message, MessageType
+from commitlog.records.record import Record
 from services.broker.broker import Broker
 from services.broker.spine.errors import IllegalProperty, MessageTypeConflict
 from services.broker.spine.settings import BrokerSettings

@@ -12,12 +12,14 @@ from unittest.mock import patch
 
 import pytest
 
-from commitlog import layout, limits, retention, snapshot
-from commitlog.disk import SyncFailed
-from commitlog.kinds import RETENTION_TOPIC
-from commitlog.message import Message, MessageType
-from commitlog.recovery import LogScan
-from commitlog.retention import Deletion, RetentionPolicy, Retirement, SegmentAge
+from commitlog import layout, limits
+from commitlog.disk.disk import SyncFailed
+from commitlog.log import retention
+from commitlog.log.recovery import LogScan
+from commitlog.log.retention import Deletion, RetentionPolicy, Retirement, SegmentAge
+from commitlog.records.kinds import RETENTION_TOPIC
+from commitlog.records.message import Message, MessageType
+from commitlog.snapshots import snapshot
 from consumequeue import queue as queue_module
 from consumequeue.dispatch import files_named
 from consumequeue.entry import ENTRY_BYTES

@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commitlog.message import Message
-from commitlog.record import Record
-from commitlog.recovery import LogScan
+from commitlog.log.recovery import LogScan
+from commitlog.records.message import Message
+from commitlog.records.record import Record
 from services.broker.broker import Broker
 from services.broker.spine.errors import TooManyTimers
 from services.broker.spine.settings import BrokerSettings

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from commitlog import limits, record
-from commitlog.message import Message
-from commitlog.recovery import LogScan
+from commitlog import limits
+from commitlog.log.recovery import LogScan
+from commitlog.records import record
+from commitlog.records.message import Message
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Resolution, TimerName
 from tests.unit.services.broker.groups.test_receiving import Bench

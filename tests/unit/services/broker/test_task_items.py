@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commitlog import layout
-from commitlog.kinds import TASK_TOPIC
+from commitlog.records.kinds import TASK_TOPIC
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.task_items import EXAMINED_MAX, TaskItem

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.message import Message, MessageType
+from commitlog.records.message import Message, MessageType
 from consumequeue.filters.filter import EVERYTHING
 from services.broker import topic_changes
 from services.broker.broker import Broker

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.broker.spine.errors import MessageTypeConflict, TopicInUse, TopicNotFound
 from tests.simulation.tables import tables
 from tests.unit.services.broker.test_topic_changes import Bench

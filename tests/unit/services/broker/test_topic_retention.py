@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.broker.spine.errors import TopicInUse
 from services.broker.topic_retention import QUEUES_MAX, ExpiredMessages
 from tests.simulation.tables import tables

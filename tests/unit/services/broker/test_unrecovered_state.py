@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 import pytest
 
-from commitlog.message import Message, MessageType
-from commitlog.retention import RetentionPolicy
+from commitlog.log.retention import RetentionPolicy
+from commitlog.records.message import Message, MessageType
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.groups.lite_subscribing import LiteStart

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from commitlog import layout
-from commitlog.disk import SyncFailed
+from commitlog.disk.disk import SyncFailed
 from services.cluster import evidence_file
 from services.cluster.evidence import Evidence
 from services.cluster.evidence_file import SLOT_BYTES, SLOT_COUNT, EvidenceDamaged, EvidenceFile, read

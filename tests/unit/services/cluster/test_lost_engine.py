@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from commitlog import layout, properties
-from commitlog.disk import Disk
+from commitlog import layout
+from commitlog.disk.disk import Disk
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import StoreDamaged
-from commitlog.message import Message
-from commitlog.real_disk import RealDisk
-from commitlog.record import Record
-from commitlog.recovery import LogScan
+from commitlog.log.recovery import LogScan
+from commitlog.records import properties
+from commitlog.records.message import Message
+from commitlog.records.record import Record
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import DamagedPart
 from services.cluster import evidence_file

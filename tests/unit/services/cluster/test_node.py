@@ -16,7 +16,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from commitlog.errors import NoRoom
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.spine.settings import BrokerSettings
 from services.cluster import replica
 from services.cluster.election import candidacy_timer, inputs

@@ -18,7 +18,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from commitlog.real_disk import RealDisk
+from commitlog.disk.real_disk import RealDisk
 from services.cluster.copies import transfer
 from services.cluster.copies.checkpoints import find_copies
 from services.cluster.errors import CopyRefused

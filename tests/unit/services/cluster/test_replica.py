@@ -8,9 +8,10 @@ from random import Random
 
 import pytest
 
-from commitlog import layout, limits, snapshot
+from commitlog import layout, limits
 from commitlog.errors import StoreDamaged
-from commitlog.message import Message
+from commitlog.records.message import Message
+from commitlog.snapshots import snapshot
 from consumequeue.entry import ENTRY_BYTES
 from consumequeue.filters.filter import parse_tags
 from consumequeue.queue import stored_queues

@@ -10,7 +10,7 @@ import pytest
 
 from commitlog import layout, limits
 from commitlog.errors import StoreDamaged
-from commitlog.message import Message
+from commitlog.records.message import Message
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.spine.errors import IllegalDeliveryTime
 from services.broker.spine.settings import BrokerSettings

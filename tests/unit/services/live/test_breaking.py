@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.spine.settings import BrokerSettings
 from services.live.errors import BrokerBroken
 from services.live.live_broker import LiveBroker

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from commitlog import limits, snapshot
+from commitlog import limits
 from commitlog.layout import CONSUMEQUEUE, DURABLE, SNAPSHOTS
-from commitlog.message import Message
+from commitlog.records.message import Message
+from commitlog.snapshots import snapshot
 from services.broker.broker import Broker
 from services.broker.checkpoint import Checkpoint
 from services.broker.spine.settings import BrokerSettings

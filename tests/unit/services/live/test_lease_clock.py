@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from commitlog.message import Message
+from commitlog.records.message import Message
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Delivery

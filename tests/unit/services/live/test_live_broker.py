@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from commitlog import layout, limits, properties, snapshot
-from commitlog.message import Message
-from commitlog.recovery import LogScan
+from commitlog import layout, limits
+from commitlog.log.recovery import LogScan
+from commitlog.records import properties
+from commitlog.records.message import Message
+from commitlog.snapshots import snapshot
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Delivery, Resolution, RunTimersJob

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from commitlog.message import Message, MessageType
+from commitlog.records.message import Message, MessageType
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings

@@ -12,8 +12,8 @@ import pytest
 
 from commitlog import layout
 from commitlog.errors import DiskFailed, NoRoom
-from commitlog.message import Message
-from commitlog.retention import Deletion
+from commitlog.log.retention import Deletion
+from commitlog.records.message import Message
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from commitlog import limits
-from commitlog.message import Message, MessageType
+from commitlog.records.message import Message, MessageType
 from services.broker.groups.lite_subscribing import LiteStart
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Subscriber

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.spine.settings import BrokerSettings
 from services.live.clock import open_clock_offset
 from services.live.live_broker import LiveBroker

@@ -17,7 +17,7 @@ from prometheus_client import generate_latest
 from prometheus_client.metrics_core import Metric
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.spine.settings import BrokerSettings
 from services.live.clients.consumers import ConsumerView

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.spine.finding import MessageLookup
 from services.broker.spine.reading import ArrivedMessages

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.auth.rights import Effect, Kind, Verb
 from tests.unit.services.ops.test_tokens import RECEIVE_T, SEND_T, AtDesk, Guarded, guarded
 

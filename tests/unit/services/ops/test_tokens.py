@@ -13,7 +13,7 @@ import pytest
 from starlette.routing import Route
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.auth.refusals import Refusals
 from services.auth.rights import Effect, Kind, Rule, Verb
 from services.auth.vault import KEY_BYTES

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.rocketmq import config_files
 from services.rocketmq.config_files import TimerCheck, TopicConfig, parse_json, read_config
 from services.store.read_only.reading import StoreFiles

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from commitlog import layout, record
+from commitlog import layout
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import NotAStore, StoreLocked
-from commitlog.message import Message, MessageType
-from commitlog.real_disk import RealDisk
-from commitlog.recovery import Damage, LogScan
+from commitlog.log.recovery import Damage, LogScan
+from commitlog.records import record
+from commitlog.records.message import Message, MessageType
 from consumequeue.entry import Entry, decode_all
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from commitlog import layout, properties, record
+from commitlog import layout
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import NotAStore, StoreDamaged, StoreError, StoreLocked
-from commitlog.real_disk import RealDisk
-from commitlog.record import Record
+from commitlog.records import properties, record
+from commitlog.records.record import Record
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings

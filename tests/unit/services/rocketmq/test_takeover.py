@@ -8,8 +8,8 @@ from itertools import count
 
 import pytest
 
-from commitlog import properties
-from commitlog.record import TYPE_COMMIT, Record
+from commitlog.records import properties
+from commitlog.records.record import TYPE_COMMIT, Record
 from services.rocketmq.config_files import RocketmqConfig, TimerCheck
 from services.rocketmq.retries import Retry
 from services.rocketmq.takeover import Takeover

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.broker.spine.settings import BrokerSettings
 from services.live.live_broker import LiveBroker
 from services.ops.app import make_app

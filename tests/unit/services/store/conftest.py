@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from commitlog import layout, snapshot
-from commitlog.disk import Disk
-from commitlog.message import Message
-from commitlog.real_disk import RealDisk
+from commitlog import layout
+from commitlog.disk.disk import Disk
+from commitlog.disk.real_disk import RealDisk
+from commitlog.records.message import Message
+from commitlog.snapshots import snapshot
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings

@@ -17,7 +17,7 @@ import pytest
 
 from commitlog import layout
 from commitlog.errors import StoreDamaged
-from commitlog.recovery import FoundRecord, LogScan
+from commitlog.log.recovery import FoundRecord, LogScan
 from services.broker.broker import Broker
 from services.store.read_only.opening import look_at
 from services.store.read_only.state import fold

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from commitlog import layout, snapshot
+from commitlog import layout
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import StoreError
-from commitlog.real_disk import RealDisk
+from commitlog.snapshots import snapshot
 from services.broker.spine.errors import TopicNotFound
 from services.store.dump import queue_lines
 from services.store.read_only.opening import open_store

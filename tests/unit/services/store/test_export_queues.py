@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from commitlog import layout
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import StoreError
-from commitlog.real_disk import RealDisk
 from consumequeue import entry
 from consumequeue.dispatch import entry_of, is_indexed
 from consumequeue.queue import ConsumeQueue

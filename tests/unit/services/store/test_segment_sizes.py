@@ -14,13 +14,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from commitlog import layout, record, store_format
+from commitlog import layout, store_format
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import StoreError
-from commitlog.message import Message
-from commitlog.published_log import holes, open_log
-from commitlog.real_disk import RealDisk
-from commitlog.record import Record
-from commitlog.recovery import LogScan
+from commitlog.log.published_log import holes, open_log
+from commitlog.log.recovery import LogScan
+from commitlog.records import record
+from commitlog.records.message import Message
+from commitlog.records.record import Record
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.rocketmq.export_store import export_store

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from commitlog import layout, store_format
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import NotAStore, StoreError, StoreTooNew
-from commitlog.published_log import open_log
-from commitlog.real_disk import RealDisk
-from commitlog.record import Record
+from commitlog.log.published_log import open_log
+from commitlog.records.record import Record
 
 WriteLog = Callable[..., Path]
 

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import create_engine, text
 
-from commitlog import properties
-from commitlog.kinds import HALF_TOPIC, TIMER_TOPIC
-from commitlog.message import Message
-from commitlog.record import TYPE_COMMIT, Record
+from commitlog.records import properties
+from commitlog.records.kinds import HALF_TOPIC, TIMER_TOPIC
+from commitlog.records.message import Message
+from commitlog.records.record import TYPE_COMMIT, Record
 from spark_jobs.cases import names
 from spark_jobs.errors import DatabaseUnreadable
 from spark_jobs.inputs.mapping import Mapping, as_mapping

@@ -13,9 +13,9 @@ import pytest
 from redis import Redis
 from sqlalchemy import create_engine, text
 
-from commitlog import properties
-from commitlog.kinds import TIMER_TOPIC
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.kinds import TIMER_TOPIC
+from commitlog.records.record import Record
 from services.cli.root import load
 from services.shop.carts.redis_server import bundled_redis
 from spark_jobs.cases import names

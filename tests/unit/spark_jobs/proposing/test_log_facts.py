@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from commitlog import properties
-from commitlog.kinds import TIMER_TOPIC
-from commitlog.message import Message
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.kinds import TIMER_TOPIC
+from commitlog.records.message import Message
+from commitlog.records.record import Record
 from spark_jobs.proposing.log_facts import read
 from tidewheel import property_names
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from commitlog.published_log import Segment, StoreLog
+from commitlog.log.published_log import Segment, StoreLog
 from spark_jobs.cases.names import BALANCED, CASES, FINDINGS, IN_FLIGHT, OTHER_FINDINGS
 from spark_jobs.layout import RunFolders
 from spark_jobs.report import report

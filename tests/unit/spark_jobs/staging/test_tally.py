@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog import properties
-from commitlog.kinds import CANCEL, FIRE, MOVE, TIMER_TOPIC, UNREADABLE, VERB_TOPIC
-from commitlog.message import Message
-from commitlog.published_log import open_log
-from commitlog.record import TYPE_COMMIT, Record
+from commitlog.log.published_log import open_log
+from commitlog.records import properties
+from commitlog.records.kinds import CANCEL, FIRE, MOVE, TIMER_TOPIC, UNREADABLE, VERB_TOPIC
+from commitlog.records.message import Message
+from commitlog.records.record import TYPE_COMMIT, Record
 from services.broker.timers.timer_records import cancel_record
 from spark_jobs.inputs.mapping import SHOP
 from spark_jobs.log.scan.walk import Check

@@ -11,7 +11,6 @@ from typing import Final
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commitlog import properties
 from commitlog.facts.facts import (
     CheckBackSent,
     Fact,
@@ -26,10 +25,11 @@ from commitlog.facts.facts import (
     facts_of,
     record_of,
 )
-from commitlog.kinds import MESSAGES, TIMER_TOPIC, VERB_TOPIC, End, kind_of
-from commitlog.message import Message
-from commitlog.published_log import open_log
-from commitlog.record import Record
+from commitlog.log.published_log import open_log
+from commitlog.records import properties
+from commitlog.records.kinds import MESSAGES, TIMER_TOPIC, VERB_TOPIC, End, kind_of
+from commitlog.records.message import Message
+from commitlog.records.record import Record
 from services.broker.timers import timer_records
 from services.broker.timers.timer_records import ReplacedTimer
 from spark_jobs.inputs.mapping import SHOP

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from commitlog import limits
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.broker.groups.group_values import DeadLetter, GroupPolicy
 from services.broker.groups.lite_subscribing import LiteStart
 from services.broker.spine.values import Subscriber

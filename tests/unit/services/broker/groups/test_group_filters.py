@@ -6,7 +6,7 @@ import pytest
 
 from commitlog import limits
 from commitlog.facts.facts import GroupJoined
-from commitlog.message import Message, MessageType
+from commitlog.records.message import Message, MessageType
 from consumequeue.filters.filter import Filter, parse_tags
 from consumequeue.filters.sql_filter import parse_sql
 from services.broker.broker import Broker

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.broker.groups.group_values import GroupPolicy, GroupQueue, GroupStart
 from services.broker.groups.lite_subscribing import LiteStart, LiteStartPosition
 from services.broker.spine.scheduler import Purpose

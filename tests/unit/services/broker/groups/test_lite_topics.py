@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog import limits, properties
+from commitlog import limits
 from commitlog.errors import StoreDamaged
-from commitlog.message import Message, MessageType
+from commitlog.records import properties
+from commitlog.records.message import Message, MessageType
 from consumequeue.filters.filter import parse_tags
 from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupPolicy, GroupStart

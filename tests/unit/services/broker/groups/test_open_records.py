@@ -10,11 +10,11 @@ import pytest
 from commitlog import limits
 from commitlog.facts import acks
 from commitlog.facts.acks import MessagesFinished
-from commitlog.kinds import ACK_TOPIC, LEASE_TOPIC
 from commitlog.layout import SNAPSHOTS
-from commitlog.message import MessageType
-from commitlog.record import Record
-from commitlog.recovery import LogScan
+from commitlog.log.recovery import LogScan
+from commitlog.records.kinds import ACK_TOPIC, LEASE_TOPIC
+from commitlog.records.message import MessageType
+from commitlog.records.record import Record
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.groups.group_values import GroupStart
 from services.broker.spine.values import RetireSegments, StartPosition

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from commitlog import layout, limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from consumequeue.filters.filter import TAG, FilterText, parse_tags
 from consumequeue.filters.sql_filter import parse_sql
 from services.broker.broker import Broker

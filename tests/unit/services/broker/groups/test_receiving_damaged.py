@@ -10,7 +10,7 @@ import pytest
 
 from commitlog import limits
 from commitlog.errors import StoreDamaged
-from commitlog.message import Message
+from commitlog.records.message import Message
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.groups.group_values import ReceivedMessages

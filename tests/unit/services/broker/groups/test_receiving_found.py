@@ -8,7 +8,7 @@ import pytest
 
 from commitlog import limits
 from commitlog.facts.lease_records import Kind, LeaseEntry
-from commitlog.retention import RetentionPolicy
+from commitlog.log.retention import RetentionPolicy
 from consumequeue import queue
 from consumequeue.entry import ENTRY_BYTES
 from consumequeue.groups.in_flight import InFlight, Lease

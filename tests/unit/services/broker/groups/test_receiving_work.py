@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commitlog import limits, snapshot
+from commitlog import limits
 from commitlog.limits import QUEUE_FILE_ENTRIES
-from commitlog.message import Message
+from commitlog.records.message import Message
+from commitlog.snapshots import snapshot
 from consumequeue.entry import ENTRY_BYTES, Entry, encode, tags_code
 from consumequeue.filters.filter import EVERYTHING, Filter, parse_tags
 from consumequeue.filters.sql_filter import SqlFilter, parse_sql

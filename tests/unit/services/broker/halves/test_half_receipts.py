@@ -8,8 +8,8 @@ import pytest
 
 from commitlog import applied_limits
 from commitlog.facts.facts import HalfStored, facts_of
-from commitlog.message import Message
-from commitlog.record import Record
+from commitlog.records.message import Message
+from commitlog.records.record import Record
 from services.broker.broker import Broker
 from services.broker.halves.half_receipts import HalfReceipts, row_of
 from services.broker.spine.settings import BrokerSettings

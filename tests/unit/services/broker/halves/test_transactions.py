@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog import imported, limits
-from commitlog.message import Message
+from commitlog import limits
+from commitlog.log import imported
+from commitlog.records.message import Message
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.errors import KeyPending

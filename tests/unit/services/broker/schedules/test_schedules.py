@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from commitlog import limits
-from commitlog.message import MessageType
-from commitlog.recovery import LogScan
-from commitlog.retention import RetentionPolicy
+from commitlog.log.recovery import LogScan
+from commitlog.log.retention import RetentionPolicy
+from commitlog.records.message import MessageType
 from consumequeue.filters.filter import EVERYTHING, parse_tags
 from services.broker.broker import Broker
 from services.broker.schedules.schedule_values import (

@@ -18,7 +18,7 @@ import pytest
 
 from commitlog import layout, limits
 from commitlog.errors import StoreDamaged
-from commitlog.message import Message
+from commitlog.records.message import Message
 from consumequeue.filters.filter import EVERYTHING, Filter, parse_tags
 from services.broker.broker import Broker
 from services.broker.spine.damage import DamageList

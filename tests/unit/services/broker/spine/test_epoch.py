@@ -7,11 +7,13 @@ from typing import Final
 
 import pytest
 
-from commitlog import kinds, layout, snapshot
+from commitlog import layout
 from commitlog.limits import FLUSHES_IN_FLIGHT_MAX
-from commitlog.message import Message
-from commitlog.recovery import LogScan
-from commitlog.sink import LogSink, Part
+from commitlog.log.recovery import LogScan
+from commitlog.log.sink import LogSink, Part
+from commitlog.records import kinds
+from commitlog.records.message import Message
+from commitlog.snapshots import snapshot
 from consumequeue.filters.filter import EVERYTHING
 from consumequeue.groups import receipts
 from services.broker.broker import Broker

@@ -11,7 +11,7 @@ import pytest
 from commitlog.errors import StoreDamaged
 from commitlog.layout import KEYINDEX
 from commitlog.limits import SEGMENT_BYTES_SMALL
-from commitlog.message import Message
+from commitlog.records.message import Message
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings

@@ -10,8 +10,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from commitlog import layout, limits
-from commitlog.message import Message, MessageType
-from commitlog.recovery import Damage
+from commitlog.log.recovery import Damage
+from commitlog.records.message import Message, MessageType
 from consumequeue.entry import Entry
 from consumequeue.filters.filter import EVERYTHING, Filter, parse_tags
 from consumequeue.filters.sql_filter import parse_sql

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog import limits
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.broker.groups.group_values import GroupPolicy
 from services.broker.groups.lite_subscribing import LiteStart
 from services.broker.spine.values import Subscriber

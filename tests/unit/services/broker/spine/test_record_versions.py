@@ -8,9 +8,9 @@ import pytest
 
 from commitlog.applied_limits import OLDEST
 from commitlog.facts.facts import TopicDeleted, TopicHeld, TopicReleased, TopicSet
-from commitlog.kinds import TASK_TOPIC
-from commitlog.message import Message, MessageType
-from commitlog.record import Record
+from commitlog.records.kinds import TASK_TOPIC
+from commitlog.records.message import Message, MessageType
+from commitlog.records.record import Record
 from services.broker.broker import Broker
 from services.broker.spine import record_versions
 from services.broker.spine.errors import VersionNotFinalized

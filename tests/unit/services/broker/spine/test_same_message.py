@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog import properties
-from commitlog.kinds import TIMER_TOPIC
-from commitlog.message import Message
-from commitlog.record import Record
+from commitlog.records import properties
+from commitlog.records.kinds import TIMER_TOPIC
+from commitlog.records.message import Message
+from commitlog.records.record import Record
 from services.broker.sending import message_record
 from services.broker.spine import verb_properties
 from services.broker.spine.same_message import BROKER_PROPERTIES, PER_ATTEMPT_PROPERTIES, is_same, is_sent

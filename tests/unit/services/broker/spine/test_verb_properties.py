@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.spine.errors import IllegalDeliveryTime, IllegalProperty
 from services.broker.spine.verb_properties import CarriedTimerVerb, VerbKind, parse_verb, with_shifted_time
 from services.broker.timers.delays import with_absolute_times

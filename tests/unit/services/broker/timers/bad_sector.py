@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from errno import EIO
 
-from commitlog.view import View
+from commitlog.disk.view import View
 from services.broker.broker import Broker
 from services.broker.spine.values import RunTimersJob
 from tests.memory_disk import MemoryDisk

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies
 
 from commitlog import limits
-from commitlog.message import Message, MessageType
+from commitlog.records.message import Message, MessageType
 from services.broker.broker import Broker
 from services.broker.spine.errors import IllegalDeliveryTime, IllegalProperty
 from services.broker.spine.settings import BrokerSettings

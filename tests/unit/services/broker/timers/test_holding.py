@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from commitlog import layout
-from commitlog.message import Message, MessageType
-from commitlog.retention import RetentionPolicy
+from commitlog.log.retention import RetentionPolicy
+from commitlog.records.message import Message, MessageType
 from services.broker.broker import Broker
 from services.broker.spine.errors import HoldConflict, TopicInUse, TopicNotFound
 from services.broker.spine.settings import BrokerSettings

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.broker import Broker
 from services.broker.spine.errors import IllegalProperty, TimerUnknown
 from services.broker.spine.settings import BrokerSettings

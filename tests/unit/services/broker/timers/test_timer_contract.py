@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.broker import Broker
 from services.broker.spine.errors import TooManyTimers
 from services.broker.spine.settings import BrokerSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.broker import Broker
 from services.broker.spine.errors import IllegalKey, IllegalProperty
 from services.broker.spine.settings import BrokerSettings

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from commitlog import bulk, layout, properties
-from commitlog.disk import Disk
+from commitlog import layout
+from commitlog.disk.disk import Disk
+from commitlog.records import bulk, properties
 from services.broker.broker import Broker
 from services.broker.spine.values import RunTimersJob, TimerFilter, TimerName, TimerVerdict, Verdict
 from services.broker.timers.timer_repair import RepairJob

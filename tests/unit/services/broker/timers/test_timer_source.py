@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from commitlog import imported, layout, properties, record
-from commitlog.message import Message
-from commitlog.record import Record
-from commitlog.segments import Segments
+from commitlog import layout
+from commitlog.log import imported
+from commitlog.log.segments import Segments
+from commitlog.records import properties, record
+from commitlog.records.message import Message
+from commitlog.records.record import Record
 from services.broker.timers import timer_source
 from services.broker.timers.cutting import CutRecords
 from services.broker.timers.timer_records import ReplacedTimer, moved_record, timer_record

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from commitlog import snapshot
 from commitlog.errors import StoreDamaged
-from commitlog.message import Message
-from commitlog.retention import RetentionPolicy
+from commitlog.log.retention import RetentionPolicy
+from commitlog.records.message import Message
+from commitlog.snapshots import snapshot
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import (

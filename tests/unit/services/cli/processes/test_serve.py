@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from commitlog import snapshot
+from commitlog.snapshots import snapshot
 from services.cli.processes.serve import announce
 from services.server.parts import Ready
 from services.settings.config import Address, HttpAddress, ServeSettings

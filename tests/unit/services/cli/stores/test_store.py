@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from commitlog import layout
-from commitlog.message import Message
-from commitlog.real_disk import RealDisk
+from commitlog.disk.real_disk import RealDisk
+from commitlog.records.message import Message
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.cli.main import main

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog import snapshot
 from commitlog.errors import StoreDamaged
-from commitlog.recovery import Damage
+from commitlog.log.recovery import Damage
+from commitlog.snapshots import snapshot
 from services.cluster import holes
 from services.cluster.copies.checkpoints import OwnCopy
 from services.cluster.copies.copying import StoreCopier

@@ -10,8 +10,8 @@ from random import Random
 import pytest
 
 from commitlog import layout, store_format
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import NotAStore
-from commitlog.real_disk import RealDisk
 from services.broker.spine.settings import BrokerSettings
 from services.cluster.copies.rejoining import rejoin_cluster
 from services.cluster.replica import Replica

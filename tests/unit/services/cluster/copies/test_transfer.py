@@ -15,9 +15,9 @@ from random import Random
 import pytest
 
 from commitlog import layout
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import StoreDamaged
-from commitlog.message import Message
-from commitlog.real_disk import RealDisk
+from commitlog.records.message import Message
 from services.broker.spine.settings import BrokerSettings
 from services.cluster.copies import transfer
 from services.cluster.errors import CopyRefused

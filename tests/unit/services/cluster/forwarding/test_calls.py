@@ -20,7 +20,7 @@ import pytest
 from grpc import aio
 
 from commitlog import limits
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.auth.refusals import Refusals
 from services.auth.rights import Need
 from services.auth.signature import headers

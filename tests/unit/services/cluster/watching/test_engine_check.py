@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from commitlog.message import Message
+from commitlog.records.message import Message
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.schedules.schedule_values import Schedule
 from services.broker.spine.settings import BrokerSettings

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.spine.values import CheckBackRequest
 from services.live.clients.check_back_polls import CheckBackPolls
 from services.live.clients.long_polls import LongPolls

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from consumequeue.filters.filter import EVERYTHING
 from consumequeue.filters.sql_filter import SqlFilter, parse_sql
 from services.broker.spine.settings import BrokerSettings

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import PendingTimer, TimerFilter
 from services.broker.timers.timer_views import TimerViews

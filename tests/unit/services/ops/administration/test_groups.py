@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from commitlog.message import Message
-from commitlog.retention import RetentionPolicy
+from commitlog.log.retention import RetentionPolicy
+from commitlog.records.message import Message
 from consumequeue.filters.filter import EVERYTHING, parse_tags
 from services.broker.groups.group_values import GroupPolicy
 from services.broker.spine.settings import BrokerSettings

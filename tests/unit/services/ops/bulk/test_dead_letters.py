@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from consumequeue.filters.filter import EVERYTHING
 from services.live.bulk.tasks import batch_size, pause_seconds
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commitlog import limits
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.spine.errors import DiskFull
 from services.live.errors import BrokerStops
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.ops.messages.search import has_value, steps_of
 from tests.unit.services.ops.conftest import START_MS
 from tidewheel.errors import ClientMistake

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.ops.http_server import HttpLimits, HttpServer
 
 Desk = Any

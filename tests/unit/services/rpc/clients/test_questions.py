@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.message import Message
+from commitlog.records.message import Message
 from services.broker.sending import message_record
 from services.broker.spine.values import Delivery
 from services.live.errors import ClientNotFound

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.broker.groups.group_values import GroupPolicy, GroupStart
 from services.rpc.clients import settings
 from services.rpc.clients.consumers import consumers

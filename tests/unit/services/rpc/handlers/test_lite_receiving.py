@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.broker.groups.group_values import GroupPolicy
 from services.broker.groups.lite_subscribing import LiteSubscribing, SubscriptionResult
 from services.broker.spine.values import Subscriber

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from commitlog import limits
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.broker.groups.group_values import GroupStart
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.broker.spine.values import TimerVerdict, Verdict
 from services.broker.timers import recall
 from services.rpc.generated import definition_pb2 as wire

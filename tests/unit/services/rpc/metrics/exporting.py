@@ -7,7 +7,7 @@ from typing import Any
 
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.broker.groups.group_values import GroupStart
 from services.rpc.generated import opencensus_pb2 as opencensus
 from services.rpc.generated import service_pb2 as service

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.auth.rights import Kind, Verb
 from services.broker.groups.group_values import GroupStart
 from services.live.clients.client_metrics import Histogram, Key

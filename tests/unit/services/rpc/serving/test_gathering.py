@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commitlog import limits
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.live.append_quota import AppendQuota
 from services.live.durability import Answers
 from services.rpc.generated import definition_pb2 as wire

@@ -21,7 +21,7 @@ from hpack import Encoder
 from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2 as otlp
 
 from commitlog import limits
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.broker.spine.settings import BrokerSettings
 from services.front.admission import Limits
 from services.front.connection import ServerState

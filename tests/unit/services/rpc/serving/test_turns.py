@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from commitlog import limits
-from commitlog.message import Message, MessageType
+from commitlog.records.message import Message, MessageType
 from services.broker.groups.group_values import GroupQueue
 from services.live.errors import DiskBehind
 from services.rpc.generated import definition_pb2 as wire

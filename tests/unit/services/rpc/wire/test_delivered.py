@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog.record import COMPRESSED, Record
+from commitlog.records.record import COMPRESSED, Record
 from services.broker.spine.values import Delivery
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated.service_pb2 import ReceiveMessageResponse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog import properties
+from commitlog.records import properties
 from consumequeue.filters.errors import IllegalFilter
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.wire.filters import wanted

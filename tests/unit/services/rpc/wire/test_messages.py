@@ -6,7 +6,7 @@ from hashlib import md5
 
 import pytest
 
-from commitlog.message import Message, MessageType
+from commitlog.records.message import Message, MessageType
 from services.broker.sending import message_record
 from services.broker.spine.values import Delivery
 from services.rpc.generated import definition_pb2 as wire

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from commitlog import limits
-from commitlog.message import MessageType
+from commitlog.records.message import MessageType
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.generated.definition_pb2 import Code

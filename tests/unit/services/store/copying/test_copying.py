@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from commitlog import layout, snapshot
+from commitlog import layout
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import StoreError
-from commitlog.real_disk import RealDisk
+from commitlog.snapshots import snapshot
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.timers.timer_files import TIMER_FILES

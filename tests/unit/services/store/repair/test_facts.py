@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from commitlog import layout, snapshot
-from commitlog.real_disk import RealDisk
+from commitlog import layout
+from commitlog.disk.real_disk import RealDisk
+from commitlog.snapshots import snapshot
 from consumequeue.runs.sorted_runs import BLOCK_BYTES
 from services.broker.spine.values import PendingTimer, TimerName, TimerVerdict, Verdict
 from services.broker.timers.timer_files import TIMER_FILES

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from commitlog import properties
-from commitlog.kinds import EPOCH_TOPIC, HALF_TOPIC, TIMER_TOPIC, VERB_TOPIC
-from commitlog.record import TYPE_COMMIT, TYPE_SYSTEM, Record
-from commitlog.recovery import Damage, FoundRecord
+from commitlog.log.recovery import Damage, FoundRecord
+from commitlog.records import properties
+from commitlog.records.kinds import EPOCH_TOPIC, HALF_TOPIC, TIMER_TOPIC, VERB_TOPIC
+from commitlog.records.record import TYPE_COMMIT, TYPE_SYSTEM, Record
 from services.store.verify.invariants import breaches
 from tidewheel import property_names
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from commitlog import layout, snapshot
+from commitlog import layout
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import StoreDamaged
-from commitlog.real_disk import RealDisk
+from commitlog.snapshots import snapshot
 from consumequeue.filters.filter import EVERYTHING
 from services.broker.broker import Broker
 from services.store.copying.copying import copy_store

@@ -13,9 +13,9 @@ from typing import Any, Final
 import pytest
 
 from commitlog import layout, limits
+from commitlog.disk.real_disk import RealDisk
 from commitlog.errors import StoreError
-from commitlog.real_disk import RealDisk
-from commitlog.retention import RetentionPolicy
+from commitlog.log.retention import RetentionPolicy
 from consumequeue import queue
 from consumequeue.entry import ENTRY_BYTES
 from services.broker.broker import Broker

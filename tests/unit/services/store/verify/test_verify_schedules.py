@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from commitlog import snapshot
-from commitlog.snapshot import Snapshot
+from commitlog.snapshots import snapshot
+from commitlog.snapshots.snapshot import Snapshot
 from services.broker.broker import Broker
 from services.broker.schedules.schedule_values import MissedRunPolicy, Schedule
 from services.broker.spine.settings import BrokerSettings

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commitlog import properties
-from commitlog.message import Message
+from commitlog.records import properties
+from commitlog.records.message import Message
 from spark_jobs.log.columns.keys import first_keys, key_lists
 from tidewheel import property_names
 

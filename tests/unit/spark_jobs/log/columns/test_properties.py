@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from commitlog import properties
-from commitlog.record import Record, encode
+from commitlog.records import properties
+from commitlog.records.record import Record, encode
 from spark_jobs.log.columns import shapes
 from spark_jobs.log.columns.properties import Properties
 from spark_jobs.log.columns.records import Records

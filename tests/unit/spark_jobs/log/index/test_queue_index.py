@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from pyspark.sql.datasource import InputPartition
 
 from commitlog import layout
-from commitlog.message import Message
-from commitlog.real_disk import RealDisk
+from commitlog.disk.real_disk import RealDisk
+from commitlog.records.message import Message
 from consumequeue import queue
 from consumequeue.entry import ENTRY_BYTES
 from services.broker.broker import Broker

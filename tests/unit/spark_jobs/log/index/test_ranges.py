@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
-from commitlog import keep, layout, properties
+from commitlog import layout
+from commitlog.disk.real_disk import RealDisk
 from commitlog.facts import acks
-from commitlog.message import Message, MessageType
-from commitlog.real_disk import RealDisk
-from commitlog.record import Record, encode
+from commitlog.log import keep
+from commitlog.records import properties
+from commitlog.records.message import Message, MessageType
+from commitlog.records.record import Record, encode
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from spark_jobs.source import LogReader

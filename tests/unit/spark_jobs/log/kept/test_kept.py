@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from commitlog import layout
-from commitlog.message import Message
-from commitlog.real_disk import RealDisk
-from commitlog.retention import RetentionPolicy
+from commitlog.disk.real_disk import RealDisk
+from commitlog.log.retention import RetentionPolicy
+from commitlog.records.message import Message
 from services.broker.broker import Broker
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import RetireSegments

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commitlog import properties
-from commitlog import record as codec
-from commitlog.kinds import kind_of
-from commitlog.message import Host
-from commitlog.published_log import Segment
-from commitlog.record import Record
+from commitlog.log.published_log import Segment
+from commitlog.records import properties
+from commitlog.records import record as codec
+from commitlog.records.kinds import kind_of
+from commitlog.records.message import Host
+from commitlog.records.record import Record
 from spark_jobs.log.columns.records import FIXED
 from spark_jobs.log.scan import decode
 from spark_jobs.log.scan.decode import ALL, PROPERTIES, SCHEMA, TIMES, Wanted, batches

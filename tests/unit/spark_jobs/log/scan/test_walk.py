@@ -10,10 +10,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from commitlog import imported, layout
-from commitlog import record as codec
-from commitlog.real_disk import RealDisk
-from commitlog.record import Record
+from commitlog import layout
+from commitlog.disk.real_disk import RealDisk
+from commitlog.log import imported
+from commitlog.records import record as codec
+from commitlog.records.record import Record
 from spark_jobs.log.scan import walk
 from spark_jobs.log.scan.decode import Wanted
 from spark_jobs.log.scan.walk import Check

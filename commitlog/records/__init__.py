@@ -1,0 +1,1 @@
+"""The format of records: their bytes, properties, kinds, batches, and compressed bodies."""
