@@ -1,9 +1,9 @@
 """Checks that message bodies have the format of their topic: a JSON object with fields and the right ID.
 
 A body is accepted without parsing if it begins with its ID as the first field, ends with a brace, and
-contains the name of every required field. A field name is first compared at its position in an example body,
-relative to the start or the end, so few bodies are searched. All other bodies are parsed. Damage to stored
-bytes is detected by the CRC, not here.
+contains every required field with a value that is not null. A field is first compared at its position in an
+example body, relative to the start or the end, so few bodies are searched. All other bodies are parsed.
+Damage to stored bytes is detected by the CRC, not here.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ from spark_jobs.staging.events import CANCELLED, CREATED, PAID, PUSHES, TIMEOUTS
 
 _ID_STARTS: Final = ('{{"{}": "', '{{"{}":"')
 _EXAMPLES_MAX: Final = 8
+_NO_VALUES: Final = (b"n", b" ", b"\t", b"\n", b"\r")
+"""First bytes of null, and whitespace: a value after more than one space is left to the parser."""
+_IS_NO_VALUE: Final = np.isin(np.arange(256), [ord(one) for one in _NO_VALUES])
 _NUMBER_MAX: Final = 1 << 53
 
 
@@ -52,8 +55,8 @@ def readable(body: pa.BinaryArray, ids: pa.StringArray, topic: Integers, bodies:
 def _at_a_glance(body: Ranges, ids: Ranges, names: tuple[str, ...]) -> Flags:
     """Return which bodies can be accepted without parsing.
 
-    Limitation: only bytes are compared. A required field that is null, or invalid JSON between the field
-    names, is not detected.
+    Limitation: only bytes are compared. Invalid JSON between the required fields is not detected, nor is a
+    required field that is only in a nested object.
     """
     found = np.zeros(len(body), np.bool_)
     for stem in _ID_STARTS:
@@ -61,7 +64,7 @@ def _at_a_glance(body: Ranges, ids: Ranges, names: tuple[str, ...]) -> Flags:
             found |= _begin(body, ids, stem.format(names[0]).encode())
     found &= body.have_at(body.lengths - 1, b"}")
     for name in names[1:]:
-        found[found] = _has(body.chosen(found), f'"{name}":'.encode())
+        found[found] = _have_value(body.chosen(found), f'"{name}":'.encode())
     return found
 
 
@@ -74,8 +77,8 @@ def _begin(body: Ranges, ids: Ranges, stem: bytes) -> Flags:
     return flags
 
 
-def _has(body: Ranges, wanted: bytes) -> Flags:
-    """Return which bodies contain these bytes."""
+def _have_value(body: Ranges, wanted: bytes) -> Flags:
+    """Return which bodies contain a field, given as its name and colon, with a value that is not null."""
     found, left = np.zeros(len(body), np.bool_), np.arange(len(body))
     for _ in range(_EXAMPLES_MAX):
         if not len(left):
@@ -85,13 +88,28 @@ def _has(body: Ranges, wanted: bytes) -> Flags:
         if place < 0:
             left = left[1:]
             continue
-        is_alike = some.have_at(place, wanted)
-        if not is_alike.all():
-            is_alike |= some.have_at(some.lengths - len(example) + place, wanted)
-        found[left] = is_alike
+        from_end = some.lengths - len(example) + place
+        starts, ends = some.have_at(place, wanted), some.have_at(from_end, wanted)
+        after = np.where(starts, place, from_end) + len(wanted)
+        is_alike = starts | ends
+        found[left] = is_alike & ~_may_be_null(some, after)
         left = left[~is_alike]
-    found[left] = [wanted in body.one(at) for at in left.tolist()]
+    found[left] = [_contains_value(body.one(at), wanted) for at in left.tolist()]
     return found
+
+
+def _may_be_null(body: Ranges, after: Integers) -> Flags:
+    """Return which bodies have no value other than null at these places, after at most one space."""
+    begins = np.minimum(body.starts + after, len(body.data) - 1)
+    begins = np.minimum(begins + (body.data[begins] == ord(" ")), len(body.data) - 1)
+    flags: Flags = _IS_NO_VALUE[body.data[begins]]
+    return flags
+
+
+def _contains_value(body: bytes, wanted: bytes) -> bool:
+    """Return whether one body contains a field, given as its name and colon, not null."""
+    _, name, rest = body.partition(wanted)
+    return bool(name) and rest.removeprefix(b" ")[:1] not in _NO_VALUES
 
 
 def is_promised(body: bytes | None, message_id: str | None, names: tuple[str, ...]) -> bool:

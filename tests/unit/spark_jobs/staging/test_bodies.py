@@ -1,4 +1,4 @@
-"""Bodies at a glance and parsed: the answer is the same, except that a glance believes more."""
+"""Bodies at a glance and parsed: the answer is the same, except that a glance accepts some invalid JSON."""
 
 from __future__ import annotations
 
@@ -22,6 +22,12 @@ BODIES = {
     "of an order whose id begins alike": (json.dumps(CREATED_BODY | {"order_id": "o-11"}), CREATED, False),
     "without lines": (json.dumps({"order_id": "o-1", "customer_id": "c"}), CREATED, False),
     "null for a field": (json.dumps({"paid_ms": None, "order_id": "o-1"}), PAID, False),
+    "null for a field after the id": (json.dumps({"order_id": "o-1", "paid_ms": None}), PAID, False),
+    "null without blanks": ('{"order_id":"o-1","paid_ms":null}', PAID, False),
+    "null after more blanks": ('{"order_id": "o-1", "paid_ms": \n\tnull}', PAID, False),
+    "null for a field among others": (json.dumps(CREATED_BODY | {"customer_id": None}), CREATED, False),
+    "null for a field that is not required": (json.dumps(CREATED_BODY | {"placed_ms": None}), CREATED, True),
+    "a value after more blanks": ('{"order_id": "o-1", "paid_ms":  5}', PAID, True),
     "a payment": (json.dumps({"order_id": "o-1", "paid_ms": 5}), PAID, True),
     "a push": (json.dumps({"push_id": "o-1"}), PUSHES, True),
     "a number as id": ('{"order_id": 7, "paid_ms": 5}', PAID, False),
@@ -52,6 +58,20 @@ def test_fields_are_found_wherever_they_lie() -> None:
     lacking = [body.replace(b'"lines"', b'"limes"') for body in whole]
     mixed = [body for pair in zip(lacking, whole, strict=True) for body in pair]
     assert asked(mixed, ["o"] * 80, CREATED) == [False, True] * 40
+
+
+def test_a_null_is_seen_wherever_it_lies() -> None:
+    """Bodies of one length and of many, with null at the place where another body has a value."""
+    whole = [
+        json.dumps({"order_id": "o", "a": "x" * at, "customer_id": "c", "lines": [], "b": "y" * (3 * at)})
+        for at in range(40)
+    ]
+    null = [body.replace('"lines": []', '"lines": null') for body in whole]
+    mixed = [body.encode() for pair in zip(whole, null, strict=True) for body in pair]
+    assert asked(mixed, ["o"] * 80, CREATED) == [True, False] * 40
+    assert asked(mixed[::-1], ["o"] * 80, CREATED) == [False, True] * 40
+    alike = [b'{"order_id": "o", "paid_ms": 1234}', b'{"order_id": "o", "paid_ms": null}'] * 20
+    assert asked(alike, ["o"] * 40, PAID) == [True, False] * 20
 
 
 def test_an_id_may_be_a_number() -> None:
