@@ -71,7 +71,7 @@ def ledger_entry_missing() -> Column:
     """The carts' group has acknowledged order-created and the cart lacks what was ordered, but the ledger has
     no entry of the order.
 
-    Wrong: the cart service, which changed the cart without its ledger; or somebody deleted the entry.
+    Wrong: the cart service, which changed the cart without its ledger; or an operator, who deleted the entry.
     Repair: write the entry; delivered again the message would take the articles out a second time.
     """
     article = F.get("unwritten", F.lit(0))
@@ -96,8 +96,8 @@ def cart_not_cleared() -> Column:
     or the order's entry is in another customer's ledger.
 
     Wrong: the cart service, which acknowledged before the effect, or lost it, or took another's cart.
-    Repair: deliver order-created to the cart service again; an entry that is there makes it do nothing. What
-    was taken out of another's cart a person has to put back.
+    Repair: deliver order-created to the cart service again; an entry that is there makes it do nothing. An
+    operator has to put back what was taken out of another's cart.
     """
     unledgered = says(
         "Its message at log offset %d was consumed, and the ledger of customer %s has no entry of the order.",

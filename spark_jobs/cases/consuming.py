@@ -9,8 +9,8 @@ from spark_jobs.cases.columns import duration, flag, has_deadline_come, has_wait
 
 
 def never_delivered() -> Column:
-    """order-created is committed, and for longer than the limit nobody has acknowledged it, given it up or
-    cleared the cart; or the deadline fired so long ago, was not set again, and the order still waits.
+    """order-created is committed, and for longer than the limit no consumer has acknowledged it, given it up
+    or cleared the cart; or the deadline fired so long ago, was not set again, and the order still waits.
 
     Wrong: the service that should consume it: stopped, too slow, or subscribed to something else.
     Repair: start it; the message waits in its queue.

@@ -58,8 +58,8 @@ def timeout_not_fired() -> Column:
     without a payment, or was set for a later time and not moved there. A deadline that was set after its time
     has the limit from its setting on, and one that an operator held from the release on.
 
-    Wrong: the broker, or it was down; where no deadline is open, whoever failed to set it or cancelled it: by
-    a call of an operator or a client (`tidewheel timer cancel`), or by a message.
+    Wrong: the broker, or it was down; where no deadline is open, the order service, which did not set it; or
+    the operator or client that cancelled it (`tidewheel timer cancel`, or a message that cancels a timer).
     Repair: fire the timer (`tidewheel timer fire`), or send the deadline again if none is open; the order
     service looks at the status itself.
     """
@@ -293,7 +293,7 @@ def cancelled_yet_delivered() -> Column:
 
 
 def delivered_before_due() -> Column:
-    """The deadline was delivered before its time, and nobody had asked for that.
+    """The deadline was delivered before its time, and no operator or client had fired it.
 
     Wrong: the broker, or its clock was set back.
     Repair: report the fault; give the customer the rest of the time.

@@ -34,7 +34,7 @@ def order_without_message() -> Column:
 def message_without_order() -> Column:
     """A message of the order is committed, and older than the reading of the database, which has no such row.
 
-    Wrong: the order service, which committed before its row was; or somebody deleted the row.
+    Wrong: the order service, which committed before its row was; or an operator, who deleted the row.
     Repair: look by hand; either restore the row from the message, or undo what consumers did.
     """
     first = first_message_offset()

@@ -27,9 +27,9 @@ def outcome_contradicts_database() -> Column:
     before; or was, then set again for later, and not delivered again.
 
     Wrong: the order service, which answered a check-back wrongly or wrote outside of the transaction; or
-    whoever changed the row by hand.
-    Repair: the database decides; send the missing message, or undo what the wrong one has caused. Whether an
-    order stands that timed out without its deadline a person has to say.
+    an operator, who changed the row by hand.
+    Repair: the database decides; send the missing message, or undo what the wrong one has caused. An operator
+    has to decide whether an order stands that timed out without its deadline.
     """
     return F.coalesce(
         F.when(_is_rolled_back() & has_row(), _rolled_back()),

@@ -25,8 +25,8 @@ def pushes_do_not_sum(pushes: DataFrame) -> DataFrame:
     that an operator holds is not overdue, and after the hold from the release on.
 
     Wrong: the push service, which did not write what it did, or wrote what it did not do, or never sent it.
-    Repair: set the push's status to what the log says; nothing is to be sent again. Whether one that was
-    never sent is still wanted a person has to say.
+    Repair: set the push's status to what the log says; nothing is to be sent again. An operator has
+    to decide whether one that was never sent is still wanted.
     """
     is_delivered = F.col("status") == "DELIVERED"
     never = is_delivered & F.col("delivered_offset").isNull() & is_covered(F.col("due_ms"))

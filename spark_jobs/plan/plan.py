@@ -248,7 +248,9 @@ def change_row(row: Row, planning: Planning, change: Change) -> Step:
     at_ms = row["paid_message_ms"] if change is PAYMENT else told_ms(row, change)
     if row["status"] not in change.expected or at_ms is None:
         says = status_of(row["status"], planning)
-        return look(row["why"], f"The row says {says}: only a person can say which of the two is right.")
+        return look(
+            row["why"], f"The row says {says}: only an operator can decide which of the two is right."
+        )
     sources, orders = planning.sources, planning.sources.mapping.orders
     expected = [status for one in change.expected for status in sources.constants(orders, one)]
     values = {"status": sources.constants(orders, change.status)[0], change.column: at_ms}

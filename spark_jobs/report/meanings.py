@@ -20,7 +20,7 @@ class Meaning(NamedTuple):
 
 MEANINGS: Final = {
     names.ORDER_WITHOUT_MESSAGE: Meaning(
-        "The order is in the database, but nobody was ever told of it.",
+        "The order is in the database, but no message announced it.",
         "The order service wrote the row outside of its message transaction, or the message was lost.",
         "Announce the order again; those who consume it take it in once only.",
     ),
@@ -35,7 +35,7 @@ MEANINGS: Final = {
         "The database decides: send the message that it calls for, or have the row corrected by hand.",
     ),
     names.HALF_UNRESOLVED: Meaning(
-        "A message waits for a decision that nobody makes.",
+        "A message waits for a decision that its producer does not make.",
         "Its producer is gone or does not answer when it is asked.",
         "Start its producer, or decide by hand: tidewheel txn resolve.",
     ),
@@ -46,7 +46,7 @@ MEANINGS: Final = {
     ),
     names.LEDGER_ENTRY_MISSING: Meaning(
         "What was ordered was taken out of the cart, and the cart's ledger does not say so.",
-        "The cart service, which changed the cart without its ledger; or somebody who deleted the entry.",
+        "The cart service, which changed the cart without its ledger; or an operator who deleted the entry.",
         "Write the missing entry; do not deliver the message again, which would take the articles out twice.",
     ),
     names.CART_NOT_CLEARED: Meaning(
@@ -96,7 +96,7 @@ MEANINGS: Final = {
     ),
     names.DEAD_LETTERED: Meaning(
         "The consumer failed on the message so often that it was put aside.",
-        "The consumer, or whoever sent a message that it cannot read.",
+        "The consumer, or a producer that sent a message that it cannot read.",
         "Mend the cause, then send it again: tidewheel dlq redrive.",
     ),
     names.FIFO_GAP: Meaning(
@@ -106,7 +106,7 @@ MEANINGS: Final = {
     ),
     names.IN_FLIGHT: Meaning("Something that is still to come decides it: look again in the next audit."),
     names.NOT_COVERED: Meaning(
-        "It is older than what is left of the message log; nobody can judge it.",
+        "It is older than what is left of the message log; no audit can judge it.",
         "",
         "Keep the log longer, or audit more often.",
     ),
@@ -118,12 +118,12 @@ MEANINGS: Final = {
     ),
     names.CART_DIFFERENCE: Meaning(
         "A cart holds something else than its ledger says, and no order explains it.",
-        "The cart service, or somebody who wrote to the carts by hand.",
+        "The cart service, or an operator who wrote to the carts by hand.",
         "Look which of the two is right, and correct the other.",
     ),
     names.SEALED_WINDOW_CHANGED: Meaning(
         "Books that had been closed were changed afterwards.",
-        "Whoever changed rows of the past.",
+        "A service or an operator that changed rows of the past.",
         "Find out who changed what is named, and why; then seal anew.",
     ),
 }

@@ -48,8 +48,8 @@ WINDOW_MS: Final = 300_000
 
 _PUSH_WORDS: Final = {"delivered": "sent", "scheduled": "left", "cancelled": "cancelled", "failed": "failed"}
 _LIMITS: Final = {
-    "undecided_limit_ms": "a message that nobody decides on is a finding after",
-    "unconsumed_limit_ms": "one that nobody acknowledges, after",
+    "undecided_limit_ms": "a message whose producer does not decide on it is a finding after",
+    "unconsumed_limit_ms": "one that no consumer acknowledges, after",
     "late_limit_ms": "a deadline is late after",
     "grace_ms": "clocks may be apart by",
 }

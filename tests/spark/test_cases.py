@@ -19,6 +19,8 @@ from spark_jobs.cases import names
 from spark_jobs.cases.columns import STATUS_WORDS, TOPIC_WORDS
 from spark_jobs.cases.pushes import pushes_do_not_sum, sums
 from spark_jobs.cases.table import ALL_CASES, MEANINGS, verdicts
+from spark_jobs.plan.reasons import UNSAFE
+from spark_jobs.report.meanings import MEANINGS as REPORTED
 from spark_jobs.staging.holds import TopicHold
 from spark_jobs.staging.order_facts import ORDER_FACTS
 
@@ -578,6 +580,14 @@ def test_every_finding_says_what_it_means_who_is_wrong_and_how_it_is_repaired() 
     for case in (*names.FINDINGS, names.PUSHES_DO_NOT_SUM, names.CART_DIFFERENCE):
         meaning = MEANINGS[case]
         assert all((meaning.what, meaning.wrong, meaning.repair)), case
+
+
+def test_every_text_of_a_case_names_its_parties_by_their_roles() -> None:
+    """A reader has to know who is meant: a service, the broker, a consumer, an operator."""
+    texts = [part for one in MEANINGS.values() for part in (one.what, one.wrong, one.repair)]
+    texts += [part for case in REPORTED.values() for part in case] + list(UNSAFE.values())
+    unnamed = re.compile(r"\b(some|no|any|every)(body|one)\b|\bwhoever\b|\bperson\b", re.IGNORECASE)
+    assert not [one for one in texts if unnamed.search(one)]
 
 
 PUSH: Changes = {
