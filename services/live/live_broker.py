@@ -73,6 +73,7 @@ from services.live.clients.check_back_polls import CheckBackPolls, Read
 from services.live.clients.long_polls import LongPolls
 from services.live.clients.receivers import Receivers
 from services.live.clock import Clock, StoredClockOffset
+from services.live.created_topics import CreatedTopics
 from services.live.durability import OWN_MS, Answers, LeadershipProofs, required_offset
 from services.live.errors import BrokerBroken, DiskBehind, ResultUnknown, StoreUnavailable
 from services.live.flushing import LogFlusher, log_checkpoint
@@ -271,29 +272,43 @@ class LiveBroker:
         inward = map(self.clock.to_broker_time, arguments)
         return self.clock.to_real_time(cast(Callable[..., Answer], verb)(*inward, **named))
 
-    async def send(self, message: Message) -> SendReceipt:
-        """Store a normal, FIFO, delayed, or half message. Return a receipt once it is durable."""
-        if self.room.has_room_for(len(message.body)):
-            return await self.call(self.core.sending.send, message)
-        with await self._wait_for_room(len(message.body)):
+    async def send(self, message: Message, created: CreatedTopics | None = None) -> SendReceipt:
+        """Store a normal, FIFO, delayed, or half message. Return a receipt once it is durable.
+
+        If the message creates its topic, the topic is added to `created`.
+        """
+        room: AbstractContextManager[None] = nullcontext()
+        if not self.room.has_room_for(len(message.body)):
+            room = await self._wait_for_room(len(message.body))
+        with room, self._recording([message], created):
             told = self.call(self.core.sending.send, message)
         return await told
 
-    async def send_many(self, messages: list[Message]) -> list[SendReceipt | TidewheelError]:
+    async def send_many(
+        self, messages: list[Message], created: CreatedTopics | None = None
+    ) -> list[SendReceipt | TidewheelError]:
         """Store several messages.
 
-        Return a receipt or an error for each message once all messages are durable.
+        Return a receipt or an error for each message once all messages are durable. The topics that the
+        messages create are added to `created`.
         """
         body_bytes = sum(len(message.body) for message in messages)
-        with await self._wait_for_room(
+        room = await self._wait_for_room(
             max(body_bytes, len(messages) * limits.CALLERS_UNFLUSHED_RECORD_BYTES)
-        ):
+        )
+        with room, self._recording(messages, created):
             answers = self.call_with_time(self.core.sending.send_many, self.clock.to_broker_time(messages))
         offsets = [
             one.durable_at if isinstance(one, SendReceipt) else required_offset(one) for one in answers
         ]
         await self.answers.wait_until_durable(max(offsets, default=0))
         return answers
+
+    def _recording(
+        self, messages: Sequence[Message], created: CreatedTopics | None
+    ) -> AbstractContextManager[None]:
+        """Return a context manager that adds the topics that messages create to `created`."""
+        return nullcontext() if created is None else created.recording(self.core.topics, messages)
 
     async def _wait_for_room(self, new_bytes: int) -> AbstractContextManager[None]:
         """Wait until `new_bytes` may be appended, and return a context manager for the append.

@@ -13,6 +13,7 @@ from services.cli.terminal.api import HttpOption, JsonOption, broker_at
 from services.cli.terminal.durations import parse_ms
 from services.cli.terminal.times import parse_due_ms
 from services.http.api import Api
+from services.status.created_topics import created_line, created_shape
 from services.status.holds import is_held
 from services.times.display import both, now_ms
 from tidewheel.errors import ConfigurationError
@@ -82,6 +83,7 @@ def send(
     }
     api = broker_at(http)
     receipt = api.post("messages", body=wanted)
+    receipt["created_topic"] = created = created_shape(api, receipt.get("created_topic"))
     if as_json:
         output.print_json(receipt)
         return
@@ -94,6 +96,8 @@ def send(
     instead = f", in place of the timer at log offset {replaced}" if replaced else ""
     output.say(f"stored at log offset {receipt['physical_offset']}{due}{instead}")
     say_verdict(receipt)
+    if created is not None:
+        output.say(created_line(created))
 
 
 def parse_delay_ms(text: str) -> int:

@@ -20,6 +20,7 @@ from services.console.bodies import shown
 from services.console.forms import TEXT, TEXTS, body_fields, body_of, lines_of, pairs_of, pairs_text, unfit
 from services.console.page import Asked, Done, Model, Page
 from services.http.api import Api
+from services.status.created_topics import created_sentence, created_shape
 from services.status.holds import is_held
 from tidewheel.errors import ClientMistake, NotFound
 
@@ -138,7 +139,9 @@ def sent(broker: Api, message: Model) -> Done:
     answer = broker.post("messages", body=message)
     verdict = f" Its verb on a timer: {answer['verdict']['verdict']}." if answer["verdict"] else ""
     when = waiting(broker, message) if answer["recall_handle"] else ""
-    said = f"Sent to {message['topic']} as {answer['message_id']}.{when}{verdict}"
+    created = created_shape(broker, answer.get("created_topic"))
+    new = f" {created_sentence(created)}" if created else ""
+    said = f"Sent to {message['topic']} as {answer['message_id']}.{when}{verdict}{new}"
     return Done(said, page_of(message["topic"]))
 
 

@@ -33,6 +33,7 @@ from commitlog import limits
 from commitlog.records.message import Message
 from services.broker.spine.reading import limit_bytes
 from services.broker.spine.values import Delivery, SendReceipt, Topic
+from services.live.created_topics import CreatedTopics
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.administration.topics import topic_of
@@ -186,11 +187,19 @@ class FoundMessagesAnswer(TypedDict):
     cut: bool
 
 
+class CreatedTopicAnswer(TypedDict):
+    """A topic that did not exist before the message."""
+
+    name: str
+    queue_count: int
+
+
 class ReceiptAnswer(TypedDict):
     """A stored message.
 
     `recall_handle` is empty unless the message is delayed. `replaced_offset` is the log offset of the timer
-    with the same key that the message replaced, or null.
+    with the same key that the message replaced, or null. `created_topic` is null unless the message created
+    its topic.
     """
 
     message_id: str
@@ -198,6 +207,7 @@ class ReceiptAnswer(TypedDict):
     physical_offset: str
     recall_handle: str
     replaced_offset: str | None
+    created_topic: CreatedTopicAnswer | None
 
 
 def message_shape(delivery: Delivery) -> MessageAnswer:
@@ -250,14 +260,16 @@ def body_shape(body: bytes) -> BodyAnswer:
         return {"body_base64": b64encode(body).decode()}
 
 
-def receipt_shape(receipt: SendReceipt) -> ReceiptAnswer:
-    """Return the position of a stored message in JSON form."""
+def receipt_shape(receipt: SendReceipt, topic: str, created: CreatedTopics) -> ReceiptAnswer:
+    """Return the position of a stored message in JSON form, and its topic, if `created` contains it."""
+    queue_count = created.take(topic)
     return {
         "message_id": receipt.message_id,
         "queue_offset": str(receipt.queue_offset),
         "physical_offset": str(receipt.physical_offset),
         "recall_handle": receipt.recall_handle,
         "replaced_offset": offset_or_none(receipt.replaced_offset),
+        "created_topic": None if queue_count is None else {"name": topic, "queue_count": queue_count},
     }
 
 

@@ -10,7 +10,8 @@ returned as `verdict`, and stored as a property of the message.
 
 `idempotency_key`, or the header field Idempotency-Key, is used as the message id. If the same content is sent
 with the same id within 30 s, or within ten minutes for a timer, the message is stored once, and each call
-receives the first answer (`services.broker.deduplication`). Different content is stored as another message.
+receives the first answer, without `created_topic` (`services.broker.deduplication`). Different content is
+stored as another message.
 
 `POST /api/topics/TOPIC/messages` accepts the bytes of a body with its content type, or CloudEvents
 (`services.ops.messages.cloud_events`). The query contains the other fields of the message.
@@ -39,6 +40,7 @@ from services.broker.spine.errors import IllegalDeliveryTime
 from services.broker.spine.values import SendReceipt
 from services.broker.spine.verb_properties import VerbKind
 from services.broker.timers.delays import with_absolute_times
+from services.live.created_topics import CreatedTopics
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.messages.cloud_events import BATCH, STRUCTURED, VERSION_HEADER, Event, binary, structured
@@ -260,18 +262,18 @@ class SentMessagesAnswer(TypedDict):
 
 
 async def send_each(
-    live: LiveBroker, messages: Sequence[Message | TidewheelError]
+    live: LiveBroker, messages: Sequence[Message | TidewheelError], created: CreatedTopics
 ) -> list[SendReceipt | TidewheelError]:
     """Store messages, SENT_AT_ONCE in each turn of the event loop.
 
-    Return their results, with errors unchanged.
+    Return their results, with errors unchanged. The topics that they create are added to `created`.
     """
     answers: list[Any] = list(messages)
     sound = [number for number, one in enumerate(answers) if isinstance(one, Message)]
     slices = [sound[first : first + SENT_AT_ONCE] for first in range(0, len(sound), SENT_AT_ONCE)]
     sent = []
     for numbers in slices:
-        sent.append(asyncio.ensure_future(live.send_many([answers[number] for number in numbers])))
+        sent.append(asyncio.ensure_future(live.send_many([answers[number] for number in numbers], created)))
         await asyncio.sleep(0)
     for numbers, receipts in zip(slices, await asyncio.gather(*sent), strict=True):
         for number, receipt in zip(numbers, receipts, strict=True):
@@ -304,8 +306,7 @@ class SendingApi:
             return await self._send_batch(said)
         wanted = with_key(shaped(NewMessage, said, ""), key)
         message = wanted.to_message(new_id(), self._live.now_ms())
-        receipt = await self._live.send(message)
-        return JSONResponse(self._shape(message, receipt), status_code=201)
+        return await self._sent_one(message)
 
     async def send_raw(self, request: Request) -> Response:
         """Store the body of the request as a message, or store CloudEvents."""
@@ -323,7 +324,13 @@ class SendingApi:
             content_type = request.headers.get("content-type", "")
             event = Event(body, {CONTENT_TYPE: content_type} if content_type else {}, [], key or new_id())
         message = query.to_message(topic, event, now_ms)
-        return JSONResponse(self._shape(message, await self._live.send(message)), status_code=201)
+        return await self._sent_one(message)
+
+    async def _sent_one(self, message: Message) -> Response:
+        """Store a message, and return an answer with its result."""
+        created = CreatedTopics()
+        receipt = await self._live.send(message, created)
+        return JSONResponse(self._shape(message, receipt, created), status_code=201)
 
     async def _send_events(self, query: RawQuery, topic: str, body: bytes) -> Response:
         await check_values(body, limits.HTTP_TIMERS_VALUES_MAX)
@@ -353,18 +360,18 @@ class SendingApi:
 
     async def _sent(self, messages: list[Message | TidewheelError]) -> Response:
         """Store messages, and return an answer with their results."""
-        shapes, pauses = list[Any](), Pauses()
-        for message, receipt in zip(messages, await send_each(self._live, messages), strict=True):
+        shapes, pauses, created = list[Any](), Pauses(), CreatedTopics()
+        for message, receipt in zip(messages, await send_each(self._live, messages, created), strict=True):
             if isinstance(receipt, TidewheelError) or isinstance(message, TidewheelError):
                 assert isinstance(receipt, TidewheelError), "a message that was refused is stored"
                 shapes.append(error_shape(receipt))
             else:
-                shapes.append(self._shape(message, receipt))
+                shapes.append(self._shape(message, receipt, created))
             await pauses.pause()
         refused = sum("code" in shape for shape in shapes)
         return await written({"sent": len(shapes) - refused, "refused": refused, "messages": shapes})
 
-    def _shape(self, message: Message, receipt: SendReceipt) -> SentAnswer:
+    def _shape(self, message: Message, receipt: SendReceipt, created: CreatedTopics) -> SentAnswer:
         """Return a durable message in JSON form, with the verdict of its verb."""
         verdict = None
         if verb_properties.has_verb(message):
@@ -372,7 +379,7 @@ class SendingApi:
             said = {verb_properties.VERDICT: core.finding.verdict(receipt.physical_offset)}
             shown = verb_properties.with_shifted_time(said, -offset_ms) if offset_ms else said
             verdict = verdict_shape(shown[verb_properties.VERDICT])
-        return {**receipt_shape(receipt), "verdict": verdict}
+        return {**receipt_shape(receipt, message.topic, created), "verdict": verdict}
 
 
 def media_type_of(request: Request) -> str:

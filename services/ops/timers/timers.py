@@ -57,6 +57,7 @@ from services.broker.spine.values import (
 from services.broker.timers import recall
 from services.broker.timers.delays import with_absolute_times
 from services.explain.life import HELD, waiting
+from services.live.created_topics import CreatedTopics
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.live.queries import timer_queries
@@ -564,16 +565,18 @@ def verdict_shape(verdict: TimerVerdict, what: str, note: str) -> VerdictAnswer:
     }
 
 
-def timer_receipt_shape(receipt: SendReceipt, due_ms: int) -> TimerReceiptAnswer:
+def timer_receipt_shape(receipt: SendReceipt, message: Message, created: CreatedTopics) -> TimerReceiptAnswer:
     """Return a timer that was set in JSON form."""
-    return {**receipt_shape(receipt), "due_ms": str(due_ms)}
+    return {**receipt_shape(receipt, message.topic, created), "due_ms": str(message.delivery_ms or 0)}
 
 
-def set_shape(receipt: SendReceipt | TidewheelError, message: Any) -> TimerReceiptAnswer | TidewheelError:
+def set_shape(
+    receipt: SendReceipt | TidewheelError, message: Any, created: CreatedTopics
+) -> TimerReceiptAnswer | TidewheelError:
     """Return the result for a timer of a batch in JSON form, or an error unchanged."""
     if isinstance(receipt, TidewheelError):
         return receipt
-    return timer_receipt_shape(receipt, message.delivery_ms)
+    return timer_receipt_shape(receipt, message, created)
 
 
 def combined(parts: Iterable[Lateness]) -> Lateness:
@@ -701,8 +704,9 @@ class TimersApi:
         if isinstance(said, dict) and "timers" in said:
             return await self._set_batch(await timers_in(said))
         message = shaped(NewTimer, said, "").to_message(uuid4().hex.upper(), self._live.now_ms())
-        receipt = await self._live.send(message)
-        return JSONResponse(timer_receipt_shape(receipt, message.delivery_ms or 0), status_code=201)
+        created = CreatedTopics()
+        receipt = await self._live.send(message, created)
+        return JSONResponse(timer_receipt_shape(receipt, message, created), status_code=201)
 
     async def cancel(self, request: Request) -> JSONResponse:
         """Cancel a timer."""
@@ -754,10 +758,10 @@ class TimersApi:
 
     async def _set_batch(self, wanted: list[NewTimer]) -> Response:
         """Set or refuse each timer of a batch, in several turns of the event loop and one or two flushes."""
-        now_ms = self._live.now_ms()
+        now_ms, created = self._live.now_ms(), CreatedTopics()
         answers: list[Any] = [message_of(one, now_ms) for one in wanted]
-        receipts = await send_each(self._live, answers)
-        answers = [set_shape(one, message) for one, message in zip(receipts, answers, strict=True)]
+        receipts = await send_each(self._live, answers, created)
+        answers = [set_shape(one, message, created) for one, message in zip(receipts, answers, strict=True)]
         shapes = [error_shape(one) if isinstance(one, TidewheelError) else one for one in answers]
         refused = sum("code" in shape for shape in shapes)
         return await written({"set": len(shapes) - refused, "refused": refused, "timers": shapes})

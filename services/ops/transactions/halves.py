@@ -26,6 +26,7 @@ from commitlog import limits
 from services.broker.spine.topics import check_topic_name
 from services.broker.spine.values import Resolution
 from services.live.clients.check_back_polls import PolledHalf
+from services.live.created_topics import CreatedTopics
 from services.live.live_broker import LiveBroker
 from services.ops.messages.messages import ReceiptAnswer, TakenAnswer, receipt_shape, taken_shape
 from services.ops.messages.sending import (
@@ -129,8 +130,9 @@ class HalvesApi:
         given, now_ms = with_key(wanted, header_key(request)), self._live.now_ms()
         immunity_ms = None if wanted.check_after is None else span_in(wanted.check_after, "check_after")
         message = given.to_message(new_id(), now_ms, is_half=True, check_immunity_ms=immunity_ms)
-        receipt = await self._live.send(message)
-        shape = {**receipt_shape(receipt), "transaction_id": receipt.transaction_id}
+        created = CreatedTopics()
+        receipt = await self._live.send(message, created)
+        shape = {**receipt_shape(receipt, message.topic, created), "transaction_id": receipt.transaction_id}
         return JSONResponse(shape, status_code=201)
 
     async def commit(self, request: Request) -> JSONResponse:

@@ -36,6 +36,15 @@ def test_no_topic_says_how_one_begins(browser: Browser) -> None:
     assert browser.post("/topics/create", name="no <b>").status == 400
 
 
+def test_a_message_to_a_misspelt_topic_says_that_it_created_the_topic(browser: Browser) -> None:
+    fields = {"body": "hello", "encoding": "text"}
+    first = browser.post("/topics/send/now", topic="articles", **fields).text
+    assert "It created the topic articles, with 4 queues." in first
+    assert "It created" not in browser.post("/topics/send/now", topic="articles", **fields).text
+    misspelt = browser.post("/topics/send/now", topic="artciles", **fields).text
+    assert "It created the topic artciles, with 4 queues. Did you mean articles?" in misspelt
+
+
 def test_a_topic_is_listed_with_its_depth_and_watched(broker: BrokerProcess, browser: Browser) -> None:
     for number in range(25):
         broker.post("/api/messages", {"topic": "watched", "body": f"body {number}"})

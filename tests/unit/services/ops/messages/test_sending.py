@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -292,5 +293,48 @@ def test_a_commit_that_replaced_a_timer_says_so(at_desk: AtDesk) -> None:
         rolled = (await desk.http.post("/api/transactions", json=body | {"body": "z"})).json()
         ended = await desk.http.post(f"/api/transactions/{rolled['transaction_id']}/rollback")
         assert ended.json()["replaced_offset"] is None
+
+    at_desk(scenario)
+
+
+def test_the_send_that_created_its_topic_says_so_and_no_other(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        first = await send(desk, {"topic": "ordres", "body": "x"})
+        assert first["created_topic"] == {"name": "ordres", "queue_count": 4}
+        assert (await send(desk, {"topic": "ordres", "body": "x"}))["created_topic"] is None
+        delayed = await desk.set("deadlines", "30m")
+        assert delayed["created_topic"] == {"name": "deadlines", "queue_count": 4}
+        begun = (await desk.http.post("/api/transactions", json={"topic": "halves", "body": "x"})).json()
+        assert begun["created_topic"]["name"] == "halves"
+        raw = await desk.http.post(
+            "/api/topics/files/messages", content=b"x", headers={"content-type": "image/png"}
+        )
+        assert raw.json()["created_topic"]["name"] == "files"
+        await desk.http.post("/api/topics", json={"name": "made"})
+        assert (await send(desk, {"topic": "made", "body": "x"}))["created_topic"] is None
+
+    at_desk(scenario)
+
+
+def test_the_first_message_of_a_batch_for_a_new_topic_says_that_it_was_created(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, {"topic": "known", "body": "x"})
+        topics = ["known", "a", "known", "b", *["a"] * 200, "c"]
+        messages = [{"topic": topic, "body": "x"} for topic in topics]
+        told = (await send(desk, {"messages": messages}, 200))["messages"]
+        created = {at: one["created_topic"]["name"] for at, one in enumerate(told) if one["created_topic"]}
+        assert created == {1: "a", 3: "b", len(topics) - 1: "c"}
+        timers = [{"topic": topic, "body": "x", "in": "1h"} for topic in ("known", "d", "d")]
+        told = (await desk.post("", {"timers": timers}))["timers"]
+        assert [one["created_topic"] and one["created_topic"]["name"] for one in told] == [None, "d", None]
+
+    at_desk(scenario)
+
+
+def test_of_two_sends_at_once_one_creates_the_topic(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        sends = [send(desk, {"topic": "new", "body": str(number)}) for number in range(8)]
+        told = await asyncio.gather(*sends)
+        assert sum(one["created_topic"] is not None for one in told) == 1
 
     at_desk(scenario)
