@@ -117,11 +117,58 @@ def test_the_summary_counts_one_timer_and_timers_that_were_replaced(
         "replaced": 1,
         "past": 0,
         "held": 0,
+        "created_topics": [],
+        "replaced_rows": [],
         "refused": [],
         "not_sent_after_line": None,
     }
     file.write_text('{"body": "dup"}\n')
     assert tidewheel(*command).stdout == "0 timers were set, 1 row was refused\n"
+
+
+def test_rows_that_replace_a_timer_of_an_earlier_row_are_counted_with_their_lines(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    file = tmp_path / "repeats.csv"
+    file.write_text("topic,body,in,timer_key\nrepeats,a,1h,k\nrepeats,b,1h,k\n")
+    command = ("timer", "set", "--from", file, "--http", broker.http)
+    done = tidewheel(*command)
+    assert done.stdout == "2 timers were set (1 in place of a pending timer), 0 rows were refused\n"
+    assert "line 3: replaced the timer of line 2\n" in done.stderr
+    assert "1 row replaced a timer of an earlier row: a timer key has one pending timer\n" in done.stderr
+    rows = [
+        "repeats,a,1h,k",
+        "repeats,b,1h,l",
+        "other,c,1h,k",
+        "repeats,d,1h,",
+        "repeats,e,1h,",
+        "repeats,f,1h,l",
+    ]
+    rows += ["repeats,g,1h,k", "repeats,h,1h,l"]
+    file.write_text("topic,body,in,timer_key\n" + "\n".join(rows) + "\n")
+    said = json.loads(tidewheel(*command, "--json").stdout)
+    assert (said["set"], said["replaced"]) == (8, 4), "the first row replaces a timer of the file before"
+    assert said["replaced_rows"] == [
+        {"line": 7, "earlier_line": 3},
+        {"line": 8, "earlier_line": 2},
+        {"line": 9, "earlier_line": 7},
+    ]
+
+
+def test_rows_of_a_file_say_which_topics_they_created(broker: BrokerProcess, tmp_path: Path) -> None:
+    broker.post("/api/messages", {"topic": "reminders", "body": "x"})
+    file = tmp_path / "rows.csv"
+    file.write_text("topic,body,in\nreminders,a,1h\nremindres,b,1h\nremindres,c,1h\nnotices,d,1h\n")
+    done = tidewheel("timer", "set", "--from", file, "--http", broker.http)
+    assert done.returncode == 0, done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("created")] == [
+        "created topic remindres (4 queues); did you mean reminders? To delete remindres:  "
+        "tidewheel topic delete remindres",
+        "created topic notices (4 queues)",
+    ]
+    file.write_text("topic,body,in\nreminders,a,1h\nnew,b,1h\n")
+    said = json.loads(tidewheel("timer", "set", "--from", file, "--json", "--http", broker.http).stdout)
+    assert said["created_topics"] == [{"name": "new", "queue_count": 4, "similar_topic": None}]
 
 
 def test_a_cancelled_timer_is_set_again_and_a_row_without_a_key_only_once(

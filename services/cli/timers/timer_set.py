@@ -14,23 +14,30 @@
 3. A row with a `timer_key` replaces the pending timer with this key, so that repeating the command sets it
    again. A row with neither `timer_key` nor `idempotency_key` gets an idempotency key that is derived from
    its line and its fields. If the command is repeated within ten minutes, for example after a lost answer,
-   such a row is not set twice.
+   such a row is not set twice. A row that replaces a timer of an earlier row of the file is reported with the
+   lines of both rows (`EarlierRows`).
 4. A body whose JSON text is too large for a request is sent in base64, because quotes and letters outside
    ASCII are longer in JSON. A row that is still too large is refused.
 
-Cost: one batch in memory, at most `BATCH_ROWS` rows, and about `BATCH_BYTES` bytes or a single row.
+5. A topic that a row created is reported, because its name may be misspelt
+   (`services.status.created_topics`).
+
+Cost: one batch in memory, at most `BATCH_ROWS` rows, and about `BATCH_BYTES` bytes or a single row; and 16
+bytes for each row with a timer key.
 """
 
 from __future__ import annotations
 
+import bisect
 import csv
 import json
 import re
 import shlex
 import sys
+from array import array
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -46,6 +53,7 @@ from services.cli.terminal import output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
 from services.http.api import Api
 from services.settings.errors import InputUnreadable
+from services.status.created_topics import created_line, created_shape
 from services.status.holds import is_held
 from services.times.display import now_ms
 from tidewheel.errors import AnswerLate, BrokerUnreachable, ClientMistake, ConfigurationError, TidewheelError
@@ -57,6 +65,8 @@ ROW_BYTES_MAX: Final = limits.HTTP_MESSAGES_BYTES_MAX - 1024
 RELEASE: Final = ("tidewheel", "topic", "release")
 SHOWN_MAX: Final = 100
 """The number of refused rows that are printed. Further rows are only counted."""
+REPLACED_SHOWN_MAX: Final = 10
+"""The number of rows printed that replaced a timer of an earlier row. Further rows are only counted."""
 TIMES: Final = ("in", "at", "in_ms", "at_ms")
 COLUMNS: Final = (
     *(
@@ -114,16 +124,48 @@ class Refused(NamedTuple):
         return self.message.removeprefix(str(ClientMistake())).lstrip()
 
 
+class Replaced(NamedTuple):
+    """The line of a row that replaced the timer of an earlier row, and the line of that row."""
+
+    line: int
+    earlier_line: int
+
+
+class EarlierRows:
+    """The log offsets of the timers that the rows of a file have set, with the lines of the rows.
+
+    The offsets ascend, because the batches are sent one after the other and the broker stores their messages
+    in order. A lower offset belongs to a repeated row, whose answer is that of its first attempt.
+    """
+
+    def __init__(self) -> None:
+        self._offsets, self._lines = array("q"), array("q")
+
+    def replaced_by(self, line: int, offset: int, replaced_offset: int | None) -> int | None:
+        """Add a row. Return the line of the earlier row whose timer it replaced, or None."""
+        if self._offsets and offset <= self._offsets[-1]:
+            return None
+        self._offsets.append(offset)
+        self._lines.append(line)
+        if replaced_offset is None:
+            return None
+        place = bisect.bisect_left(self._offsets, replaced_offset)
+        return self._lines[place] if self._offsets[place] == replaced_offset else None
+
+
 class BatchResult(NamedTuple):
     """The number of timers that a batch set, the number of pending timers replaced, and the refused rows.
 
-    `past` contains the topics of the timers that were set and are due already.
+    `past` contains the topics of the timers that were set and are due already, `created` the topics that the
+    batch created, and `replaced_rows` the rows that replaced a timer of an earlier row.
     """
 
     sent: int
     replaced: int
     refused: list[Refused]
     past: list[str]
+    created: list[dict[str, Any]]
+    replaced_rows: list[Replaced]
 
 
 @dataclass(slots=True)
@@ -138,6 +180,8 @@ class Result:
     replaced: int = 0
     refused: list[Refused] = field(default_factory=list)
     past: Counter[str] = field(default_factory=Counter)
+    created: list[dict[str, Any]] = field(default_factory=list)
+    replaced_rows: list[Replaced] = field(default_factory=list)
     last_line: int = 0
     error: TidewheelError | None = None
 
@@ -147,15 +191,23 @@ class Result:
         self.replaced += found.replaced
         self.refused += found.refused
         self.past.update(found.past)
+        self.created += found.created
+        self.replaced_rows += found.replaced_rows
         self.last_line = batch[-1].line
 
-    def shape(self, held: int) -> dict[str, Any]:
-        """Return the result in JSON form. `held` is the number of due timers that are held."""
+    def shape(self, held: Mapping[str, int], created: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the result in JSON form.
+
+        `held` contains the numbers of due timers that are held, by topic. `created` contains the created
+        topics, each with a similar one.
+        """
         return {
             "set": self.sent,
             "replaced": self.replaced,
             "past": self.past.total(),
-            "held": held,
+            "held": sum(held.values()),
+            "created_topics": created,
+            "replaced_rows": [one._asdict() for one in self.replaced_rows],
             "refused": [one._asdict() for one in self.refused],
             "not_sent_after_line": None if self.error is None else self.last_line,
         }
@@ -184,10 +236,11 @@ def set_many(
     api = broker_at(http)
     result = set_rows(api, rows_of(source, format_ or format_of(source), topic))
     held = held_of(api, result.past)
+    created = [shape for one in result.created if (shape := created_shape(api, one))]
     if as_json:
-        output.print_json(result.shape(sum(held.values())))
+        output.print_json(result.shape(held, created))
     else:
-        show_result(result, held)
+        show_result(result, held, created)
     if result.error is not None:
         raise result.error
     if result.refused:
@@ -196,10 +249,10 @@ def set_many(
 
 def set_rows(api: Api, rows: Iterable[Row]) -> Result:
     """Set the rows of a file in batches, until the end of the file or an error, which is in the result."""
-    result = Result()
+    result, earlier = Result(), EarlierRows()
     try:
         for batch in batches(rows):
-            result.add(batch, set_batch(api, batch))
+            result.add(batch, set_batch(api, batch, earlier))
     except TidewheelError as error:
         result.error = error
     return result
@@ -215,15 +268,20 @@ def held_of(api: Api, past: Counter[str]) -> dict[str, int]:
     return held
 
 
-def show_result(result: Result, held: dict[str, int]) -> None:
-    """Print the refused rows, the timers that are due already, the rows that were not sent, and the summary.
+def show_result(result: Result, held: dict[str, int], created: list[dict[str, Any]]) -> None:
+    """Print the refused and the repeated rows, the timers that are due already, the created topics, the rows
+    that were not sent, and the summary.
 
-    `held` contains the numbers of due timers that are held, by topic.
+    `held` and `created` are those of `Result.shape`.
     """
     for one in result.refused[:SHOWN_MAX]:
         output.say(f"line {one.line}: {one.sentence}")
     if len(result.refused) > SHOWN_MAX:
         output.say(f"and {len(result.refused) - SHOWN_MAX:,} more rows (--json lists all)")
+    for line in replaced_lines(result.replaced_rows):
+        output.say(line)
+    for created_topic in created:
+        output.say(created_line(created_topic))
     if at_once := result.past.total() - sum(held.values()):
         output.say(f"{timers_were(at_once)} due already: delivered at once")
     for topic, count in held.items():
@@ -232,6 +290,17 @@ def show_result(result: Result, held: dict[str, int]) -> None:
         output.show(summary_of(result.sent, result.replaced, len(result.refused)))
         if result.error is not None:
             output.say(rest_of(result.last_line, result.error))
+
+
+def replaced_lines(rows: Sequence[Replaced]) -> Iterator[str]:
+    """Yield lines about rows that replaced a timer of an earlier row: the first ones, and their number."""
+    for line, earlier_line in rows[:REPLACED_SHOWN_MAX]:
+        yield f"line {line}: replaced the timer of line {earlier_line}"
+    if len(rows) > REPLACED_SHOWN_MAX:
+        yield f"and {len(rows) - REPLACED_SHOWN_MAX:,} more rows (--json lists all)"
+    if rows:
+        subject = f"{len(rows):,} {'row' if len(rows) == 1 else 'rows'}"
+        yield f"{subject} replaced a timer of an earlier row: a timer key has one pending timer"
 
 
 def rest_of(last_line: int, error: TidewheelError) -> str:
@@ -492,10 +561,14 @@ def with_base64(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name != "body"} | {"body_base64": encoded}
 
 
-def set_batch(api: Api, batch: list[Row]) -> BatchResult:
-    """Set the rows of a batch. In the result, the refused rows are sorted by line."""
+def set_batch(api: Api, batch: list[Row], earlier: EarlierRows) -> BatchResult:
+    """Set the rows of a batch, and add them to `earlier`.
+
+    In the result, the refused rows are sorted by line.
+    """
     refused = [Refused(row.line, ClientMistake.code, row.problem) for row in batch if row.problem]
     left, replaced, past = [row for row in batch if not row.problem], 0, list[str]()
+    created, replaced_rows = list[dict[str, Any]](), list[Replaced]()
     while left:
         try:
             answers = api.post("messages", body={"messages": [row.fields for row in left]})["messages"]
@@ -511,10 +584,22 @@ def set_batch(api: Api, batch: list[Row]) -> BatchResult:
                 refused.append(Refused(row.line, answer["code"], answer["message"]))
                 continue
             replaced += answer.get("replaced_offset") is not None
+            if new := answer.get("created_topic"):
+                created.append(new)
+            if row.fields.get("timer_key") and (line := replaced_line(earlier, row.line, answer)):
+                replaced_rows.append(Replaced(row.line, line))
             if is_past(answer):
                 past.append(row.fields["topic"])
         break
-    return BatchResult(len(batch) - len(refused), replaced, sorted(refused), past)
+    return BatchResult(len(batch) - len(refused), replaced, sorted(refused), past, created, replaced_rows)
+
+
+def replaced_line(earlier: EarlierRows, line: int, answer: Mapping[str, Any]) -> int | None:
+    """Return the line of the earlier row whose timer a row replaced, by the receipt of the row, or None."""
+    replaced = answer.get("replaced_offset")
+    return earlier.replaced_by(
+        line, int(answer["physical_offset"]), None if replaced is None else int(replaced)
+    )
 
 
 def is_past(answer: dict[str, Any]) -> bool:

@@ -14,9 +14,13 @@ from commitlog import limits
 from services.cli.timers.timer_set import (
     BATCH_BYTES,
     COLUMNS,
+    EarlierRows,
     Format,
+    Replaced,
+    Result,
     Row,
     batches,
+    replaced_lines,
     rest_of,
     rows_of,
     set_rows,
@@ -154,7 +158,12 @@ class Calls(Api):
         if len(self.batches) == self._failing:
             raise self._error
         self.batches.append(body["messages"])
-        return {"messages": [{"recall_handle": "", "replaced_offset": None} for _ in body["messages"]]}
+        return {
+            "messages": [
+                {"physical_offset": "7", "recall_handle": "", "replaced_offset": None, "created_topic": None}
+                for _ in body["messages"]
+            ]
+        }
 
 
 def numbered(count: int) -> Iterator[Row]:
@@ -173,7 +182,7 @@ def torn() -> Iterator[Row]:
 def test_an_error_in_mid_file_keeps_the_result_of_the_rows_before_it(error: TidewheelError) -> None:
     result = set_rows(Calls(2, error), numbered(2_500))
     assert (result.sent, result.last_line, result.error) == (2_000, 2_001, error)
-    assert result.shape(0)["not_sent_after_line"] == 2_001
+    assert result.shape({}, [])["not_sent_after_line"] == 2_001
     said = rest_of(result.last_line, error)
     assert "the rows after line 2001" in said
     assert ("there is no answer" in said) == isinstance(error, BrokerUnreachable)
@@ -182,6 +191,28 @@ def test_an_error_in_mid_file_keeps_the_result_of_the_rows_before_it(error: Tide
 def test_the_rows_before_an_unreadable_part_of_a_file_are_set() -> None:
     result = set_rows(Calls(9, Busy()), torn())
     assert (result.sent, result.last_line, type(result.error)) == (1_500, 1_501, InputUnreadable)
+
+
+def test_a_row_replaces_the_timer_of_an_earlier_row_only_if_that_row_set_it() -> None:
+    earlier = EarlierRows()
+    assert earlier.replaced_by(2, 100, None) is None
+    assert earlier.replaced_by(3, 200, 100) == 2
+    assert earlier.replaced_by(4, 300, 150) is None, "a timer that another producer has set"
+    assert earlier.replaced_by(5, 200, 100) is None, "the repeat of line 3, with the first answer"
+    assert earlier.replaced_by(6, 400, 200) == 3
+    assert earlier.replaced_by(7, 500, 50) is None, "a timer that was pending before"
+
+
+def test_many_rows_that_replaced_earlier_ones_are_counted_and_the_first_are_named() -> None:
+    result = Result(replaced_rows=[Replaced(line, line - 1) for line in range(3, 40)])
+    lines = list(replaced_lines(result.replaced_rows))
+    assert lines[0] == "line 3: replaced the timer of line 2"
+    assert lines[-2:] == [
+        "and 27 more rows (--json lists all)",
+        "37 rows replaced a timer of an earlier row: a timer key has one pending timer",
+    ]
+    assert len(lines) == 12
+    assert list(replaced_lines([])) == []
 
 
 def test_batches_are_limited_by_their_bytes_as_json() -> None:
