@@ -40,6 +40,7 @@ from services.console.rights import NEEDS, Caller
 from services.console.sessions import Session, Sessions
 from services.console.words import FILTERS
 from services.http.api import Api
+from services.http.curl import curl
 from services.ops.requests.origins import Names
 from services.times.display import now_ms
 from tidewheel.errors import (
@@ -169,7 +170,7 @@ class Console:
         note = session.take_note() if is_navigation(request) else ""
         told = {"page": page, "session": session, "as_of_ms": as_of_ms, "note": note}
         told |= {"asked": asked, "here": str(request.url.query)} | offered
-        told["broker_url"] = url_of(broker.address)
+        told |= {"broker_url": url_of(broker.address), "curl": curl(whoami["is_asked"])}
         status = 200 if mistake is None else status_of(mistake)
         return self._rendered(page.template, told | model | {"mistake": mistake}, status)
 

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
 from tests.acceptance.conftest import Serving
 from tests.command import TIDEWHEEL, tidewheel
 
@@ -71,6 +73,16 @@ def test_what_it_prints_works_when_pasted_and_its_data_stays(tmp_path: Path) -> 
         (http,) = re.findall(r"http://(\S+)/api/groups", lines[-1])
         topics = json.loads(tidewheel("topic", "ls", "--json", "--http", http).stdout)
         assert {"orders", "deadlines", "ticks"} <= {one["name"] for one in topics}
+        ended(process)
+
+
+def test_what_it_prints_works_if_it_asks_for_a_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TIDEWHEEL_HTTP_TOKEN", str(tmp_path / "token"))
+    with running(tmp_path) as (process, lines):
+        receive = lines[-1].strip()
+        assert '-H "Authorization: Bearer $(cat "$TIDEWHEEL_HTTP_TOKEN")"' in receive
+        (message,) = json.loads(pasted(receive, Path(sys.executable).parent))["messages"][:1]
+        assert message["topic"] == "ticks"
         ended(process)
 
 

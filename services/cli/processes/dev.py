@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from importlib.metadata import version
 from pathlib import Path
+from shlex import quote
 from threading import Thread
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -16,6 +17,7 @@ from services.cli.processes.serve import http_option
 from services.cli.terminal import output
 from services.cli.terminal.api import broker_at
 from services.http.api import Api
+from services.http.curl import curl
 from services.settings.config import HTTP_USUAL, LISTEN_USUAL, ServeSettings, load
 from tidewheel.errors import TidewheelError
 
@@ -80,7 +82,7 @@ def begin(settings: ServeSettings, ready: Ready) -> None:
 
     If this fails, the error is printed and the broker continues.
     """
-    tries = to_try(ready)
+    tries = to_try(settings, ready)
     try:
         if not make_samples(broker_at(ready.http.url)):
             tries = "no samples: this store has other topics. Give --store an empty folder for some."
@@ -116,15 +118,18 @@ def banner(settings: ServeSettings, ready: Ready) -> str:
     )
 
 
-def to_try(ready: Ready) -> str:
-    """Return the sample topics and three example commands."""
+def to_try(settings: ServeSettings, ready: Ready) -> str:
+    """Return the sample topics and three example commands, which need the token if there is one."""
     there, key = http_option(ready), "--topic deadlines --key order:7"
     receive = '{"topic": "ticks", "wait": "15s"}'  # curl supports --json only since 7.82
+    token = settings.http_token
+    export = f"  export TIDEWHEEL_HTTP_TOKEN={quote(str(token.absolute()))}\n" if token else ""
     return (
         f"  topics  {', '.join(TOPICS)}; others are made when first used\n"
-        f"try, in another terminal:\n"
+        f"try, in another terminal:\n{export}"
         f"  tidewheel tail ticks --limit 1{there}\n"
         f"  tidewheel send deadlines 'order 7 was not paid' --in 30m --timer-key order:7{there} && "
         f"tidewheel timer cancel {key}{there}\n"
-        f"  curl -H content-type:application/json -d '{receive}' {ready.http.url}/api/groups/me/receive"
+        f"  {curl(token is not None)} -H content-type:application/json -d '{receive}' "
+        f"{ready.http.url}/api/groups/me/receive"
     )

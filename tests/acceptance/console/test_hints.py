@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import html
+import json
 import os
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +36,32 @@ def test_a_command_names_the_address_of_the_broker(
     page = browser.open(path).text
     assert f"http://{broker.http}/api/" in page
     assert "127.0.0.1:8088" not in page
+
+
+@pytest.mark.parametrize("path", ["/groups", "/dead-letters", "/transactions"])
+def test_a_command_has_no_token_if_the_broker_asks_for_none(browser: Browser, path: str) -> None:
+    page = html.unescape(browser.open(path).text)
+    assert "<pre>curl --json" in page
+    assert "Authorization" not in page
+
+
+def test_a_command_works_as_shown_if_the_broker_asks_for_a_token(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    broker = BrokerProcess(tmp_path, ("--http-token", str(token)))
+    broker.start()
+    console = ConsoleProcess(os.environ, broker.http, TIDEWHEEL_HTTP_TOKEN=str(token))
+    try:
+        browser = Browser(console.link)
+        for path in ("/groups", "/dead-letters", "/transactions"):
+            (command,) = re.findall("<pre>(curl .*)</pre>", html.unescape(browser.open(path).text))
+            environment = os.environ | {"TIDEWHEEL_HTTP_TOKEN": str(token)}
+            ran = subprocess.run(
+                command, shell=True, capture_output=True, text=True, env=environment, timeout=60, check=False
+            )
+            assert json.loads(ran.stdout).get("code") not in ("TW-181", "TW-182"), ran
+    finally:
+        console.stop()
+        broker.stop()
 
 
 def test_no_session_is_told_as_such(console: ConsoleProcess, broker: BrokerProcess) -> None:
