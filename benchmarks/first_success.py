@@ -200,7 +200,7 @@ def transaction(machine: Machine, elsewhere: Machine) -> bool:
 
 def cancel(machine: Machine, _: Machine) -> bool:
     """Cancel a timer by its key, twice."""
-    key = "--topic order-timeouts --key order:7"
+    key = "--topic order-timeouts --timer-key order:7"
     with machine.running("tidewheel dev", "curl"):
         machine.type("tidewheel send order-timeouts '{\"order\": 7}' --timer-key order:7 --in 30m")
         machine.type(f"tidewheel timer show {key}")

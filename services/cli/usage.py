@@ -29,6 +29,7 @@ SYNONYMS: Final[dict[str, tuple[str, ...]]] = {
     "--group": ("--message-group",),
     "--header": ("--property",),
     "--in": ("--to", "--by"),
+    "--key": ("--timer-key",),
     "--keys": ("--key",),
     "--max": ("--limit",),
     "--message": ("--body",),
@@ -47,7 +48,7 @@ SYNONYMS: Final[dict[str, tuple[str, ...]]] = {
     "--when": ("--at", "--to"),
     "--why": ("--reason",),
     "-g": ("--group",),
-    "-k": ("--key",),
+    "-k": ("--key", "--timer-key"),
     "-n": ("--limit", "--count"),
     "-o": ("--json",),
     "-t": ("--topic",),
@@ -96,7 +97,8 @@ def _instead_of(option: str, params: Iterable[Any]) -> str:
 
 def _instead_of_extra(params: Iterable[Any], path: str) -> str:
     """Return advice for an unexpected argument: a value without its option, or a value without quotes."""
-    named = [one for one in ("--topic", "--key", "--id", "--name", "--store") if one in set(_flags(params))]
+    names = ("--topic", "--timer-key", "--key", "--id", "--name", "--store")
+    named = [one for one in names if one in set(_flags(params))]
     if any(not one.opts[0].startswith("-") for one in params):
         return "A value that has blanks is written in quotes: '0 9 * * 1-5'."
     if named:

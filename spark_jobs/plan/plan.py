@@ -452,7 +452,7 @@ def fire_timer(row: Row, planning: Planning) -> Iterator[Step]:
     mapping, timer = planning.sources.mapping, open_timer(row, planning)
     topic = mapping.topics.order_timeouts
     if timer:
-        option = "--id" if timer.is_id else "--key"
+        option = "--id" if timer.is_id else "--timer-key"
         yield Step(
             "command",
             "Deliver the deadline now.",

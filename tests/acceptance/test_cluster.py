@@ -112,7 +112,7 @@ def test_what_any_node_was_told_is_there_when_the_leader_is_gone(nodes: list[Nod
     assert later.returncode == 0, later.stderr
     cancelled = tidewheel("send", "orders", "never", "--timer-key", "n", "--in", "3s", "--http", other.http)
     assert cancelled.returncode == 0
-    gone = tidewheel("timer", "cancel", "--topic", "orders", "--key", "n", "--http", other.http)
+    gone = tidewheel("timer", "cancel", "--topic", "orders", "--timer-key", "n", "--http", other.http)
     assert "CANCELLED" in gone.stdout
     status = tidewheel("cluster", "status", "--http", other.http)
     assert f"leader   {leader.store.name} at {leader.listen}" in status.stdout
@@ -147,7 +147,7 @@ def test_what_any_node_was_told_is_there_when_the_leader_is_gone(nodes: list[Nod
     found: dict[str, bytes] = {}
     eventually(lambda: found.update(other.receive("orders")) or len(found) == 3)
     assert sorted(found.values()) == [b"by a", b"by b", b"later"]
-    again = tidewheel("timer", "cancel", "--topic", "orders", "--key", "n", "--http", other.http)
+    again = tidewheel("timer", "cancel", "--topic", "orders", "--timer-key", "n", "--http", other.http)
     assert "ALREADY" in again.stdout
     leader.start()
     eventually(lambda: leader.role() == "following")
@@ -522,7 +522,7 @@ def test_a_setting_that_turned_bad_stops_new_messages_until_it_is_mended(
                 said = answer.read().decode()
             assert {"metrics": "tidewheel_cluster_engine_trouble 1", "readyz": trouble}[path] in said
         assert trouble in tidewheel("cluster", "status", "--http", other.http).stdout
-        gone = tidewheel("timer", "cancel", "--topic", "orders", "--key", "k", "--http", other.http)
+        gone = tidewheel("timer", "cancel", "--topic", "orders", "--timer-key", "k", "--http", other.http)
         assert "CANCELLED" in gone.stdout
         assert ("settings", "WRONG", f"{trouble} ") in found_by_doctor(other.options[1], 1)
         changed(database, command)
@@ -923,7 +923,7 @@ def test_a_node_whose_disk_is_lost_or_spoiled_gets_the_copy_of_another(
 
     def is_cancelled() -> bool:
         """Whether the timer is cancelled, asked again where a busy machine let the lease end once more."""
-        done = tidewheel("timer", "cancel", "--topic", "orders", "--key", "k", "--http", others[0].http)
+        done = tidewheel("timer", "cancel", "--topic", "orders", "--timer-key", "k", "--http", others[0].http)
         return "CANCELLED" in done.stdout
 
     eventually(is_cancelled)
@@ -1109,7 +1109,7 @@ def test_a_broker_becomes_a_cluster_and_what_is_left_of_one_another(
     third.store = second.store
     third.start()
     leader_of([third], eventually)
-    gone = tidewheel("timer", "cancel", "--topic", "orders", "--key", "k", "--http", third.http)
+    gone = tidewheel("timer", "cancel", "--topic", "orders", "--timer-key", "k", "--http", third.http)
     assert "CANCELLED" in gone.stdout, gone
     assert third.stop() == 0
     no_store = tidewheel("cluster", "create", lost, "--from", tmp_path)

@@ -58,7 +58,7 @@ def test_a_broker_tells_what_its_store_says_before_and_after_it_ends(broker: Ser
     waiting = broker.told("order-7")
     assert happened(waiting) == ["armed"]
     assert waiting["messages"][0]["state"] == "pending: waits for its time"
-    name = ("--topic", "timeouts", "--key", "order:7")
+    name = ("--topic", "timeouts", "--timer-key", "order:7")
     broker.run("timer", "move", *name, "--to", "2h")
     broker.run("timer", "cancel", *name, "--reason", "it was paid")
     by_broker = broker.told("order:7")

@@ -56,7 +56,7 @@ COMMANDS: Final = (
     ("dlq", "show", "shop", "0"),
     ("tail", "orders", "--from-start", "--limit", "1"),
     ("msg", "show", "order:7", "--topic", "orders"),
-    ("timer", "show", "--topic", "deadlines", "--key", "pay"),
+    ("timer", "show", "--topic", "deadlines", "--timer-key", "pay"),
     ("timer", "ls"),
     ("explain", "order:7"),
     ("msg", "show", HOSTILE, "--topic", "orders"),

@@ -86,10 +86,13 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         ("send transaction hi", "Send it in a transaction (POST /api/transactions)"),
         ("send priority hi", "Give it a priority (send --priority 2"),
         ("send lite hi", "Name its lite topic (send --lite-topic"),
-        ("timer show order:7", "takes options only, such as --topic ... --key ... --id ..."),
+        ("timer show order:7", "takes options only, such as --topic ... --timer-key ... --id ..."),
         ("timer cancel order:7", "takes options only, such as --topic"),
-        ("timer move --topic orders --key k --in 5m", "Write --to."),
-        ("timer move --topic orders --key k --by 5m", "--by is for many timers: add --all; or say when"),
+        ("timer move --topic orders --timer-key k --in 5m", "Write --to."),
+        (
+            "timer move --topic orders --timer-key k --by 5m",
+            "--by is for many timers: add --all; or say when",
+        ),
         ("timer move --topic orders --all --by 30", "it has no unit; write 30s for seconds, 30ms"),
         ("timer histogram --width 10", "width is '10': it has no unit; write 10s for seconds"),
         ("timer ls -n 5", "Write --limit."),
@@ -149,7 +152,7 @@ def test_http_says_what_to_write_instead(broker: Serving, path: str, body: objec
 def test_a_time_that_has_passed_is_told(broker: Serving) -> None:
     assert "delivered at once: " in broker.said(0, "send", "orders", "hi", "--at", "2020-01-01T00:00")
     assert ", due " in broker.said(0, "send", "orders", "hi", "--at", "in 1h", "--timer-key", "k")
-    moved = broker.run("timer", "move", "--topic", "orders", "--key", "k", "--to", "5m ago")
+    moved = broker.run("timer", "move", "--topic", "orders", "--timer-key", "k", "--to", "5m ago")
     assert re.search(r"now delivered: .* \(5m\d?s? ago\) has passed", moved.stdout), moved
 
 
@@ -158,7 +161,7 @@ def test_a_timer_that_is_moved_into_the_past_of_a_held_topic_is_held(broker: Ser
     broker.post("topics", {"name": "bills"})
     broker.run("topic", "hold", "bills", "--reason", "closed", "--yes")
     _, sent = broker.post("timers", {"topic": "bills", "body": "x", "in": "1h", "timer_key": "k"})
-    name = ("--handle", sent["recall_handle"]) if by == "handle" else ("--topic", "bills", "--key", "k")
+    name = ("--handle", sent["recall_handle"]) if by == "handle" else ("--topic", "bills", "--timer-key", "k")
     assert "now due " in broker.run("timer", "move", *name, "--to", "in 2h").stdout
     moved = broker.run("timer", "move", *name, "--to", "5m ago").stdout
     assert re.search(r"now held until the release of bills: .* \(5m\d?s? ago\) has passed", moved), moved

@@ -251,7 +251,7 @@ class Upgrade:
         for topic, wanted in self.traffic.sent.items():
             read_all(leader, topic, group, wanted)
         for key, verdict in self.traffic.verdicts.items():
-            done = tidewheel("timer", "cancel", "--topic", "later", "--key", key, "--http", leader.http)
+            done = tidewheel("timer", "cancel", "--topic", "later", "--timer-key", key, "--http", leader.http)
             assert done.stdout.startswith(verdict), f"{leader.name}: {done}"
             if verdict == "CANCELLED":
                 self.traffic.verdicts[key] = "ALREADY"

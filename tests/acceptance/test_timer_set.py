@@ -181,7 +181,7 @@ def test_a_cancelled_timer_is_set_again_and_a_row_without_a_key_only_once(
         assert "2 timers were set" in done.stdout, done.stderr
         found = [one for one in timers(broker) if one["topic"] == "again"]
         assert sorted(str(one["timer_key"]) for one in found) == ["", "z1"]
-        tidewheel("timer", "cancel", "--topic", "again", "--key", "z1", "--http", broker.http)
+        tidewheel("timer", "cancel", "--topic", "again", "--timer-key", "z1", "--http", broker.http)
 
 
 def test_json_lines_and_many_rows(broker: BrokerProcess, tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_a_body_of_quotes_does_not_end_the_file(broker: BrokerProcess, tmp_path:
     assert done.returncode == 2
     assert "line 2503: The row has " in done.stderr
     found = tidewheel(
-        "timer", "show", "--topic", "big", "--key", "quotes", "--json", "--http", broker.http
+        "timer", "show", "--topic", "big", "--timer-key", "quotes", "--json", "--http", broker.http
     ).stdout
     assert json.loads(found)["message"]["body"] == '"' * limits.BODY_BYTES_MAX
 

@@ -74,7 +74,7 @@ def test_an_order_is_paid_in_time_or_not(broker: Serving, eventually: Any) -> No
     )
     assert (status, paid["verdict"]) == (200, "CANCELLED")
     eventually(lambda: broker.delivered("timeouts"))
-    late = broker.run("timer", "cancel", "--topic", "timeouts", "--key", "order:8")
+    late = broker.run("timer", "cancel", "--topic", "timeouts", "--timer-key", "order:8")
     assert (late.returncode, late.stdout.split()[0]) == (4, "TOO_LATE")
     assert broker.delivered("timeouts") == ["8"]
     _, summary = broker.ask("GET", "timers/summary")

@@ -50,7 +50,7 @@ def test_held_timers_survive_a_kill_and_are_released_once(broker: Serving, event
     eventually(lambda: held_count() == 60)
     assert broker.delivered("payments") == []
     assert "held" in said(broker.run("timer", "ls", "--held", "--limit", "1"))
-    assert "HELD" in said(broker.run("timer", "show", "--topic", "payments", "--key", "k:7"))
+    assert "HELD" in said(broker.run("timer", "show", "--topic", "payments", "--timer-key", "k:7"))
     status = said(broker.run("status"), 1)
     assert "payments holds 60 timers" in status
     assert "the bank is closed" in status
@@ -62,12 +62,12 @@ def test_held_timers_survive_a_kill_and_are_released_once(broker: Serving, event
     assert broker.ask("POST", "timers/tasks", order)[1]["matched"] == 1
     histogram = ("timer", "histogram", "--topic", "payments", "--width", "1d", "--json")
     assert json.loads(said(broker.run(*histogram, "--held")))["count"] == 60
-    assert "--held is for many timers" in said(broker.run(*many[:2], "--key", "k:1", "--held"), 2)
+    assert "--held is for many timers" in said(broker.run(*many[:2], "--timer-key", "k:1", "--held"), 2)
     broker.kill()
     broker.start()
     assert (held_count(), broker.delivered("payments")) == (60, [])
-    said(broker.run("timer", "cancel", "--topic", "payments", "--key", "k:7"))
-    said(broker.run("timer", "fire", "--topic", "payments", "--key", "k:9"))
+    said(broker.run("timer", "cancel", "--topic", "payments", "--timer-key", "k:7"))
+    said(broker.run("timer", "fire", "--topic", "payments", "--timer-key", "k:9"))
     assert broker.delivered("payments") == ["9"]
 
     released = said(broker.run("topic", "release", "payments", "--rate", "20/s", "--reason", "it is open"))

@@ -188,7 +188,7 @@ def payment_left_open_and_unpaid(scene: Scene) -> Story:
 def deadline_cancelled(scene: Scene) -> Story:
     scene.book()
     yield
-    named = "--topic", DEADLINES, "--key", f"plazo/{scene.booking}"
+    named = "--topic", DEADLINES, "--timer-key", f"plazo/{scene.booking}"
     tidewheel(scene.ferry, "timer", "cancel", *named, "--reason", "by mistake")
 
 

@@ -233,6 +233,6 @@ def test_commands_name_the_users_topics_and_groups() -> None:
         {"topics": {"order_timeouts": "deadlines"}, "groups": {"order_created": "warehouse"}}, "a test"
     )
     fired = one(finding(names.TIMEOUT_NOT_FIRED, open_timer_offset=40), PlanSources(mapping))
-    assert fired["command"] == "tidewheel timer fire --topic deadlines --key order:o1"
+    assert fired["command"] == "tidewheel timer fire --topic deadlines --timer-key order:o1"
     redriven = one(finding(names.DEAD_LETTERED, dead_letter_offset=70), PlanSources(mapping))
     assert redriven["command"] == "tidewheel dlq redrive warehouse --key o1 --yes"

@@ -182,7 +182,7 @@ FIRST: Final = Task(
         Click("Cancel", near="Cancel: nobody"),
         Sees("CANCELLED"),
     ),
-    (Type("tidewheel timer cancel --topic deadlines --key order:7 --reason paid", "ALREADY"),),
+    (Type("tidewheel timer cancel --topic deadlines --timer-key order:7 --reason paid", "ALREADY"),),
 )
 """Follows `tidewheel dev` and a send of a delayed message; the command checks the cancellation."""
 

@@ -36,7 +36,7 @@ def tail(
         int, typer.Option("--last", help="Also show this number of last messages.", min=0, max=LAST_MAX)
     ] = 0,
     tag: Annotated[str, typer.Option(help="Only messages with this tag.")] = "",
-    key: Annotated[str, typer.Option(help="Only messages with this key.")] = "",
+    key: Annotated[str, typer.Option(help="Only messages with this message key.")] = "",
     limit: Annotated[
         int | None,
         typer.Option(help="Stop after this number of messages; default: continue until Ctrl-C.", min=1),

@@ -120,7 +120,7 @@ def banner(settings: ServeSettings, ready: Ready) -> str:
 
 def to_try(settings: ServeSettings, ready: Ready) -> str:
     """Return the sample topics and three example commands, which need the token if there is one."""
-    there, key = http_option(ready), "--topic deadlines --key order:7"
+    there, key = http_option(ready), "--topic deadlines --timer-key order:7"
     receive = '{"topic": "ticks", "wait": "15s"}'  # curl supports --json only since 7.82
     token = settings.http_token
     export = f"  export TIDEWHEEL_HTTP_TOKEN={quote(str(token.absolute()))}\n" if token else ""

@@ -31,13 +31,14 @@ from services.http.api import Api
 from services.status.judgement import counted
 from services.status.verdicts import ended_line, move_line, verdict_line
 from services.times.display import wall
+from tidewheel import property_names
 from tidewheel.errors import AccessRefused, ConfigurationError, NotFound
 
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     help="Set many delayed messages; look at them, cancel, move or fire them.\n\n"
-    "Example: tidewheel timer cancel --topic orders --key order:7 --reason paid",
+    "Example: tidewheel timer cancel --topic orders --timer-key order:7 --reason paid",
 )
 
 app.command("set")(timer_set.set_many)
@@ -49,17 +50,17 @@ TASKS = Bulk("timers", "timer", "cancel --all ... --yes")
 MOMENTS = "in 30m (or 30m), 30m ago, 2026-11-22T09:00 (local), with a zone, or milliseconds."
 TopicOption = Annotated[str, typer.Option(help="The topic of the message.")]
 PrefixOption = Annotated[str, typer.Option("--topic-prefix", help="Topics with this prefix.")]
-FilterKeyOption = Annotated[str, typer.Option("--key", help="The timer key, or one of the message keys.")]
+TIMER_KEY = "The timer key, as in send --timer-key."
+TimerKeyOption = Annotated[str, typer.Option("--timer-key", help=TIMER_KEY)]
 TagOption = Annotated[str, typer.Option(help="The tag of the message.")]
-MESSAGE_KEY = "One of the message keys, and not the timer key."
+MESSAGE_KEY = "One of the message keys, as in send --key."
 PROPERTY = "A property of the message, as NAME=VALUE; may be repeated."
-MessageKeyOption = Annotated[str, typer.Option("--message-key", help=MESSAGE_KEY)]
+MessageKeyOption = Annotated[str, typer.Option("--key", "--message-key", help=MESSAGE_KEY)]
 PropertyOption = Annotated[list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help=PROPERTY)]
 FromOption = Annotated[str, typer.Option("--from", help=f"Due at or after this time: {MOMENTS}")]
 UntilOption = Annotated[str, typer.Option(help="Due before this time.")]
 HELD = "Only timers that are due and wait for the release of their topic."
 HeldOption = Annotated[bool, typer.Option("--held", help=HELD)]
-KeyOption = Annotated[str, typer.Option(help="The timer key, as in send --timer-key.")]
 IdOption = Annotated[str, typer.Option("--id", help="The message id.")]
 HandleOption = Annotated[str, typer.Option(help="The recall handle, which contains the topic.")]
 ReasonOption = Annotated[str, typer.Option(help="Reason, which is stored with the timer.")]
@@ -67,7 +68,7 @@ ReasonOption = Annotated[str, typer.Option(help="Reason, which is stored with th
 AllOption = Annotated[bool, many_option("Change all that match, as a task, instead of one.", "--all")]
 ManyPrefixOption = Annotated[str, many_option("Topics with this prefix.", "--topic-prefix")]
 ManyTagOption = Annotated[str, many_option("The tag of the messages.", "--tag")]
-ManyMessageKeyOption = Annotated[str, many_option(MESSAGE_KEY, "--message-key")]
+ManyMessageKeyOption = Annotated[str, many_option(MESSAGE_KEY, "--key", "--message-key")]
 ManyPropertyOption = Annotated[
     list[str] | None,
     typer.Option("--property", metavar="NAME=VALUE", help=PROPERTY, rich_help_panel="Bulk changes"),
@@ -93,7 +94,7 @@ def histogram(
     limit: Annotated[int, typer.Option(help="Largest number of windows to show.", min=1)] = 60,
     topic: TopicOption = "",
     prefix: PrefixOption = "",
-    key: FilterKeyOption = "",
+    timer_key: TimerKeyOption = "",
     message_key: MessageKeyOption = "",
     tag: TagOption = "",
     properties: PropertyOption = None,
@@ -107,7 +108,7 @@ def histogram(
 
     Example: tidewheel timer histogram --width 1h --topic pushes
     """
-    wanted = Filter(topic, prefix, key, message_key, tag, properties, from_, until, held).fields()
+    wanted = Filter(topic, prefix, timer_key, message_key, tag, properties, from_, until, held).fields()
     api = broker_at(http)
     answer = api.get("timers", "histogram", width=width, **wanted)
     windows = answer["windows"]
@@ -116,6 +117,7 @@ def histogram(
         return
     if not windows:
         output.say(EMPTY)
+        say_key(message_key)
         return
     output.print_table(("from", "", "timers", ""), histogram_rows(windows[:limit]))
     if answer["counted_until_ms"]:
@@ -129,7 +131,7 @@ def histogram(
 def list_timers(
     topic: TopicOption = "",
     prefix: PrefixOption = "",
-    key: FilterKeyOption = "",
+    timer_key: TimerKeyOption = "",
     message_key: MessageKeyOption = "",
     tag: TagOption = "",
     properties: PropertyOption = None,
@@ -150,7 +152,7 @@ def list_timers(
 
     Example: tidewheel timer ls --topic orders --until 'in 1h'
     """
-    wanted = Filter(topic, prefix, key, message_key, tag, properties, from_, until, held).fields()
+    wanted = Filter(topic, prefix, timer_key, message_key, tag, properties, from_, until, held).fields()
     api = broker_at(http)
     if damaged:
         tell_damage(api, wanted, limit, as_json)
@@ -161,6 +163,7 @@ def list_timers(
         return
     if not page["timers"]:
         output.say(EMPTY)
+        say_key(message_key)
         return
     output.print_table(TABLE, map(timer_row, page["timers"]))
     if page["after"]:
@@ -197,7 +200,7 @@ def tell_damage(api: Api, wanted: dict[str, Any], limit: int, as_json: bool) -> 
 @app.command()
 def show(
     topic: TopicOption = "",
-    key: KeyOption = "",
+    timer_key: TimerKeyOption = "",
     id_: IdOption = "",
     handle: HandleOption = "",
     http: HttpOption = None,
@@ -205,9 +208,9 @@ def show(
 ) -> None:
     """Show a timer and its message. For a timer that has ended, the outcome is shown and the exit code is 4.
 
-    Example: tidewheel timer show --topic orders --key order:7
+    Example: tidewheel timer show --topic orders --timer-key order:7
     """
-    name = Named(topic, key, id_, handle)
+    name = Named(topic, timer_key, id_, handle)
     api = broker_at(http)
     answer = api.get("timers", "one", **name.given())
     if "verdict" in answer:
@@ -218,7 +221,7 @@ def show(
 @app.command()
 def cancel(
     topic: TopicOption = "",
-    key: KeyOption = "",
+    timer_key: TimerKeyOption = "",
     id_: IdOption = "",
     handle: HandleOption = "",
     reason: ReasonOption = "",
@@ -244,13 +247,13 @@ def cancel(
     Example: tidewheel timer cancel --all --topic pushes --until 2026-12-01T00:00 --yes
     """
     run = Run(yes, dry_run, detach, as_json, limit)
-    wanted = Filter(topic, prefix, key, message_key, tag, properties, from_, until, held)
+    wanted = Filter(topic, prefix, timer_key, message_key, tag, properties, from_, until, held)
     if everything:
         refuse_names(id_, handle)
         start_task(http, {"verb": "cancel"} | many(wanted, reason), run)
         return
     wanted.refuse_one(run)
-    name = Named(topic, key, id_, handle)
+    name = Named(topic, timer_key, id_, handle)
     api = broker_at(http)
     answer = api.post("timers", "cancel", body=name.given() | {"reason": reason})
     tell_verdict(api, answer, name, as_json, ("CANCELLED", "ALREADY"))
@@ -261,7 +264,7 @@ def move(
     to: Annotated[str, typer.Option(help=f"The new time: {MOMENTS}")] = "",
     by: Annotated[str, many_option("Duration to move by: 1h, or -30m for an earlier time.", "--by")] = "",
     topic: TopicOption = "",
-    key: KeyOption = "",
+    timer_key: TimerKeyOption = "",
     id_: IdOption = "",
     handle: HandleOption = "",
     reason: ReasonOption = "",
@@ -282,7 +285,7 @@ def move(
 ) -> None:
     """Move a timer to another time. With --all, all timers that match the filter are moved.
 
-    Example: tidewheel timer move --topic orders --key order:7 --to 'in 45m'
+    Example: tidewheel timer move --topic orders --timer-key order:7 --to 'in 45m'
     """
     if by and not to and not everything:
         raise ConfigurationError("--by is for many timers: add --all; or say when one is due: --to 'in 45m'.")
@@ -292,13 +295,13 @@ def move(
         parse_ms(by.removeprefix("-"), "--by")
     target = {"to": parse_due_ms(to, "--to")} if to else {"by": by}
     run = Run(yes, dry_run, detach, as_json, limit)
-    wanted = Filter(topic, prefix, key, message_key, tag, properties, from_, until, held)
+    wanted = Filter(topic, prefix, timer_key, message_key, tag, properties, from_, until, held)
     if everything:
         refuse_names(id_, handle)
         start_task(http, {"verb": "move"} | many(wanted, reason) | target, run)
         return
     wanted.refuse_one(run)
-    name = Named(topic, key, id_, handle)
+    name = Named(topic, timer_key, id_, handle)
     api = broker_at(http)
     answer = api.post("timers", "move", body=name.given() | target | {"reason": reason})
 
@@ -311,7 +314,7 @@ def move(
 @app.command()
 def fire(
     topic: TopicOption = "",
-    key: KeyOption = "",
+    timer_key: TimerKeyOption = "",
     id_: IdOption = "",
     handle: HandleOption = "",
     reason: ReasonOption = "",
@@ -332,16 +335,16 @@ def fire(
 ) -> None:
     """Deliver the message of a timer immediately. With --all, all timers that match the filter are fired.
 
-    Example: tidewheel timer fire --topic orders --key order:7
+    Example: tidewheel timer fire --topic orders --timer-key order:7
     """
     run = Run(yes, dry_run, detach, as_json, limit)
-    wanted = Filter(topic, prefix, key, message_key, tag, properties, from_, until, held)
+    wanted = Filter(topic, prefix, timer_key, message_key, tag, properties, from_, until, held)
     if everything:
         refuse_names(id_, handle)
         start_task(http, {"verb": "fire"} | many(wanted, reason), run)
         return
     wanted.refuse_one(run)
-    name = Named(topic, key, id_, handle)
+    name = Named(topic, timer_key, id_, handle)
     api = broker_at(http)
     answer = api.post("timers", "fire", body=name.given() | {"reason": reason})
     tell_verdict(api, answer, name, as_json, ("FIRED",))
@@ -372,7 +375,7 @@ class Filter:
 
     topic: str
     prefix: str
-    key: str
+    timer_key: str
     message_key: str
     tag: str
     properties: list[str] | None
@@ -381,21 +384,32 @@ class Filter:
     held: bool
 
     def fields(self) -> dict[str, Any]:
-        """Return the filter in the form of the HTTP interface."""
+        """Return the filter in the form of the HTTP interface.
+
+        The field `key` of HTTP also matches message keys, but is indexed, so a timer key is given as `key`
+        and as the property that contains it.
+        """
         texts = {
             "topic": self.topic,
             "topic-prefix": self.prefix,
-            "key": self.key,
+            "key": self.timer_key,
             "message-key": self.message_key,
             "tag": self.tag,
             "held": "true" if self.held else "",
         }
         found = bulk.filter_of(texts, {"from": self.from_, "until": self.until}, parse_moment_ms)
-        return found | ({"property": self.properties} if self.properties else {})
+        timer_key = [f"{property_names.TIMER_KEY}={self.timer_key}"] if self.timer_key else []
+        properties = [*(self.properties or ()), *timer_key]
+        return found | ({"property": properties} if properties else {})
 
     def refuse_one(self, run: Run) -> None:
         """Refuse the options for many timers where a single timer is meant."""
-        names: dict[str, Any] = {"topic-prefix": self.prefix, "message-key": self.message_key}
+        if self.message_key:
+            raise ConfigurationError(
+                "--key is a message key, which selects many timers: add --all. A single timer is named by "
+                f"{shlex.join(['--timer-key', self.message_key])}, --id or --handle."
+            )
+        names: dict[str, Any] = {"topic-prefix": self.prefix}
         names |= {"tag": self.tag, "property": self.properties, "from": self.from_, "until": self.until}
         names["held"] = self.held
         bulk.refuse_given(names | run.given(), "timers", "add --all, or leave it out")
@@ -406,17 +420,17 @@ class Named:
     """The options that identify a timer."""
 
     topic: str
-    key: str
+    timer_key: str
     id: str
     handle: str
 
     def given(self) -> dict[str, Any]:
         """Return the fields of a request. Raises `ConfigurationError` unless exactly one name is given."""
-        names = {"key": self.key, "id": self.id, "handle": self.handle}
+        names = {"key": self.timer_key, "id": self.id, "handle": self.handle}
         given = {name: value for name, value in names.items() if value}
         if len(given) != 1:
             raise ConfigurationError(
-                "Name the timer in one way: --key, --id or --handle; or --all with a filter."
+                "Name the timer in one way: --timer-key, --id or --handle; or --all with a filter."
             )
         if not self.topic and not self.handle:
             raise ConfigurationError(
@@ -429,7 +443,7 @@ class Named:
         return self.topic or recall.decode(self.handle).topic
 
     def __str__(self) -> str:
-        return self.key or self.id
+        return self.timer_key or self.id
 
 
 def tell_verdict(
@@ -445,11 +459,9 @@ def tell_verdict(
         output.print_json(answer)
     else:
         output.show(line(answer, str(name), name.topic))
-    if answer["verdict"] == "NEVER_SET" and is_there(api, name.topic) and name.key:
-        listing = shlex.join(["tidewheel", "timer", "ls", "--topic", name.topic, "--key", name.key])
-        output.say(
-            f"--key is a timer key (send --timer-key). Those with a message key are listed by:  {listing}"
-        )
+    if answer["verdict"] == "NEVER_SET" and is_there(api, name.topic) and name.timer_key:
+        listing = shlex.join(["tidewheel", "timer", "ls", "--topic", name.topic, "--key", name.timer_key])
+        output.say(f"a message key is no timer key; timers with this message key are listed by:  {listing}")
     if answer["verdict"] not in good:
         raise typer.Exit(bulk.REFUSED)
 
@@ -475,9 +487,16 @@ def refuse_names(id_: str, handle: str) -> None:
     """Refuse options that identify a single timer in a bulk operation."""
     if id_ or handle:
         raise ConfigurationError(
-            "--all goes with a filter (--topic, --key, --message-key, --tag, --property, --from, --until, "
+            "--all goes with a filter (--topic, --key, --timer-key, --tag, --property, --from, --until, "
             "--held), not with a name."
         )
+
+
+def say_key(message_key: str) -> None:
+    """Print the option for a timer key, because no timer has the message key."""
+    if message_key:
+        option = shlex.join(["--timer-key", message_key])
+        output.say(f"--key is a message key; a timer key is given as {option}")
 
 
 def start_task(http: str | None, wanted: dict[str, Any], run: Run) -> None:
@@ -485,6 +504,8 @@ def start_task(http: str | None, wanted: dict[str, Any], run: Run) -> None:
     api, chosen = broker_at(http), wanted["filter"]
 
     def told(preview: dict[str, Any]) -> str:
+        if not preview["matched"]:
+            say_key(chosen.get("message-key", ""))
         where = f" in {counted(topic_count(api), 'topic')}" if "everything" in chosen else ""
         return f"would {wanted['verb']} {run.extent(preview, 'timer')}{where}"
 

@@ -254,7 +254,7 @@ def timer_store(write_log: Any, **named: str) -> Path:
 
 @pytest.mark.parametrize(
     ("named", "option"),
-    [({property_names.TIMER_KEY: "due o1"}, "--key 'due o1'"), ({}, "--id 0A")],
+    [({property_names.TIMER_KEY: "due o1"}, "--timer-key 'due o1'"), ({}, "--id 0A")],
 )
 def test_a_deadline_is_called_by_what_the_log_calls_it(write_log: Any, named: Row, option: str) -> None:
     sources = PlanSources(OWN_NAMES, store=timer_store(write_log, **named))
@@ -274,7 +274,7 @@ def test_a_payment_that_is_told_again_cancels_the_users_timer_and_has_the_users_
 
 def test_without_the_log_a_deadline_is_called_by_the_mapping() -> None:
     (step,) = steps(names.TIMEOUT_NOT_FIRED, PlanSources(OWN_NAMES), open_timer_offset=7)
-    assert step["command"].endswith(" --key unpaid/o1")
+    assert step["command"].endswith(" --timer-key unpaid/o1")
 
 
 def test_a_payment_cancels_no_deadline_where_none_waits() -> None:

@@ -68,21 +68,21 @@ def test_a_timer_lives_and_ends(commands: Commands) -> None:
     listed = commands.of_topic("ls")
     for told in ("in 29m5", commands.topic, "pay:7", "order:7", "unpaid", sent["message_id"]):
         assert told in listed
-    shown = commands.of_topic("show", "--key", "pay:7")
+    shown = commands.of_topic("show", "--timer-key", "pay:7")
     assert shown.startswith(f"PENDING  pay:7  {commands.topic}  due ")
     assert "hello" in shown
-    moved = commands.of_topic("move", "--key", "pay:7", "--to", "45m", "--reason", "asked for")
+    moved = commands.of_topic("move", "--timer-key", "pay:7", "--to", "45m", "--reason", "asked for")
     assert moved.startswith(f"MOVED  pay:7  {commands.topic}  was due ")
     assert "now due" in moved
     assert "(in 44m5" in moved
-    cancelled = commands.of_topic("cancel", "--key", "pay:7", "--reason", "paid")
+    cancelled = commands.of_topic("cancel", "--timer-key", "pay:7", "--reason", "paid")
     assert cancelled.startswith(f"CANCELLED  pay:7  {commands.topic}  was due ")
     assert f"id {sent['message_id']}  log@" in cancelled
-    assert commands.of_topic("cancel", "--key", "pay:7").startswith("ALREADY ")
-    shown = commands.of_topic("show", "--key", "pay:7", code=4)
+    assert commands.of_topic("cancel", "--timer-key", "pay:7").startswith("ALREADY ")
+    shown = commands.of_topic("show", "--timer-key", "pay:7", code=4)
     assert shown.startswith(f"CANCELLED  pay:7  {commands.topic}  ")
     assert "by a call, because: paid" in shown
-    assert commands.of_topic("move", "--key", "pay:7", "--to", "1h", code=4).startswith("ALREADY ")
+    assert commands.of_topic("move", "--timer-key", "pay:7", "--to", "1h", code=4).startswith("ALREADY ")
     assert commands.of_topic("ls") == ""
 
 
@@ -103,14 +103,23 @@ def test_every_command_tells_the_same_end_of_a_timer(commands: Commands, end: st
         "hurried": ("fired", "before its time, on request, because: the customer waits"),
     }[end]
     verbs = {
-        "cancelled": ("timer", "cancel", "--topic", topic, "--key", "pay:9", "--reason", "paid"),
+        "cancelled": ("timer", "cancel", "--topic", topic, "--timer-key", "pay:9", "--reason", "paid"),
         "carried": (
             *("send", "orders-paid", "x", "--property", "TW_TIMER_CANCEL=pay:9"),
             *("--property", f"TW_TIMER_TOPIC={topic}"),
         ),
         "replaced": ("send", topic, "x", "--in", "1h", "--timer-key", "pay:9"),
-        "fired": ("timer", "fire", "--topic", topic, "--key", "pay:9"),
-        "hurried": ("timer", "fire", "--topic", topic, "--key", "pay:9", "--reason", "the customer waits"),
+        "fired": ("timer", "fire", "--topic", topic, "--timer-key", "pay:9"),
+        "hurried": (
+            "timer",
+            "fire",
+            "--topic",
+            topic,
+            "--timer-key",
+            "pay:9",
+            "--reason",
+            "the customer waits",
+        ),
     }
     assert commands.run(*verbs[end]).returncode == 0
     shown = commands.of_topic("show", "--id", sent["message_id"], code=4)
@@ -133,13 +142,13 @@ def test_every_command_tells_the_same_end_of_a_timer(commands: Commands, end: st
 
 def test_every_command_tells_that_a_timer_was_moved_and_why(commands: Commands) -> None:
     """The reason was in a line of the broker's log alone; once fired, each time it had was told as FIRED."""
-    topic, name = commands.topic, ("--topic", commands.topic, "--key", "pay:12")
+    topic, name = commands.topic, ("--topic", commands.topic, "--timer-key", "pay:12")
     sent = commands.send("--in", "30m", "--timer-key", "pay:12")
     for to, reason in (("1h", "no stock"), ("2h", "still none")):
         assert commands.run("timer", "move", *name, "--to", to, "--reason", reason).returncode == 0
     moved, note = "to another time, because: no stock", "moved to this time, because: still none"
-    assert note in commands.of_topic("show", "--key", "pay:12")
-    assert commands.json("show", "--key", "pay:12")["note"] == note
+    assert note in commands.of_topic("show", "--timer-key", "pay:12")
+    assert commands.json("show", "--timer-key", "pay:12")["note"] == note
     found = json.loads(commands.run("msg", "show", "pay:12", "--topic", topic, "--json").stdout)
     last, middle, first = found
     assert (last["state"], last["note"], last["ended_ms"]) == ("pending", note, None)
@@ -147,7 +156,7 @@ def test_every_command_tells_that_a_timer_was_moved_and_why(commands: Commands) 
     explained = commands.run("explain", sent["message_id"]).stdout
     assert f"moved: {moved}\n" in explained
     assert explained.count("because") == 2, "each reason once"
-    commands.of_topic("fire", "--key", "pay:12", "--reason", "stock")
+    commands.of_topic("fire", "--timer-key", "pay:12", "--reason", "stock")
     found = json.loads(commands.run("msg", "show", "pay:12", "--topic", topic, "--json").stdout)
     assert [one["state"] for one in found] == ["stored", "fired", "moved", "moved"]
     assert [one["note"] for one in found[1:]] == [
@@ -162,14 +171,16 @@ def test_every_command_tells_that_a_timer_was_moved_and_why(commands: Commands) 
 def test_a_message_is_found_by_its_timer_key_however_it_ended(commands: Commands) -> None:
     commands.send("--in", "30m", "--timer-key", "pay:10", "--key", "order-10")
     assert (
-        commands.run("timer", "move", "--topic", commands.topic, "--key", "pay:10", "--to", "1h").returncode
+        commands.run(
+            "timer", "move", "--topic", commands.topic, "--timer-key", "pay:10", "--to", "1h"
+        ).returncode
         == 0
     )
     told = commands.run("msg", "show", "pay:10", "--topic", commands.topic).stdout
     assert told.startswith("PENDING  ")
     assert "\nMOVED  " in told
     assert "to another time" in told
-    commands.of_topic("fire", "--key", "pay:10")
+    commands.of_topic("fire", "--timer-key", "pay:10")
     told = commands.run("msg", "show", "pay:10", "--topic", commands.topic).stdout
     assert told.startswith(f"{commands.topic} queue ")
     missing = commands.run("msg", "show", "pay:11", "--topic", commands.topic)
@@ -205,18 +216,60 @@ def test_too_late_says_when_it_was_delivered(commands: Commands) -> None:
     assert json.loads(tail.stdout)["message_id"] == sent["message_id"]
 
 
+def test_a_key_is_a_message_key_and_a_timer_key_is_named_as_such(commands: Commands) -> None:
+    commands.send("--in", "1h", "--key", "order:8")
+    commands.send("--in", "2h", "--timer-key", "order:8", "--key", "other")
+    by_key, by_timer_key = (
+        commands.json("ls", "--key", "order:8"),
+        commands.json("ls", "--timer-key", "order:8"),
+    )
+    assert [one["keys"] for one in by_key["timers"]] == [["order:8"]]
+    assert [one["timer_key"] for one in by_timer_key["timers"]] == ["order:8"]
+    assert commands.json("ls", "--message-key", "order:8") == by_key
+    assert commands.json("ls", "--timer-key", "order:8", "--key", "order:8")["timers"] == []
+    assert commands.json("histogram", "--timer-key", "order:8")["count"] == 1
+    assert commands.of_topic("cancel", "--all", "--key", "order:8") == "would cancel 1 timer\n"
+    assert commands.of_topic("cancel", "--all", "--timer-key", "order:8") == "would cancel 1 timer\n"
+    for verb in (("cancel",), ("fire",), ("move", "--to", "1h")):
+        refused = commands.run("timer", *verb, "--topic", commands.topic, "--key", "order:8")
+        assert refused.returncode == 2
+        assert "--key is a message key, which selects many timers: add --all. " in refused.stderr
+        assert "A single timer is named by --timer-key order:8" in refused.stderr
+    shown = commands.run("timer", "show", "--topic", commands.topic, "--key", "order:8")
+    assert (shown.returncode, "Write --timer-key." in shown.stderr) == (2, True), shown.stderr
+
+
 def test_who_gives_a_message_key_for_a_timer_key_is_told_the_difference(commands: Commands) -> None:
     commands.send("--in", "1h", "--key", "order:8")
-    done = commands.run("timer", "cancel", "--topic", commands.topic, "--key", "order:8")
+    done = commands.run("timer", "cancel", "--topic", commands.topic, "--timer-key", "order:8")
     assert (done.returncode, done.stdout[:9]) == (4, "NEVER_SET")
     listing = done.stderr.partition("tidewheel timer ")[2].split()
     assert "order:8" in commands.told(*listing)
 
 
+@pytest.mark.parametrize("verb", ["ls", "histogram"])
+def test_who_gives_a_timer_key_for_a_message_key_is_told_the_difference(
+    commands: Commands, verb: str
+) -> None:
+    commands.send("--in", "1h", "--timer-key", "order:8")
+    done = commands.run("timer", verb, "--topic", commands.topic, "--key", "order:8")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "--key is a message key; a timer key is given as --timer-key order:8\n" in done.stderr
+    asked = commands.run("timer", "cancel", "--all", "--topic", commands.topic, "--key", "order:8")
+    assert asked.stdout == "would cancel 0 timers\n"
+    assert "--key is a message key; a timer key is given as --timer-key order:8\n" in asked.stderr
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(("cancel", "--key", "a b"), ("fire", "--key", "k"), ("show", "--id", "M"), ("ls",), ("histogram",)),
+        *(
+            ("cancel", "--timer-key", "a b"),
+            ("fire", "--timer-key", "k"),
+            ("show", "--id", "M"),
+            ("ls",),
+            ("histogram",),
+        ),
         *(("ls", "--json"), ("histogram", "--json"), ("cancel", "--all"), ("fire", "--all", "--yes")),
     ],
 )
@@ -307,19 +360,19 @@ def test_a_summary_is_for_people_and_for_programs(commands: Commands) -> None:
     ("arguments", "code", "exit_code"),
     [
         (("cancel",), "TW-120", 2),
-        (("cancel", "--key", "k"), "TW-120", 2),
-        (("cancel", "--topic", "t", "--key", "k", "--id", "1"), "TW-120", 2),
-        (("cancel", "--topic", "t", "--key", "k", "--until", "1h"), "TW-120", 2),
+        (("cancel", "--timer-key", "k"), "TW-120", 2),
+        (("cancel", "--topic", "t", "--timer-key", "k", "--id", "1"), "TW-120", 2),
+        (("cancel", "--topic", "t", "--timer-key", "k", "--until", "1h"), "TW-120", 2),
         (("cancel", "--all", "--handle", "x"), "TW-120", 2),
-        (("cancel", "--limit", "5", "--key", "x"), "TW-120", 2),
-        (("fire", "--property", "a=b", "--key", "x"), "TW-120", 2),
+        (("cancel", "--limit", "5", "--timer-key", "x"), "TW-120", 2),
+        (("fire", "--property", "a=b", "--timer-key", "x"), "TW-120", 2),
         (("cancel", "--all", "--property", "a"), "TW-130", 2),
         (("cancel", "--handle", "forged"), "TW-147", 2),
-        (("move", "--topic", "t", "--key", "k"), "TW-120", 2),
-        (("move", "--topic", "t", "--key", "k", "--by", "1h"), "TW-120", 2),
-        (("move", "--topic", "t", "--key", "k", "--to", "soon"), "TW-120", 2),
-        (("move", "--topic", "t", "--key", "k", "--to", "1763700000"), "TW-120", 2),
-        (("move", "--topic", "t", "--key", "k", "--to", "99999d"), "TW-138", 2),
+        (("move", "--topic", "t", "--timer-key", "k"), "TW-120", 2),
+        (("move", "--topic", "t", "--timer-key", "k", "--by", "1h"), "TW-120", 2),
+        (("move", "--topic", "t", "--timer-key", "k", "--to", "soon"), "TW-120", 2),
+        (("move", "--topic", "t", "--timer-key", "k", "--to", "1763700000"), "TW-120", 2),
+        (("move", "--topic", "t", "--timer-key", "k", "--to", "99999d"), "TW-138", 2),
         (("ls", "--from", "2h", "--until", "1h"), "TW-130", 2),
         (("ls", "--until", "9" * 40), "TW-120", 2),
         (("histogram", "--width", "0"), "TW-130", 2),
