@@ -30,7 +30,9 @@ app = typer.Typer(
     "Example: tidewheel dlq redrive shop --rate 50/s",
 )
 
-TASKS = Bulk("dead-letters", "dlq", "redrive GROUP --yes", ("group", "to"), task_cells, "offset")
+TASKS = Bulk(
+    "dead-letters", "dlq", "redrive GROUP --yes", ("group", "to"), task_cells, "offset", "those given up at "
+)
 MOMENTS = "2h ago, 09:30 (today), 2026-11-22T09:00 (local), with a zone, or milliseconds."
 
 GroupArgument = Annotated[str, typer.Argument(help="The consumer group of the dead letters.")]

@@ -19,7 +19,7 @@ from services.cli.terminal import output
 from services.http.api import Api
 from services.status.judgement import counted
 from services.times import rates
-from services.times.display import both, exactly
+from services.times.display import both, exactly, wall
 from tidewheel.errors import ConfigurationError, NotFound
 from tidewheel.printable import one_line
 
@@ -112,11 +112,23 @@ class Run:
         If it has a limit, and some of the items would stay unchanged, these may be among the first ones.
         """
         matched, changed = preview["matched"], changed_by(preview)
+        if is_cut_off(preview):
+            return self._extent_at_least(matched, changed, noun)
         items = counted(matched, noun)
         if self.limit is None:
             return items if changed == matched else f"{changed:,} of {items}"
         at_most = "" if changed in (0, matched) else "at most "
         return f"{at_most}{min(self.limit, changed):,} of {items}"
+
+    def _extent_at_least(self, matched: int, changed: int, noun: str) -> str:
+        """Return the number of items if more may match than were counted."""
+        if not matched:
+            return f"no {noun} so far"
+        items = f"at least {counted(matched, noun)}"
+        if self.limit is None:
+            return items if changed == matched else f"at least {changed:,} of {items}"
+        at_most = "" if self.limit <= changed == matched else "at most "
+        return f"{at_most}{self.limit:,} of {items}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +137,8 @@ class Bulk:
 
     `resource` is the path of the tasks under `/api`, `command` is the command group that contains `tasks`,
     and `first` is the command that starts a task. `columns` and `cells` define the additional columns in the
-    list of tasks. `name` is the title of the column with the item name.
+    list of tasks. `name` is the title of the column with the item name. `until` describes the time up to
+    which a preview has counted.
     """
 
     resource: str
@@ -134,6 +147,7 @@ class Bulk:
     columns: tuple[str, ...] = ()
     cells: Callable[[Answer], tuple[str, ...]] = lambda _: ()
     name: str = "timer key"
+    until: str = ""
 
     def start(self, api: Api, wanted: dict[str, Any], run: Run, told: Callable[[Answer], str]) -> None:
         """Count the items that match a filter, or start a task for them and wait for its end.
@@ -144,11 +158,13 @@ class Bulk:
         if run.dry_run or not run.yes:
             body = wanted | {"dry_run": True}
             answer = api.post(self.resource, "tasks", body=body, wait_seconds=COUNT_SECONDS)
-            output.print_json(answer) if run.as_json else output.show(told(answer), *left_lines(answer))
-            if not run.dry_run and answer["matched"] and not changed_by(answer):
+            lines = (told(answer), *self._cut_off_lines(answer, run), *left_lines(answer))
+            output.print_json(answer) if run.as_json else output.show(*lines)
+            may_match = answer["matched"] or is_cut_off(answer)
+            if not run.dry_run and may_match and not (changed_by(answer) or is_cut_off(answer)):
                 output.say("nothing that matches would be changed: nothing to do")
             elif not run.dry_run:
-                output.say_undone(answer["matched"])
+                output.say_undone(may_match)
             return
         task = api.post(self.resource, "tasks", body=wanted)
         if not run.detach:
@@ -156,6 +172,19 @@ class Bulk:
         output.print_json(task) if run.as_json else output.show(task_line(task), *left_lines(task))
         if task["state"] == "stopped":
             raise typer.Exit(REFUSED)
+
+    def _cut_off_lines(self, preview: Answer, run: Run) -> list[str]:
+        """Return up to where a preview has counted, unless it has counted all items."""
+        if not is_cut_off(preview):
+            return []
+        if place := preview.get("counted_until"):
+            until = f"queue {place['queue_id']}, offset {place['queue_offset']}"
+        else:
+            until = f"{self.until}{wall(int(preview['counted_until_ms']))}"
+        rest = "and processes all that match"
+        if run.limit is not None:
+            rest = f"all that match, and processes at most {run.limit:,}"
+        return [f"  counted up to {until}, which took 2 s; the task counts {rest}"]
 
     def show_tasks(
         self, api: Api, task: str, stop: bool, as_json: bool, items: bool, limit: int, after: str
@@ -247,6 +276,11 @@ class Bulk:
 
 def _item_row(item: Answer) -> tuple[str, ...]:
     return exactly(int(item["at_ms"])), item["topic"], item["name"], item["message_id"], item["verdict"]
+
+
+def is_cut_off(preview: Answer) -> bool:
+    """Return whether the time of a preview was over before all items were counted."""
+    return preview.get("counted_until_ms") is not None or preview.get("counted_until") is not None
 
 
 def changed_by(preview: Answer) -> int:

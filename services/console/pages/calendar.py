@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 from services.console.bodies import shown
 from services.console.histogram import bars
 from services.console.page import Asked, Done, Model, Page
-from services.console.pages.tasks import extent, limit_of, of_kind, page_of
+from services.console.pages.tasks import extent, is_cut_off, limit_of, number, of_kind, page_of
 from services.http.api import Api
 from services.status.judgement import counted
 from services.status.verdicts import ended_line, move_line
@@ -92,9 +92,15 @@ def read_one(broker: Api, asked: Asked) -> Model:
 def read_all(broker: Api, asked: Asked) -> Model:
     """Return how many timers a bulk operation would change."""
     order = order_of(asked)
-    matched = broker.post("timers", "tasks", body=order | {"dry_run": True})["matched"]
-    fields = asked.given(*FILTER, "verb", "by", "limit", "reason")
-    return {"order": order, "fields": fields, "matched": matched, "changed": extent(order, matched)}
+    preview = broker.post("timers", "tasks", body=order | {"dry_run": True})
+    return {
+        "order": order,
+        "fields": asked.given(*FILTER, "verb", "by", "limit", "reason"),
+        "matched": preview["matched"],
+        "changed": extent(order, preview["matched"]),
+        "counted_until_ms": preview.get("counted_until_ms"),
+        "is_cut_off": is_cut_off(order, preview),
+    }
 
 
 def blank_all(broker: Api, asked: Asked) -> Model:
@@ -136,18 +142,36 @@ def told(broker: Api, asked: Asked, verb: str, more: dict[str, str]) -> Done:
 
 
 def start(broker: Api, asked: Asked) -> Done:
-    """Start a task for all matching timers if their number equals the previewed number."""
-    order, said = order_of(asked), asked.required("count", "How many there are")
-    matched = broker.post("timers", "tasks", body=order | {"dry_run": True})["matched"]
-    if said.replace(",", "") != str(changed := extent(order, matched)):
-        raise ClientMistake(
-            f"{said[:20]} was typed, and {counted(changed, 'timer')} would change now: look again."
-        )
+    """Start a task for all matching timers if their number equals the previewed number.
+
+    If the time of the preview was over before all timers were counted, the number is a lower bound, which a
+    new count cannot confirm. The typed number must then equal the number that the page showed (`at_least`).
+    """
+    order, said = order_of(asked), asked.required("count", "How many there are").replace(",", "")
+    at_least = asked.get("at_least")
+    if at_least:
+        changed = f"at least {counted(number(at_least), 'timer')}"
+        if said != at_least:
+            raise ClientMistake(f"{said[:20]} was typed, and the page showed {changed}: look again.")
+    else:
+        changed = confirmed(broker, order, said)
     task = broker.post("timers", "tasks", body=order)
-    return Done(
-        f"Task {task['id']} has started: {order['verb']} {counted(changed, 'timer')}.",
-        page_of("timers", task["id"]),
-    )
+    return Done(f"Task {task['id']} has started: {order['verb']} {changed}.", page_of("timers", task["id"]))
+
+
+def confirmed(broker: Api, order: dict[str, Any], said: str) -> str:
+    """Return how many timers a task would change now.
+
+    Raises `ClientMistake` if it is not the typed number, or not all were counted.
+    """
+    preview = broker.post("timers", "tasks", body=order | {"dry_run": True})
+    count = extent(order, preview["matched"])
+    changed = counted(count, "timer")
+    if is_cut_off(order, preview):
+        changed = f"at least {changed}"
+    if is_cut_off(order, preview) or said != str(count):
+        raise ClientMistake(f"{said[:20]} was typed, and {changed} would change now: look again.")
+    return changed
 
 
 def order_of(asked: Asked) -> dict[str, Any]:

@@ -58,10 +58,15 @@ def read_one(broker: Api, asked: Asked) -> Model:
 def read_redrive(broker: Api, asked: Asked) -> Model:
     """Return how many dead letters a task would redrive."""
     order = order_of(asked)
-    matched = broker.post("dead-letters", "tasks", body=order | {"dry_run": True})["matched"]
-    fields = asked.given("group", "rate", "target", "limit", "why", *FILTER)
-    changed = tasks.extent(order, matched)
-    return {"order": order, "fields": fields, "matched": matched, "changed": changed}
+    preview = broker.post("dead-letters", "tasks", body=order | {"dry_run": True})
+    return {
+        "order": order,
+        "fields": asked.given("group", "rate", "target", "limit", "why", *FILTER),
+        "matched": preview["matched"],
+        "changed": tasks.extent(order, preview["matched"]),
+        "counted_until_ms": preview.get("counted_until_ms"),
+        "is_cut_off": tasks.is_cut_off(order, preview),
+    }
 
 
 def redrive(broker: Api, asked: Asked) -> Done:

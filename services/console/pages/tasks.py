@@ -9,6 +9,7 @@ The broker keeps tasks in memory. A restart of the broker stops a task, and its 
 
 from __future__ import annotations
 
+from math import inf
 from typing import Final
 from urllib.parse import urlencode
 
@@ -21,6 +22,7 @@ KINDS: Final = {"timers": "timers", "dead-letters": "dead letters", "moves": "me
 RUNNING: Final = "running"
 EVERY_MS: Final = 2_000
 ITEMS: Final = 50
+DIGITS_MAX: Final = 18
 
 
 def read(broker: Api, asked: Asked) -> Model:
@@ -61,9 +63,20 @@ def of_kind(task: Model, kind: str) -> Model:
 def limit_of(asked: Asked) -> dict[str, int]:
     """Return the limit of a task from a form, if any. Raises `ClientMistake` if it is not a number."""
     limit = asked.get("limit").replace(",", "")
-    if limit and not (limit.isascii() and limit.isdigit()):
-        raise ClientMistake(f"{limit[:20]!r} is no number of items.")
-    return {"limit": int(limit)} if limit else {}
+    return {"limit": number(limit)} if limit else {}
+
+
+def number(text: str) -> int:
+    """Return a number of items. Raises `ClientMistake` if the text is not a number."""
+    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX):
+        raise ClientMistake(f"{text[:20]!r} is no number of items.")
+    return int(text)
+
+
+def is_cut_off(order: Model, preview: Model) -> bool:
+    """Return whether a task may change more items than its preview has counted in its time."""
+    limit: float = order.get("limit", inf)
+    return preview.get("counted_until_ms") is not None and preview["matched"] < limit
 
 
 def extent(order: Model, matched: int) -> int:

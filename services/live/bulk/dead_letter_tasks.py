@@ -75,9 +75,8 @@ class DeadLetterTasks(Tasks[DeadLetterTaskRequest]):
     async def _process_items(self, task: DeadLetterTask) -> None:
         """Process the dead letters that existed at the start of the task, oldest first."""
         order, end_offset = task.order, task.end_offset
-        task.matched = await dead_letters.count_dead_letters(
-            self._live, order.group, order.wanted, end_offset
-        )
+        counted = await dead_letters.count_dead_letters(self._live, order.group, order.wanted, end_offset)
+        task.matched = counted.total
         async for page in dead_letters.read_pages(self._live, order.group, end_offset):
             found = task.admit([one for one in page if order.wanted.matches(one)])
             if task.is_full:

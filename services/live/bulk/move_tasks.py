@@ -13,17 +13,21 @@ Cost: each unfinished message is read twice, and its record is copied.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
+from math import inf
+from time import monotonic
+from typing import NamedTuple
 
 from commitlog import limits
 from commitlog.records.message import Message
 from services.broker.task_items import TaskItem
 from services.broker.topic_moves import MOVED, WHY_LEFT, MovableMessage
-from services.live.bulk.tasks import Preview, Task, Tasks, batch_size, pause_seconds
+from services.live.bulk.tasks import Task, Tasks, batch_size, pause_seconds
 from tidewheel.errors import Busy, TidewheelError
 
 
@@ -75,6 +79,32 @@ class MoveTaskRequest:
 MoveTask = Task[MoveTaskRequest]
 
 
+class QueuePlace(NamedTuple):
+    """A position in the queues of a topic."""
+
+    queue_id: int
+    queue_offset: int
+
+
+class MatchingPage(NamedTuple):
+    """The matching messages of a page, and the position of its first message, or None if it had none."""
+
+    first: QueuePlace | None
+    messages: list[MovableMessage]
+
+
+@dataclass(slots=True)
+class Preview:
+    """The number of messages per verdict, and the reasons for verdicts that leave messages unchanged.
+
+    `counted_until` is the first message that was not counted, or None if all were.
+    """
+
+    by_verdict: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, str] = field(default_factory=dict)
+    counted_until: QueuePlace | None = None
+
+
 class MoveTasks(Tasks[MoveTaskRequest]):
     """Tasks that move messages."""
 
@@ -85,11 +115,19 @@ class MoveTasks(Tasks[MoveTaskRequest]):
         is_filtered = order.wanted != EVERY_MESSAGE
         self._live.core.topic_moves.check(order.source, order.target, is_filtered=is_filtered)
 
-    async def preview(self, order: MoveTaskRequest) -> Preview:
-        """Return the current verdicts on the messages that match a request's filter."""
+    async def preview(self, order: MoveTaskRequest, seconds_max: float = inf) -> Preview:
+        """Return the current verdicts on the messages that match a request's filter.
+
+        Stop after about `seconds_max`, if any messages are left.
+        """
         preview, staying = Preview(), set[int]()
+        ends, has_read = monotonic() + seconds_max, False
         async for page in self._pages(order, self._live.core.end_offset):
-            for one in page:
+            if has_read and page.first is not None and monotonic() >= ends:
+                preview.counted_until = page.first
+                return preview
+            has_read = has_read or page.first is not None
+            for one in page.messages:
                 verdict_of = partial(self._live.core.topic_moves.verdict, is_behind=one.queue_id in staying)
                 try:
                     place = order.source, one.queue_id, one.queue_offset
@@ -110,9 +148,9 @@ class MoveTasks(Tasks[MoveTaskRequest]):
     async def _process_items(self, task: MoveTask) -> None:
         """Move the messages stored before the task started, one queue at a time."""
         order = task.order
-        task.matched = sum([len(found) async for found in self._pages(order, task.end_offset)])
+        task.matched = sum([len(page.messages) async for page in self._pages(order, task.end_offset)])
         async for page in self._pages(order, task.end_offset):
-            found = task.admit(page)
+            found = task.admit(page.messages)
             size = batch_size(order.per_second)
             for first in range(0, len(found), size):
                 if task.why:
@@ -121,7 +159,7 @@ class MoveTasks(Tasks[MoveTaskRequest]):
             if task.is_full or task.why:
                 return
 
-    async def _pages(self, order: MoveTaskRequest, end_offset: int) -> AsyncIterator[list[MovableMessage]]:
+    async def _pages(self, order: MoveTaskRequest, end_offset: int) -> AsyncIterator[MatchingPage]:
         """Yield pages of matching messages in order of queue and offset.
 
         Each page is read in a separate event loop iteration.
@@ -131,7 +169,9 @@ class MoveTasks(Tasks[MoveTaskRequest]):
             after: int | None = 0
             while after is not None:
                 page = self._live.query(read, order.source, queue_id, after, end_offset, count)
-                yield [one for one in page.messages if order.wanted.matches(one.message)]
+                found = [one for one in page.messages if order.wanted.matches(one.message)]
+                first = QueuePlace(*page.messages[0][:2]) if page.messages else None
+                yield MatchingPage(first, found)
                 after = page.after
                 await asyncio.sleep(0)
 

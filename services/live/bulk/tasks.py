@@ -104,14 +104,6 @@ class TaskState(Enum):
 
 
 @dataclass(slots=True)
-class Preview:
-    """The number of items per verdict, and the reasons for verdicts that leave items unchanged."""
-
-    by_verdict: Counter[str] = field(default_factory=Counter)
-    reasons: dict[str, str] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
 class Task(Generic[Order]):
     """A task and its progress.
 

@@ -10,6 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from math import inf
+from time import monotonic
+from typing import NamedTuple
 
 from commitlog import limits
 from services.broker.groups.group_values import DeadLetter, DeadLetterPage
@@ -46,6 +49,13 @@ class DeadLetterFilter:
             and self.reason.lower()
             in f"{dead_letter.reason}\n{dead_letter.first_error}\n{dead_letter.last_error}".lower()
         )
+
+
+class DeadLettersCounted(NamedTuple):
+    """A number of dead letters, and the time in ms up to which they were counted, or None if all were."""
+
+    total: int
+    until_ms: int | None
 
 
 async def read_pages(
@@ -111,10 +121,20 @@ def check_return(live: LiveBroker, group: str, topic: str) -> None:
 
 
 async def count_dead_letters(
-    live: LiveBroker, group: str, wanted: DeadLetterFilter, end_offset: int = FOREVER_MS
-) -> int:
-    """Return the number of matching dead letters."""
-    return sum([sum(map(wanted.matches, page)) async for page in read_pages(live, group, end_offset)])
+    live: LiveBroker,
+    group: str,
+    wanted: DeadLetterFilter,
+    end_offset: int = FOREVER_MS,
+    seconds_max: float = inf,
+) -> DeadLettersCounted:
+    """Count the matching dead letters, oldest first. Stop after about `seconds_max`, if any are left."""
+    count, until_ms, ends = 0, 0, monotonic() + seconds_max
+    async for page in read_pages(live, group, end_offset):
+        if until_ms and page and monotonic() >= ends:
+            return DeadLettersCounted(count, until_ms)
+        count += sum(map(wanted.matches, page))
+        until_ms = page[-1].store_ms if page else until_ms
+    return DeadLettersCounted(count, None)
 
 
 async def find_dead_letters(

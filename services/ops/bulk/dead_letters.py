@@ -37,7 +37,7 @@ from services.live.pauses import Pauses
 from services.live.queries import dead_letters
 from services.live.queries.dead_letters import FOREVER_MS, DeadLetterFilter
 from services.ops.administration.groups import name_of
-from services.ops.bulk.tasks import Bulk, Limit, TaskProgressAnswer, progress_shape
+from services.ops.bulk.tasks import Bulk, CountedAnswer, Limit, TaskProgressAnswer, progress_shape
 from services.ops.messages.messages import ContentAnswer, content_shape
 from services.ops.requests.answers import written
 from services.ops.requests.operation import Operation
@@ -51,6 +51,7 @@ from services.ops.requests.request import (
     asked,
     said_as,
 )
+from services.ops.timers.timers import time_text
 from services.times import moments
 from tidewheel.errors import ClientMistake
 from tidewheel.printable import utc
@@ -268,11 +269,17 @@ def dead_letter_task_shape(task: DeadLetterTask) -> DeadLetterTaskAnswer:
     }
 
 
+async def count_matching(live: LiveBroker, order: DeadLetterTaskRequest, seconds_max: float) -> CountedAnswer:
+    """Count the dead letters that match the filter of a task. Stop after about `seconds_max`."""
+    counted = await dead_letters.count_dead_letters(live, order.group, order.wanted, seconds_max=seconds_max)
+    return {"matched": counted.total, "counted_until_ms": time_text(counted.until_ms)}
+
+
 DEAD_LETTERS: Final = Bulk(
     "dead-letters",
     NewDeadLetterTask,
     dead_letter_task_shape,
-    lambda live, order: dead_letters.count_dead_letters(live, order.group, order.wanted),
+    count_matching,
     DeadLetterTaskAnswer,
     DeadLetterTasksAnswer,
     (400, 404, 503),

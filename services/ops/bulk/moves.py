@@ -13,11 +13,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from commitlog import limits
-from services.live.bulk.move_tasks import MessageFilter, MoveTask, MoveTaskRequest, MoveTasks
-from services.live.bulk.tasks import Preview
+from services.live.bulk.move_tasks import MessageFilter, MoveTask, MoveTaskRequest, MoveTasks, QueuePlace
 from services.live.live_broker import LiveBroker
 from services.ops.bulk.dead_letters import PER_SECOND_MAX
-from services.ops.bulk.tasks import Bulk, Limit, TaskProgressAnswer, progress_shape
+from services.ops.bulk.tasks import (
+    Bulk,
+    CountedAnswer,
+    Limit,
+    QueuePlaceAnswer,
+    TaskProgressAnswer,
+    progress_shape,
+)
 from services.ops.requests.request import Nothing, Reason, Repeated
 from services.ops.timers.timers import property_of
 
@@ -88,9 +94,23 @@ def move_task_shape(task: MoveTask) -> MoveTaskAnswer:
     }
 
 
-async def count_moves(live: LiveBroker, order: MoveTaskRequest) -> Preview:
-    """Count the messages of an order by the verdict that a move would have now."""
-    return await MoveTasks(live).preview(order)
+async def count_moves(live: LiveBroker, order: MoveTaskRequest, seconds_max: float) -> CountedAnswer:
+    """Count the messages of an order by the verdict that a move would have now.
+
+    Stop after about `seconds_max`.
+    """
+    preview = await MoveTasks(live).preview(order, seconds_max)
+    return {
+        "matched": preview.by_verdict.total(),
+        "counted_until": preview.counted_until and place_shape(preview.counted_until),
+        "by_verdict": dict(preview.by_verdict),
+        "reasons": preview.reasons,
+    }
+
+
+def place_shape(place: QueuePlace) -> QueuePlaceAnswer:
+    """Return a position in the queues of a topic in JSON form."""
+    return {"queue_id": place.queue_id, "queue_offset": str(place.queue_offset)}
 
 
 MOVES: Final = Bulk(

@@ -22,12 +22,13 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from services.broker.task_items import ItemsPage
-from services.live.bulk.tasks import Preview, Task, TaskRequest, Tasks, TaskState
+from services.live.bulk.tasks import Task, TaskRequest, Tasks, TaskState
 from services.live.live_broker import LiveBroker
 from services.ops.requests.answers import written
 from services.ops.requests.callers import watch_of
 from services.ops.requests.operation import Operation
 from services.ops.requests.request import LIMIT_DEFAULT, LIMIT_MAX, NUMBER_MAX, Nothing, asked, said_as
+from services.ops.timers import timers
 from services.times import moments
 from tidewheel.errors import ClientMistake, NotFound
 
@@ -37,17 +38,37 @@ Order = TypeVar("Order", bound=TaskRequest)
 Limit = Annotated[int | None, Field(ge=1, le=NUMBER_MAX, description="Change at most this many items.")]
 
 
-class DryRunAnswer(TypedDict):
-    """The number of items that match. The task changes at most `limit` of them, or all if `limit` is null.
+class QueuePlaceAnswer(TypedDict):
+    """A position in the queues of a topic."""
 
-    Only a preview of moved messages has `by_verdict` and `reasons`, which are those of a task that runs now.
+    queue_id: int
+    queue_offset: str
+
+
+class CountedAnswer(TypedDict):
+    """The number of items that match, or of those that were counted in about 2 seconds.
+
+    `counted_until_ms` is then the due time up to which timers were counted, or the time at which the last
+    counted dead letter was given up. It is null if all items were counted. Only a count of messages to move
+    has `by_verdict` and `reasons`, which are those of a task that runs now. Instead of a time, it has
+    `counted_until`, which is the first message that was not counted, or null.
+    """
+
+    matched: int
+    counted_until_ms: NotRequired[str | None]
+    counted_until: NotRequired[QueuePlaceAnswer | None]
+    by_verdict: NotRequired[dict[str, int]]
+    reasons: NotRequired[dict[str, str]]
+
+
+class DryRunAnswer(CountedAnswer):
+    """A preview of a task, which processes all items that match, also those that the preview did not count.
+
+    The task processes at most `limit` items, or all if `limit` is null.
     """
 
     dry_run: bool
-    matched: int
     limit: int | None
-    by_verdict: NotRequired[dict[str, int]]
-    reasons: NotRequired[dict[str, str]]
 
 
 class TaskProgressAnswer(TypedDict):
@@ -148,14 +169,14 @@ def progress_shape(task: Task[Order]) -> TaskProgressAnswer:
 class Bulk:
     """The tasks of a noun.
 
-    `body` has the field `dry_run` and the method `order`, whose argument is the time. `count` returns the
-    number of matching items, or their verdicts.
+    `body` has the field `dry_run` and the method `order`, whose argument is the time. `count` counts the
+    items of an order for about the given number of seconds at most.
     """
 
     noun: str
     body: type[BaseModel]
     shape: Callable[[Task[Any]], Any]
-    count: Callable[[LiveBroker, Any], Awaitable[int | Preview]]
+    count: Callable[[LiveBroker, Any, float], Awaitable[CountedAnswer]]
     answer: type[Any]
     answers: type[Any]
     refusals: tuple[int, ...] = (400, 503)
@@ -197,11 +218,8 @@ class TasksApi:
         if not wanted.dry_run:
             return JSONResponse(bulk.shape(tasks.start(order, watch_of(request))), status_code=202)
         tasks.check(order)
-        count = await bulk.count(self._live, order)
-        matched = count if isinstance(count, int) else count.by_verdict.total()
-        answer: DryRunAnswer = {"dry_run": True, "matched": matched, "limit": order.limit or None}
-        if not isinstance(count, int):
-            answer |= {"by_verdict": dict(count.by_verdict), "reasons": count.reasons}
+        counted = await bulk.count(self._live, order, timers.SECONDS_MAX)
+        answer: DryRunAnswer = {"dry_run": True, "limit": order.limit or None, **counted}
         return JSONResponse(answer)
 
     async def task(self, request: Request) -> JSONResponse:

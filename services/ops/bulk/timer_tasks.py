@@ -16,10 +16,10 @@ from services.broker.spine.values import TimerFilter
 from services.live.bulk.timer_tasks import TimerTask, TimerTaskRequest, TimerVerb
 from services.live.live_broker import LiveBroker
 from services.live.queries import timer_queries
-from services.ops.bulk.tasks import Bulk, Limit, TaskProgressAnswer, progress_shape
+from services.ops.bulk.tasks import Bulk, CountedAnswer, Limit, TaskProgressAnswer, progress_shape
 from services.ops.requests.given_times import delay_of, due_of
 from services.ops.requests.request import Moment, Reason
-from services.ops.timers.timers import FilterQuery, filter_of
+from services.ops.timers.timers import FilterQuery, filter_of, time_text
 from tidewheel.errors import ClientMistake
 
 
@@ -85,9 +85,10 @@ def task_shape(task: TimerTask) -> TaskAnswer:
     return {**progress_shape(task), "verb": task.order.verb.value}
 
 
-async def count_matching(live: LiveBroker, order: TimerTaskRequest) -> int:
-    """Return the number of timers that match the filter of a task."""
-    return (await timer_queries.count_timers(live, order.wanted)).total
+async def count_matching(live: LiveBroker, order: TimerTaskRequest, seconds_max: float) -> CountedAnswer:
+    """Count the timers that match the filter of a task. Stop after about `seconds_max`."""
+    found = await timer_queries.count_timers(live, order.wanted, seconds_max)
+    return {"matched": found.total, "counted_until_ms": time_text(found.counted_until_ms)}
 
 
 TIMERS: Final = Bulk(

@@ -51,6 +51,28 @@ def test_a_preview_does_not_count_the_messages_that_would_stay(
     assert run.extent({"matched": 8, "by_verdict": by_verdict, "reasons": reasons}, "message") == said
 
 
+@pytest.mark.parametrize(
+    ("by_verdict", "limit", "said"),
+    [
+        ({}, None, "no message so far"),
+        ({}, 3, "no message so far"),
+        ({"MOVED": 1}, None, "at least 1 message"),
+        ({"MOVED": 8}, 3, "3 of at least 8 messages"),
+        ({"MOVED": 8}, 30, "at most 30 of at least 8 messages"),
+        ({"MOVED": 7, "LEASED": 1}, None, "at least 7 of at least 8 messages"),
+        ({"MOVED": 7, "LEASED": 1}, 3, "at most 3 of at least 8 messages"),
+    ],
+)
+def test_a_preview_whose_time_was_over_tells_the_least(
+    by_verdict: dict[str, int], limit: int | None, said: str
+) -> None:
+    run = Run(yes=False, dry_run=True, detach=False, as_json=False, limit=limit)
+    reasons = {verdict: "why" for verdict in by_verdict if verdict != "MOVED"}
+    place = {"queue_id": 0, "queue_offset": "9"}
+    found = {"matched": sum(by_verdict.values()), "by_verdict": by_verdict, "reasons": reasons}
+    assert run.extent(found | {"counted_until": place}, "message") == said
+
+
 def test_one_queue_and_one_message_are_told_as_one() -> None:
     topic = {"name": "t", "message_type": "MIXED", "queue_count": 1}
     assert topic_line(topic) == "t takes mixed, 1 queue"

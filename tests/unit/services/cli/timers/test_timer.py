@@ -301,7 +301,8 @@ def test_many_are_counted_then_cancelled_and_the_task_is_listed(commands: Comman
     asked = commands.run("timer", "cancel", "--all", "--topic", commands.topic, "--until", "150m")
     assert (asked.returncode, asked.stdout) == (0, "would cancel 2 timers\n")
     assert "add --yes" in asked.stderr
-    assert commands.json("cancel", "--all", "--dry-run") == {"dry_run": True, "matched": 3, "limit": None}
+    counted = {"dry_run": True, "matched": 3, "limit": None, "counted_until_ms": None}
+    assert commands.json("cancel", "--all", "--dry-run") == counted
     done = commands.of_topic("cancel", "--all", "--until", "150m", "--yes", "--reason", "over")
     assert done.startswith("done  cancel  2 of 2  CANCELLED 2  task ")
     task = done.split()[-1]

@@ -157,7 +157,7 @@ def test_a_task_sends_back_what_matches_and_leaves_what_comes_meanwhile(at_desk:
         await give_up(desk, "u", "x")
         order = {"verb": "redrive", "group": "g", "filter": {"topic": "t"}}
         counted = await call(desk, "POST", "/tasks", order | {"dry_run": True})
-        assert counted == {"dry_run": True, "matched": 6, "limit": None}
+        assert counted == {"dry_run": True, "matched": 6, "limit": None, "counted_until_ms": None}
         assert len(await keys_of(desk)) == 7
         begun = await call(desk, "POST", "/tasks", order | {"reason": "the bug is fixed"}, 202)
         task = await ended(desk, begun["id"])
@@ -175,7 +175,7 @@ def test_a_task_with_a_limit_takes_the_oldest(at_desk: AtDesk) -> None:
         await give_up(desk, "t", *"abcdef")
         order = {"verb": "redrive", "group": "g", "limit": 2}
         counted = await call(desk, "POST", "/tasks", order | {"dry_run": True})
-        assert counted == {"dry_run": True, "matched": 6, "limit": 2}
+        assert counted == {"dry_run": True, "matched": 6, "limit": 2, "counted_until_ms": None}
         task = await ended(desk, (await call(desk, "POST", "/tasks", order, 202))["id"])
         assert (task["state"], task["matched"], task["limit"], task["done"]) == ("done", 6, 2, 2)
         items = (await call(desk, "GET", f"/tasks/{task['id']}/items"))["items"]

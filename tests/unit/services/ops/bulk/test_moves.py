@@ -61,6 +61,7 @@ def test_what_matches_is_counted_moved_and_listed(at_desk: AtDesk) -> None:
             "dry_run": True,
             "matched": 40,
             "limit": None,
+            "counted_until": None,
             "by_verdict": {"MOVED": 40},
             "reasons": {},
         }

@@ -392,7 +392,7 @@ def test_many_are_counted_first_then_cancelled_by_a_task(at_desk: Any) -> None:
         await crowd(desk, 900)
         wanted = {"verb": "cancel", "filter": {"topic": "third"}, "reason": "campaign over"}
         counted = await desk.post("/tasks", wanted | {"dry_run": True})
-        assert counted == {"dry_run": True, "matched": 300, "limit": None}
+        assert counted == {"dry_run": True, "matched": 300, "limit": None, "counted_until_ms": None}
         assert (await desk.get("/count"))["count"] == 900
         task = await desk.post("/tasks", wanted, 202)
         assert (task["state"], task["matched"], task["done"]) == ("running", None, 0)
@@ -414,7 +414,7 @@ def test_a_task_with_a_limit_changes_the_earliest(at_desk: Any, verb: str, limit
         by = {"by": "10h"} if verb == "move" else {}
         wanted = {"verb": verb, "filter": {"topic": "even"}, "limit": limit, **by}
         counted = await desk.post("/tasks", wanted | {"dry_run": True})
-        assert counted == {"dry_run": True, "matched": 120, "limit": limit}
+        assert counted == {"dry_run": True, "matched": 120, "limit": limit, "counted_until_ms": None}
         task = await desk.ended((await desk.post("/tasks", wanted, 202))["id"])
         changed = min(limit, 120)
         verdict = {"cancel": "CANCELLED", "move": "MOVED", "fire": "FIRED"}[verb]
