@@ -12,7 +12,9 @@ The first pass also finds the records that begin epochs of a cluster, so that ea
 epoch and leader.
 
 Cost: two passes over the bytes (`evidence`), the second from the first matching record on. Spark, Arrow and
-Java are not needed.
+Java are not needed. With a time limit, the first pass searches the newest part of the log, chunk by chunk
+from its end, until the time is over. The second pass goes forward, and may end before the end of the log. An
+`Explanation` contains both limits, and no answer calls a name unknown if a part of the log was not searched.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ import json
 import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
+from math import inf
+from time import monotonic
 from typing import Any, Final, NamedTuple
 
 from commitlog.epochs import EpochRange, begun_by, epoch_at, epochs_of, leader_at
@@ -66,6 +70,9 @@ from txn.half import unverified_offset
 RECORDS_MAX: Final = 1_000
 """Maximum number of records with the name that are shown."""
 
+CHUNK_BYTES: Final = 8 * 1024 * 1024
+"""The bytes of the log that are searched between two looks at the time."""
+
 _NAME_BYTES_MAX: Final = 1_024
 _CONTROL: Final = re.compile(r"[\x00-\x1f]")
 
@@ -84,7 +91,9 @@ class Explanation:
     """The events of a name in log order, the states of its messages, and the searched log offsets.
 
     `is_cut` is set if the name has more than `RECORDS_MAX` records. `epochs` is empty for a store that was
-    never part of a cluster.
+    never part of a cluster. `searched_from_ms` is the store time from which records were searched for the
+    name, or None if the whole log was searched. `followed_until_ms` is the store time up to which records
+    were searched that refer to the found ones, or None if all were.
     """
 
     name: str
@@ -95,6 +104,8 @@ class Explanation:
     messages: list[Standing] = field(default_factory=list)
     is_cut: bool = False
     epochs: list[EpochRange] = field(default_factory=list)
+    searched_from_ms: int | None = None
+    followed_until_ms: int | None = None
 
     def as_json(self, behind_ms: int = 0) -> dict[str, Any]:
         """Return JSON values, with 64-bit numbers as text.
@@ -117,42 +128,71 @@ class Explanation:
             "events": shown,
             "messages": [one._asdict() for one in self.messages],
             "is_cut": self.is_cut,
+            "searched_from_ms": _time_text(self.searched_from_ms, behind_ms),
+            "followed_until_ms": _time_text(self.followed_until_ms, behind_ms),
         }
 
 
-def explain(log: SearchedLog, name: str, topic: str = "") -> Explanation:
+def explain(log: SearchedLog, name: str, topic: str = "", seconds_max: float = inf) -> Explanation:
     """Return the history of a name, optionally restricted to messages of one topic.
 
-    Copies of these messages that were moved to other topics are included.
+    Copies of these messages that were moved to other topics are included. Each of the two passes ends after
+    about `seconds_max`. If the first pass has not searched the whole log, the result may have no events.
 
     Raises `MessageNotFound` with the searched range, and `ClientMistake` for an invalid name.
     """
-    found, begun = _found(log, _checked(name), topic)
-    if not found:
+    found = _found(log, _checked(name), topic, seconds_max)
+    if not found.records and not found.is_partial:
         raise MessageNotFound(_nowhere(log, name, topic))
-    named, is_cut = found[:RECORDS_MAX], len(found) > RECORDS_MAX
-    if is_cut:
-        begun += [begun_by(one) for one in _epoch_records(log, found[-1].physical_offset)]
-    records = {one.physical_offset: one for one in [*named, *_referring(log, named)]}
+    named, is_cut = found.records[:RECORDS_MAX], len(found.records) > RECORDS_MAX
+    referring, followed_until = _referring(log, named, found.first_offset, seconds_max)
+    records = {one.physical_offset: one for one in [*named, *referring]}
     ordered = [records[offset] for offset in sorted(records)]
     subjects = Subjects.of(named)
     events = list(without_withdrawals(event for one in ordered for event in events_of(one, subjects)))
-    epochs = epochs_of(begun, log.first_offset, log.epoch)
-    standings = _standings(named, events)
-    return Explanation(name, log.name, log.first_offset, log.end_offset, events, standings, is_cut, epochs)
+    return Explanation(
+        name,
+        log.name,
+        found.first_offset,
+        log.end_offset,
+        events,
+        _standings(named, events),
+        is_cut,
+        epochs_of(found.begun, found.first_offset, log.epoch),
+        log.store_ms_from(found.first_offset) if found.is_partial else None,
+        None if followed_until is None else log.store_ms_from(followed_until),
+    )
 
 
-def _found(log: SearchedLog, name: str, topic: str) -> tuple[list[Record], list[EpochRange]]:
-    """Return the first records that contain a name, and the epochs that began before them.
+def _time_text(at_ms: int | None, behind_ms: int) -> str | None:
+    return None if at_ms is None else str(at_ms - behind_ms)
+
+
+class _Found(NamedTuple):
+    """The first records that contain a name, the epochs that began in the searched part, and its first log
+    offset. `is_partial` is set if an older part of the log was not searched.
+    """
+
+    records: list[Record]
+    begun: list[EpochRange]
+    first_offset: int
+    is_partial: bool
+
+
+def _found(log: SearchedLog, name: str, topic: str, seconds_max: float) -> _Found:
+    """Search for the records that contain a name, for about `seconds_max`.
 
     A key may have surrounding blanks. If there is no such key, the name is used without blanks.
     """
-    for written in dict.fromkeys((name, name.strip())):
-        begun: list[EpochRange] = []
-        found = list(islice(_named(log, _sought(log, written), topic, begun), RECORDS_MAX + 1))
-        if found:
-            return found, begun
-    return [], []
+    ends_s = monotonic() + seconds_max
+    found = _named(log, name, topic, ends_s)
+    if not found.records and name != name.strip():
+        stripped = _named(log, name.strip(), topic, ends_s)
+        return stripped._replace(
+            first_offset=max(found.first_offset, stripped.first_offset),
+            is_partial=found.is_partial or stripped.is_partial,
+        )
+    return found
 
 
 def _checked(name: str) -> str:
@@ -164,31 +204,52 @@ def _checked(name: str) -> str:
     return name
 
 
-def _sought(log: SearchedLog, name: str) -> str:
-    """Return the name to search for.
-
-    For a transaction id or a log offset, it is the id of the message found there.
-    """
+def _record_of(log: SearchedLog, name: str) -> Record | None:
+    """Return the record at the log offset that a name contains as a log offset or a transaction id."""
     digits = name.removeprefix("@").replace(",", "")
     is_offset = name.startswith("@") and digits.isascii() and digits.isdigit()
     offset = int(digits) if is_offset else unverified_offset(name)
-    there = log.record_at(offset) if offset >= 0 else None
-    return (ids_of(there).message_id if there else "") or name
+    return log.record_at(offset) if offset >= 0 else None
 
 
-def _named(log: SearchedLog, name: str, topic: str, begun: list[EpochRange]) -> Iterator[Record]:
-    """Yield the records that contain a name, beginning with kept records of deleted segments.
+def _named(log: SearchedLog, name: str, topic: str, ends_s: float) -> _Found:
+    """Search for the records that contain a name, including kept records of deleted segments.
 
-    Appends the epochs found in the search to `begun`.
+    For a transaction id or a log offset, the name is the id of the message found there.
     """
-    for one in log.kept():
-        if _carries(one, name, topic):
-            yield one
-    for one in log.holding([*_ends_of_value(log, name), EPOCH_TOPIC.encode()]):
+    there = _record_of(log, name)
+    sought = (ids_of(there).message_id if there else "") or name
+    known = chain([there] if there else [], log.kept())
+    found = {one.physical_offset: one for one in known if _carries(one, sought, topic)}
+    begun = dict[int, EpochRange]()
+    first_offset, from_offset = log.first_offset, log.end_offset
+    while from_offset > first_offset:
+        until_offset, from_offset = from_offset, max(first_offset, from_offset - CHUNK_BYTES)
+        for one in _in_chunk(log, sought, topic, from_offset, until_offset):
+            if one.topic == EPOCH_TOPIC:
+                begun[one.physical_offset] = begun_by(one)
+            else:
+                found[one.physical_offset] = one
+        found = {offset: found[offset] for offset in sorted(found)[: RECORDS_MAX + 1]}
+        if monotonic() >= ends_s:
+            break
+    return _Found([*found.values()], [*begun.values()], from_offset, from_offset > first_offset)
+
+
+def _in_chunk(
+    log: SearchedLog, name: str, topic: str, from_offset: int, until_offset: int
+) -> Iterator[Record]:
+    """Yield the records that begin an epoch between two log offsets, and the first that contain a name."""
+    count = 0
+    for one in log.holding([*_ends_of_value(log, name), EPOCH_TOPIC.encode()], from_offset, until_offset):
         if one.topic == EPOCH_TOPIC:
-            begun.append(begun_by(one))
+            yield one
         elif _carries(one, name, topic):
             yield one
+            count += 1
+            if count > RECORDS_MAX:
+                yield from _epoch_records(log, one.physical_offset, until_offset)
+                return
 
 
 def _ends_of_value(log: SearchedLog, name: str) -> list[bytes]:
@@ -201,8 +262,9 @@ def _ends_of_value(log: SearchedLog, name: str) -> list[bytes]:
     return [value] if log.imported_until else [value + b"\x02", value + b" "]
 
 
-def _epoch_records(log: SearchedLog, from_offset: int) -> Iterator[Record]:
-    return (one for one in log.holding([EPOCH_TOPIC.encode()], from_offset) if one.topic == EPOCH_TOPIC)
+def _epoch_records(log: SearchedLog, from_offset: int, until_offset: int) -> Iterator[Record]:
+    found = log.holding([EPOCH_TOPIC.encode()], from_offset, until_offset)
+    return (one for one in found if one.topic == EPOCH_TOPIC)
 
 
 def _carries(one: Record, name: str, topic: str) -> bool:
@@ -217,13 +279,17 @@ def _was_in(one: Record, topic: str) -> bool:
     return origin is not None and origin.topic == topic
 
 
-def _referring(log: SearchedLog, named: Collection[Record]) -> Iterator[Record]:
-    """Yield the records that refer to these records by the log offset of a half message or timer, or by a
-    queue offset.
+def _referring(
+    log: SearchedLog, named: Collection[Record], searched_from: int, seconds_max: float
+) -> tuple[list[Record], int | None]:
+    """Return the records that refer to these records by the log offset of a half message or timer, or by a
+    queue offset, and the log offset up to which they were searched for, or None for the end of the log.
 
     Nothing refers to a half message or timer after its end, so the search stops there. An expired half
     message may still get a check-back.
     """
+    if not named:
+        return [], None
     anchors = {one.physical_offset: _needle(one) for one in named if one.topic in (HALF_TOPIC, TIMER_TOPIC)}
     own = (one for one in named if one.topic == VERB_TOPIC or kind_of(one) == "delivered")
     anchors |= {timer: b"\x01%d" % timer for one in own for timer, *_ in endings(one)}
@@ -233,13 +299,23 @@ def _referring(log: SearchedLog, named: Collection[Record]) -> Iterator[Record]:
     queues |= {json.dumps([place.topic, place.queue_id]).encode()[:-1] + b", " for place in places}
     ended = [anchors[offset] for offset in anchors if offset in ends]
     waiting = [anchors[offset] for offset in anchors if offset not in ends]
-    first_offset = min(one.physical_offset for one in named)
-    last_end = max(ends.values(), default=first_offset)
-    for one in chain(
-        log.holding(ended, first_offset, last_end), log.holding([*waiting, *queues], first_offset)
-    ):
-        if any(_refers(fact, anchors, places) for fact in facts_of(one)):
-            yield one
+    from_offset = max(searched_from, min(one.physical_offset for one in named))
+    last_end = max(ends.values(), default=from_offset)
+    end_offset = log.end_offset if waiting or queues else last_end
+    found, ends_s = list[Record](), monotonic() + seconds_max
+    step_bytes = CHUNK_BYTES * 10 // (10 + len(anchors) + len(queues))  # each is a search of its own
+    while from_offset < end_offset:
+        until_offset = min(end_offset, from_offset + step_bytes)
+        for one in chain(
+            log.holding(ended, from_offset, min(until_offset, last_end)),
+            log.holding([*waiting, *queues], from_offset, until_offset),
+        ):
+            if any(_refers(fact, anchors, places) for fact in facts_of(one)):
+                found.append(one)
+        from_offset = until_offset
+        if from_offset < end_offset and monotonic() >= ends_s:
+            return found, from_offset
+    return found, None
 
 
 def _needle(one: Record) -> bytes:

@@ -9,6 +9,7 @@ import typer
 
 from services.cli.terminal import output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
+from services.cli.terminal.bulk import REFUSED
 from services.status.waiting import Waiting, waiting
 from services.times.display import exactly, span
 
@@ -34,11 +35,10 @@ def explain(
     Example: tidewheel explain order:17 --store ./store
     """
     told = from_store(store, name, topic) if store else from_broker(http, name, topic)
-    if as_json:
-        output.print_json(told)
-        return
-    show(told)
-    if not store:
+    output.print_json(told) if as_json else show(told)
+    if not told["events"]:
+        raise typer.Exit(REFUSED)
+    if not store and not as_json:
         for one in waiting(broker_at(http), told):
             output.show(reason(one))
 
@@ -64,12 +64,33 @@ def show(told: dict[str, Any]) -> None:
     output.show(
         f"{told['name']}: {counted(events, 'event')} of {counted(messages, 'message')}, in {searched}", ""
     )
-    output.show(*lines(events), "")
-    output.print_table(
-        ("topic", "message", "now"), ((one["topic"], one["message_id"], one["state"]) for one in messages)
-    )
+    if events:
+        output.show(*lines(events), "")
+        output.print_table(
+            ("topic", "message", "now"), ((one["topic"], one["message_id"], one["state"]) for one in messages)
+        )
+    for line in limits(told):
+        output.show(line)
     if told["is_cut"]:
         output.say("The name has more records than are told here. Narrow it with --topic.")
+
+
+def limits(told: dict[str, Any]) -> list[str]:
+    """Return which parts of the log were not searched, because the time of a search was over."""
+    found = []
+    if searched_from_ms := told.get("searched_from_ms"):
+        found.append(
+            f"Only the log from {exactly(int(searched_from_ms))} on was searched: a search ends after 10 "
+            f"seconds. Older events are {'missing' if told['events'] else 'not known'}. On the machine of "
+            "the broker, --store FOLDER searches the whole log."
+        )
+    if followed_until_ms := told.get("followed_until_ms"):
+        found.append(
+            f"Acknowledgements and other later events were searched only up to "
+            f"{exactly(int(followed_until_ms))}: a search ends after 10 seconds. Later ones are missing, "
+            "also in the states. --topic searches for fewer of them, and --store FOLDER for all."
+        )
+    return found
 
 
 def reason(one: Waiting) -> str:

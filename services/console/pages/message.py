@@ -30,6 +30,8 @@ NOTHING: Final[Model] = {
     "more_events": 0,
     "is_cut": False,
     "missing": "",
+    "searched_from_ms": None,
+    "followed_until_ms": None,
 }
 
 
@@ -58,6 +60,8 @@ def read(broker: Api, asked: Asked) -> Model:
         "acts": acts_on(broker, name, told["messages"]),
         "is_cut": told["is_cut"],
         "missing": "",
+        "searched_from_ms": told.get("searched_from_ms"),
+        "followed_until_ms": told.get("followed_until_ms"),
     }
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlencode
@@ -13,20 +12,11 @@ import pytest
 
 from tests.command import tidewheel
 from tests.console_process import Browser
+from tests.hurried_broker import HurriedBroker
 from tidewheel.testing.process import BrokerProcess
 
-IN_NO_TIME = "from services.ops.timers import timers; timers.SECONDS_MAX = 0"
 ASKED = {"verb": "cancel", "tag": "unpaid", "reason": "campaign over"}
 TIMERS, MESSAGES = 400, 100
-
-
-class HurriedBroker(BrokerProcess):
-    """A broker whose searches and counts end after their first step."""
-
-    def _command(self) -> list[str]:
-        start = f"{IN_NO_TIME}; from services.cli.main import main; import sys; main(sys.argv[1:])"
-        words = super()._command()
-        return [sys.executable, "-c", start, *words[words.index("serve") :]]
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +69,7 @@ def test_a_preview_of_timers_says_up_to_which_due_time_it_counted(broker: Broker
     words = ("timer", "cancel", "--all", "--tag", "unpaid")
     shown, said = command(broker, *words)
     first, second = shown.splitlines()
-    assert re.fullmatch(r"would cancel at least \d+ timers", first)
+    assert re.fullmatch(r"would cancel at least \d+ timers?", first)
     assert re.fullmatch(
         r"  counted up to [-\d: ]+, which took 2 s; the task counts and processes all that match", second
     )
@@ -118,16 +108,16 @@ def test_a_page_says_up_to_where_and_starts_the_task_for_all(broker: BrokerProce
     at_least = re.findall(r'name="at_least" value="(\d+)"', text)[0]
     wrong = browser.post("/timers/all/start", **ASKED, at_least=at_least, count="4")
     assert wrong.status == 400
-    assert f"4 was typed, and the page showed at least {at_least} timers" in wrong.text
+    assert f"4 was typed, and the page showed at least {at_least} timer" in wrong.text
     unseen = browser.post("/timers/all/start", **ASKED, count=str(TIMERS))
     assert unseen.status == 400
-    assert re.search(rf"{TIMERS} was typed, and at least \d+ timers would change now", unseen.text)
+    assert re.search(rf"{TIMERS} was typed, and at least \d+ timers? would change now", unseen.text)
     forged = browser.post("/timers/all/start", **ASKED, at_least="many", count="many")
     assert forged.status == 400
     limited = browser.open(path + "&limit=1000").text
     assert "At most 1,000 of them would change." in limited
     started = browser.post("/timers/all/start", **ASKED, at_least=at_least, count=at_least)
-    assert f"has started: cancel at least {at_least} timers" in started.text
+    assert f"has started: cancel at least {at_least} timer" in started.text
     while browser.model("/timers?tag=unpaid")["tasks"][0]["state"] == "running":
         pass
     assert browser.model("/timers?tag=unpaid")["tasks"][0]["by_verdict"]["CANCELLED"] >= TIMERS
