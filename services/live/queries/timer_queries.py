@@ -8,7 +8,8 @@ position where the next query continues.
 
 Cost: the work of a step is limited to `TIMERS_QUERY_WORK_MAX`, and its scan to the rows of one slot. If a
 filter contains text, each event loop iteration looks up the key in up to `KEYS_AT_ONCE` topics, or searches
-up to `RECORDS_AT_ONCE` records in the log. Limitation: a time limit does not apply to these lookups.
+up to `RECORDS_AT_ONCE` records in the log. Limitation: a time limit does not apply to these lookups. After
+long lookups, the query has at least half of its time left, so that they were not in vain.
 """
 
 from __future__ import annotations
@@ -33,6 +34,21 @@ from timingwheel.due_run import SortKey
 
 KEYS_AT_ONCE = 200
 RECORDS_AT_ONCE = 2_000
+
+
+class TimeLimit:
+    """The time of a query. It ends about `seconds_max` after its start, or half of that after its lookups."""
+
+    def __init__(self, seconds_max: float) -> None:
+        self._seconds_max, self._ends_s = seconds_max, monotonic() + seconds_max
+        self._has_begun = False
+
+    def is_over(self) -> bool:
+        """Return whether the query must end. Called after each step, the first of which has the lookups."""
+        now_s = monotonic()
+        if not self._has_begun:
+            self._has_begun, self._ends_s = True, max(self._ends_s, now_s + self._seconds_max / 2)
+        return now_s >= self._ends_s
 
 
 class DueCounts(NamedTuple):
@@ -73,12 +89,12 @@ async def count_by_window(
 
     The first window begins at `from_ms`. Windows without timers are omitted.
     """
-    counts, ends = Counter[int](), monotonic() + seconds_max
+    counts, limit = Counter[int](), TimeLimit(seconds_max)
     async for due_ms, end in _due_times(live, wanted):
         starts = wanted.from_ms + (due_ms - wanted.from_ms) // width_ms * width_ms
         for start_ms, count in zip(*np.unique(starts, return_counts=True), strict=True):
             counts[int(start_ms)] += int(count)
-        if end is not None and monotonic() >= ends:
+        if limit.is_over() and end is not None:
             return DueCounts(sorted(counts.items()), end[0])
     return DueCounts(sorted(counts.items()), None)
 
@@ -122,14 +138,14 @@ async def query_page(
     clock does not move it. The sort key of a timer may differ from its due time.
     """
     found: list[PendingTimer] = []
-    ends, place = monotonic() + seconds_max, after
+    limit, place = TimeLimit(seconds_max), after
     search = _search if is_simple(wanted) else query_pages
     async for page in search(live, wanted, after, count_max=count_max):
         if page.timers and len(found) == count_max:
             return TimerPage(found, place)
         found += page.timers
         place = page.after
-        if place is not None and monotonic() >= ends:
+        if limit.is_over() and place is not None:
             return TimerPage(found, place)
     return TimerPage(found, None)
 

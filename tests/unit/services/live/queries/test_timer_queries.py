@@ -270,6 +270,35 @@ def test_a_count_that_takes_long_returns_the_time_up_to_which_it_counted() -> No
     play(scenario)
 
 
+def test_long_lookups_leave_half_of_the_time_for_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s, looks, look_up = [0.0], list[float](), timer_queries._look_up
+
+    def clock_s() -> float:
+        now_s[0] += 0.1
+        looks.append(now_s[0])
+        return now_s[0]
+
+    async def looked_up(live: LiveBroker, wanted: TimerFilter) -> Any:
+        now_s[0] += 10
+        return await look_up(live, wanted)
+
+    async def scenario(live: LiveBroker) -> None:
+        wanted = TimerFilter(properties=(("third", "1"),))
+        for query in (
+            timer_queries.query_page(live, wanted, None, 1_000, seconds_max=2),
+            timer_queries.count_timers(live, wanted, seconds_max=2),
+        ):
+            looks.clear()
+            await query
+            began_s, *steps_s = looks
+            assert began_s + 10 < steps_s[0]
+            assert 0.9 < steps_s[-1] - steps_s[0] < 1.2
+
+    monkeypatch.setattr(timer_queries, "monotonic", clock_s)
+    monkeypatch.setattr(timer_queries, "_look_up", looked_up)
+    play(scenario)
+
+
 def test_a_crowd_of_one_millisecond_is_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "TIMERS_QUERY_WORK_MAX", 14)
     looked = [0]
