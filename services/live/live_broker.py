@@ -91,6 +91,8 @@ Share = Callable[[bool], None]
 """Called with True when a crowded period begins, and with False when it ends."""
 Present = Callable[[], Iterable[str]]
 """Returns the ids of all connected clients."""
+Check = Callable[[], None]
+"""Raises the error for which a change is refused, if there is one."""
 
 
 TURNS_BETWEEN_FULL_TICKS = 80
@@ -255,13 +257,18 @@ class LiveBroker:
 
     # These methods change the state of the core.
 
-    def call(self, verb: Callable[..., Resting], *arguments: object) -> Coroutine[Any, Any, Resting]:
+    def call(
+        self, verb: Callable[..., Resting], *arguments: object, check: Check | None = None
+    ) -> Coroutine[Any, Any, Resting]:
         """Call a method of the core, and return an awaitable for its result or error.
 
         The method runs before `call` returns, so `verb` always belongs to the current core. The awaitable
-        completes once the required records are durable.
+        completes once the required records are durable. `check` is called immediately before the method,
+        which is not called if `check` raises an error.
         """
         try:
+            if check is not None:
+                check()
             answer = self.call_with_time(verb, *map(self.clock.to_broker_time, arguments))
         except TidewheelError as refusal:
             return self._raise_when_durable(refusal)
@@ -325,16 +332,18 @@ class LiveBroker:
         """Wait until all appended records are durable."""
         await self.answers.wait_until_durable(self.core.store.log.end_offset)
 
-    async def move_timer(self, name: TimerName, due_ms: int, reason: str = "") -> TimerVerdict:
+    async def move_timer(
+        self, name: TimerName, due_ms: int, reason: str = "", check: Check | None = None
+    ) -> TimerVerdict:
         """Change the due time of a delayed message."""
         await self.room.wait_for_copy()
         move = partial(self.core.timers.move, reason=reason)
-        return await self.call(move, name, due_ms + self.clock.offset_ms)
+        return await self.call(move, name, due_ms + self.clock.offset_ms, check=check)
 
-    async def fire_timer(self, name: TimerName, reason: str = "") -> TimerVerdict:
+    async def fire_timer(self, name: TimerName, reason: str = "", check: Check | None = None) -> TimerVerdict:
         """Deliver a delayed message immediately."""
         await self.room.wait_for_copy()
-        return await self.call(partial(self.core.timers.fire, reason=reason), name)
+        return await self.call(partial(self.core.timers.fire, reason=reason), name, check=check)
 
     def call_with_time(self, verb: Callable[..., Answer], *arguments: object) -> Answer:
         """Call a method of the core with the current broker time as the last argument."""

@@ -196,6 +196,10 @@ YesOption = Annotated[
 DiscardOption = Annotated[
     bool, typer.Option("--discard", help="Also discard messages that groups have not finished.")
 ]
+UnfinishedOption = Annotated[
+    int | None,
+    typer.Option(min=0, help="Number of unfinished messages that you saw; with more, nothing is discarded."),
+]
 ReasonOption = Annotated[str, typer.Option(help="Reason, which is stored in the journal.")]
 NameArgument = Annotated[str, typer.Argument(help="The topic.")]
 
@@ -255,6 +259,7 @@ def alter(
 def purge(
     name: NameArgument,
     discard: DiscardOption = False,
+    unfinished: UnfinishedOption = None,
     reason: ReasonOption = "",
     yes: YesOption = False,
     http: HttpOption = None,
@@ -264,16 +269,17 @@ def purge(
 
     Timers and open transactions are not affected. The disk space is released later by retention.
 
-    Example: tidewheel topic purge orders --discard --yes
+    Example: tidewheel topic purge orders --discard --unfinished 12 --yes
     """
     api = broker_at(http)
     if not yes:
         use = api.get("topics", name, "use")
         show_use(use, as_json)
         if not would_be_refused(use, "purge", discard):
-            output.say_undone(use["messages"], "purge it")
+            output.say_undone(use["messages"], "purge it", yes_flags(use))
         return
-    use = api.post("topics", name, "purge", body={"discard": discard, "reason": reason})
+    seen = {} if unfinished is None else {"seen": {"unfinished": unfinished}}
+    use = api.post("topics", name, "purge", body={"discard": discard, "reason": reason} | seen)
     output.print_json(use) if as_json else output.show(f"{name} is empty; {discarded(use)}")
 
 
@@ -281,6 +287,7 @@ def purge(
 def delete(
     name: NameArgument,
     discard: DiscardOption = False,
+    unfinished: UnfinishedOption = None,
     reason: ReasonOption = "",
     yes: YesOption = False,
     http: HttpOption = None,
@@ -298,9 +305,10 @@ def delete(
         use = api.get("topics", name, "use")
         show_use(use, as_json)
         if not would_be_refused(use, "delete", discard):
-            output.say_undone(ending="delete it")
+            output.say_undone(ending="delete it", flags=yes_flags(use))
         return
-    given = {"discard": "true" if discard else "", "reason": reason}
+    seen = "" if unfinished is None else str(unfinished)
+    given = {"discard": "true" if discard else "", "reason": reason, "seen_unfinished": seen}
     use = api.delete("topics", name, **{field: value for field, value in given.items() if value})
     output.print_json(use) if as_json else output.show(f"{name} is deleted; {discarded(use)}")
 
@@ -499,7 +507,7 @@ def would_be_refused(use: dict[str, Any], verb: str, discard: bool) -> bool:
     name = use["name"]
     waiting = [] if verb == "purge" else list(waiting_parts(use))
     unfinished = 0 if discard else use["unfinished"]
-    flags = "--discard --yes" if unfinished else "--yes"
+    flags = f"--discard {yes_flags(use)}" if unfinished else "--yes"
     messages = f" with its {counted(unfinished, 'unfinished message')}" if unfinished else ""
     if waiting:
         output.say(
@@ -509,6 +517,11 @@ def would_be_refused(use: dict[str, Any], verb: str, discard: bool) -> bool:
     elif unfinished:
         output.say_undone(ending=f"{verb} it{messages}", flags=flags)
     return bool(waiting or unfinished)
+
+
+def yes_flags(use: dict[str, Any]) -> str:
+    """Return the options that make a change which a preview has shown, and no larger one."""
+    return f"--unfinished {use['unfinished']} --yes" if use["unfinished"] else "--yes"
 
 
 def waiting_parts(use: dict[str, Any]) -> Iterator[str]:

@@ -5,7 +5,8 @@ discarded only if this is requested, and not if they are more than the form show
 the name of the topic must be typed.
 
 The form that alters a topic contains the settings that it showed (`was_*`). Only settings that differ from
-these are sent, and none if another operator has changed one of them since.
+these are sent. A change is sent with what its form showed (`seen`), and the broker refuses the change if
+another operator has changed that since.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from services.http.api import Api
 from services.status.judgement import counted
 from services.times import rates
 from tidewheel.durations import span_ms, span_text
-from tidewheel.errors import ClientMistake, RefusedByState
+from tidewheel.errors import ClientMistake
 
 SETTINGS: Final = {"type": "message_type", "queues": "queue_count", "retention": "retention"}
 """The settings of a topic, by field of the form, with their names in the HTTP interface."""
@@ -44,7 +45,7 @@ def use_of(broker: Api, name: str) -> Model:
 def alter(broker: Api, asked: Asked) -> Done:
     """Change the settings of a topic that differ from those which the form showed."""
     name = asked.required("name", "The topic")
-    wanted = changed(broker, name, asked)
+    wanted = changed(asked)
     if not wanted:
         return Done(f"Nothing was changed: {name} has the settings that the form showed.", page_of(name))
     if asked.get("discard"):
@@ -59,21 +60,23 @@ def alter(broker: Api, asked: Asked) -> Done:
     return Done(said, page_of(name))
 
 
-def changed(broker: Api, name: str, asked: Asked) -> Model:
-    """Return the settings that differ from those which the form showed, for the HTTP interface.
+def changed(asked: Asked) -> Model:
+    """Return the settings that differ from those which the form showed, with these, for the HTTP interface.
 
-    Raises `ClientMistake`, or `RefusedByState` if another operator has changed one of them since.
+    Raises `ClientMistake`.
     """
-    now = settings_of(use_of(broker, name))
-    was = {field: asked.get(f"was_{field}", text) for field, text in now.items()}
-    wanted = {field: text for field, text in entered(asked).items() if text != was[field]}
-    if stale := [field for field in wanted if was[field] != now[field]]:
-        told = ", ".join(f"{field} was {was[field].lower()} and is {now[field].lower()}" for field in stale)
-        raise RefusedByState(
-            f"{name} was changed after the form was shown: {told}. Open the form again, and decide anew."
-        )
-    typed: Model = {SETTINGS[field]: text for field, text in wanted.items()}
-    return typed | ({"queue_count": int(wanted["queues"])} if "queues" in wanted else {})
+    shown = {field: asked.get(f"was_{field}") for field in SETTINGS}
+    wanted = {field: text for field, text in entered(asked).items() if text != shown[field]}
+    if not wanted:
+        return {}
+    seen = {field: shown[field] for field in wanted if shown[field]}
+    return typed(wanted) | {"seen": typed(seen)}
+
+
+def typed(settings: dict[str, str]) -> Model:
+    """Return settings of the form for the HTTP interface."""
+    found: Model = {SETTINGS[field]: text for field, text in settings.items()}
+    return found | ({"queue_count": int(settings["queues"])} if "queues" in settings else {})
 
 
 def settings_of(topic: Model) -> dict[str, str]:
@@ -118,14 +121,17 @@ def hold(broker: Api, asked: Asked) -> Done:
 
 
 def release(broker: Api, asked: Asked) -> Done:
-    """Deliver the held timers of a topic, optionally at a limited rate."""
+    """Deliver the held timers of a topic, optionally at a limited rate, if its hold is as the form showed."""
     name, reason, rate = (
         asked.required("name", "The topic"),
         asked.required("reason", "The reason"),
         asked.get("rate"),
     )
     per_second = rate_of(rate or "0", rates.whole_per_second)
-    use = broker.post("topics", name, "release", body={"per_second": per_second, "reason": reason})
+    body: Model = {"per_second": per_second, "reason": reason}
+    if is_count(since_ms := asked.get("since_ms")):
+        body["seen"] = {"since_ms": since_ms, "per_second": asked.get("per_second") or None}
+    use = broker.post("topics", name, "release", body=body)
     held = use["hold"]["held"] if use["hold"] else 0
     pace = f"at most {per_second:,} a second" if per_second else "at once"
     return Done(f"{name} is released: {pace}, {counted(held, 'held timer')} left.", back(name))
@@ -139,32 +145,25 @@ def back(name: str) -> str:
 def purge(broker: Api, asked: Asked) -> Done:
     """Discard the messages of a topic after its name was confirmed."""
     name, discards = typed_name(asked), bool(asked.get("discard"))
-    if discards and (grown := more_than_shown(broker, name, asked)):
-        return grown
-    body = {"discard": discards, "reason": asked.required("reason", "The reason")}
+    body: Model = {"discard": discards, "reason": asked.required("reason", "The reason")}
+    if discards:
+        body["seen"] = {"unfinished": shown_unfinished(asked)}
     return Done(f"{name} is empty; {lost(broker.post('topics', name, 'purge', body=body))}.", page_of(name))
 
 
 def delete(broker: Api, asked: Asked) -> Done:
     """Delete a topic after its name was confirmed."""
     name, discards = typed_name(asked), bool(asked.get("discard"))
-    if discards and (grown := more_than_shown(broker, name, asked)):
-        return grown
-    query = {"discard": str(discards).lower(), "reason": asked.required("reason", "The reason")}
+    query: Model = {"discard": str(discards).lower(), "reason": asked.required("reason", "The reason")}
+    if discards:
+        query["seen_unfinished"] = shown_unfinished(asked)
     return Done(f"{name} is deleted; {lost(broker.delete('topics', name, **query))}.", "/topics")
 
 
-def more_than_shown(broker: Api, name: str, asked: Asked) -> Done | None:
-    """Return to the page if more messages are unfinished than the form showed; return None otherwise."""
-    shown, unfinished = asked.get("unfinished", "0"), use_of(broker, name)["unfinished"]
-    if shown == str(unfinished) or (is_count(shown) and int(shown) > unfinished):
-        return None
-    are = "is" if unfinished == 1 else "are"
-    return Done(
-        f"Nothing was discarded: {counted(unfinished, 'message')} of {name} {are} unfinished now, more than "
-        "the form showed. Look again.",
-        back(name),
-    )
+def shown_unfinished(asked: Asked) -> int:
+    """Return the number of unfinished messages that the form showed, or 0 if it is missing."""
+    shown = asked.get("unfinished")
+    return int(shown) if is_count(shown) else 0
 
 
 def is_count(text: str) -> bool:

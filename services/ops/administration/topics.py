@@ -6,16 +6,18 @@
                                            the offsets at a time; with oldest=true also the time at which the
                                            first message of each queue was stored
     PUT    /api/topics/TOPIC               alters a topic: message_type, queue_count, retention, discard,
-                                           reason
-    DELETE /api/topics/TOPIC?discard=      deletes a topic
+                                           reason, seen
+    DELETE /api/topics/TOPIC?discard=      deletes a topic: seen_unfinished
     GET    /api/topics/TOPIC/use           shows the messages, timers, halves, schedules and groups of a
                                            topic, and the messages that a retention=7d would discard
-    POST   /api/topics/TOPIC/purge         discards the messages of a topic: discard
+    POST   /api/topics/TOPIC/purge         discards the messages of a topic: discard, seen
     POST   /api/topics/TOPIC/hold          holds the timers of a topic at their due times: reason
-    POST   /api/topics/TOPIC/release       delivers the held timers of a topic: per_second, reason
+    POST   /api/topics/TOPIC/release       delivers the held timers of a topic: per_second, reason,
+                                           seen
 
 A change that would discard data is refused (409). `discard` permits a change that discards unfinished
-messages. Timers, halves and schedules must be ended before the change (`services.broker.topic_changes`).
+messages. Timers, halves and schedules must be ended before the change (`services.broker.topic_changes`). With
+`seen`, a change of what another caller has changed since is refused, too (`services.ops.requests.seen`).
 
 The messages of a topic are in `services.ops.messages.messages`, and its check-backs in
 `services.ops.transactions.transactions`.
@@ -24,7 +26,7 @@ The messages of a topic are in `services.ops.messages.messages`, and its check-b
 from __future__ import annotations
 
 from functools import partial
-from typing import Final, NotRequired
+from typing import Any, Final, NotRequired
 
 import structlog
 from pydantic import BaseModel, ConfigDict, Field
@@ -34,7 +36,7 @@ from typing_extensions import TypedDict
 
 from commitlog import limits
 from commitlog.records.message import MessageType
-from services.broker.spine.values import Topic
+from services.broker.spine.values import TimerHold, Topic
 from services.broker.topic_changes import TopicUse
 from services.broker.topic_retention import ExpiredMessages
 from services.live.live_broker import LiveBroker
@@ -43,9 +45,14 @@ from services.ops.requests.answers import written
 from services.ops.requests.given_times import span_in
 from services.ops.requests.operation import Operation
 from services.ops.requests.request import Nothing, Number, Reason, Span, asked, said_as
+from services.ops.requests.seen import change_of, changes_since, refuse_changed
+from tidewheel.durations import span_text
 from tidewheel.errors import ClientMistake
+from tidewheel.printable import utc
 
 NO_RETENTION: Final = "none"
+WORDS: Final = {"message_type": "type", "queue_count": "number of queues", "retention": "retention"}
+"""The settings of a topic in sentences."""
 
 log = structlog.get_logger()
 
@@ -80,6 +87,42 @@ def topic_of(live: LiveBroker, request: Request) -> Topic:
     return live.core.topics.get(request.path_params["topic"])
 
 
+class SeenSettings(BaseModel):
+    """The settings that the caller saw. The change is refused if one of them differs now."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    message_type: MessageType | None = None
+    queue_count: int | None = Field(None, ge=1)
+    retention: Span | None = Field(None, description="Such as 7d; none: no retention.")
+
+    def given(self) -> dict[str, Any]:
+        """Return the given settings, as `settings_of` returns them. Raise `ClientMistake`."""
+        given = self.model_dump(exclude_none=True)
+        if self.retention is not None:
+            given["retention"] = retention_text(retention_in(self.retention, "seen.retention"))
+        if self.message_type is not None:
+            given["message_type"] = self.message_type.value
+        return given
+
+
+class SeenUse(BaseModel):
+    """What the caller saw of a topic. The change is refused if more messages are unfinished now."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    unfinished: Number
+
+
+class SeenHold(BaseModel):
+    """The hold that the caller saw. The change is refused if the topic has another hold or pace now."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    since_ms: Number
+    per_second: Number | None = Field(None, description="null: it was not being released.")
+
+
 class ChangedTopic(BaseModel):
     """The new settings of a topic. Omitted settings remain unchanged."""
 
@@ -92,6 +135,18 @@ class ChangedTopic(BaseModel):
     )
     discard: bool = Field(False, description="Let a retention discard unfinished messages at once.")
     reason: Reason = ""
+    seen: SeenSettings | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """Return the new settings, as `settings_of` returns them. Raise `ClientMistake`."""
+        wanted = SeenSettings(
+            message_type=self.message_type, queue_count=self.queue_count, retention=self.retention
+        )
+        return wanted.given()
+
+    def retention_ms(self) -> int | None:
+        """Return the new retention, 0 for none, or None if none is given. Raise `ClientMistake`."""
+        return None if self.retention is None else retention_in(self.retention)
 
 
 class UseQuery(Nothing):
@@ -107,6 +162,7 @@ class Purge(BaseModel):
 
     discard: bool = False
     reason: Reason = ""
+    seen: SeenUse | None = None
 
 
 class TopicHold(BaseModel):
@@ -124,6 +180,7 @@ class TopicRelease(BaseModel):
 
     per_second: int = Field(0, ge=0, le=limits.RELEASE_PER_SECOND_MAX)
     reason: Reason = ""
+    seen: SeenHold | None = None
 
 
 class DeletionQuery(Nothing):
@@ -131,6 +188,10 @@ class DeletionQuery(Nothing):
 
     discard: bool = False
     reason: Reason = ""
+    seen_unfinished: Number | None = Field(
+        None,
+        description="The number of unfinished messages that the caller saw; with more, nothing is deleted.",
+    )
 
 
 class TopicAnswer(TypedDict):
@@ -257,14 +318,44 @@ def expired_shape(expired: ExpiredMessages) -> ExpiredAnswer:
     return {"messages": expired.messages, "unfinished": expired.unfinished}
 
 
-def retention_in(text: str) -> int:
+def retention_in(text: str, field: str = "retention") -> int:
     """Return a retention of a topic in milliseconds, 0 for none; raise `ClientMistake`."""
     if text == NO_RETENTION:
         return 0
-    retention_ms = span_in(text, "retention")
+    retention_ms = span_in(text, field)
     if not retention_ms:
-        raise ClientMistake(f"retention is {text[:80]!r}: write {NO_RETENTION} to remove the retention.")
+        raise ClientMistake(f"{field} is {text[:80]!r}: write {NO_RETENTION} to remove the retention.")
     return retention_ms
+
+
+def retention_text(retention_ms: int) -> str:
+    """Return a retention of a topic as callers write it."""
+    return span_text(retention_ms) if retention_ms else NO_RETENTION
+
+
+def settings_of(topic: Topic) -> dict[str, Any]:
+    """Return the settings of a topic, to be compared with those that a caller saw."""
+    return {
+        "message_type": topic.message_type.value,
+        "queue_count": topic.queue_count,
+        "retention": retention_text(topic.retention_ms),
+    }
+
+
+def hold_changes(seen: SeenHold, hold: TimerHold, per_second: int) -> list[str]:
+    """Return what was changed of a hold since it was seen, apart from a release at the rate `per_second`."""
+    if hold.since_ms != seen.since_ms:
+        return [change_of("hold", f"that of {utc(seen.since_ms)}", f"that of {utc(hold.since_ms)}")]
+    if hold.per_second in (seen.per_second, per_second):
+        return []
+    return [change_of("release", pace_text(seen.per_second), pace_text(hold.per_second))]
+
+
+def pace_text(per_second: int | None) -> str:
+    """Return the rate of a release as part of a sentence."""
+    if per_second is None:
+        return "none"
+    return f"{per_second:,} per second" if per_second else "at once"
 
 
 def hold_shape(topic: Topic, held_count: int) -> HoldAnswer | None:
@@ -359,13 +450,14 @@ class TopicsApi:
         wanted = await said_as(ChangedTopic, request)
         if (wanted.message_type, wanted.queue_count, wanted.retention) == (None, None, None):
             raise ClientMistake("Give message_type, queue_count, retention or some of them.")
-        name = request.path_params["topic"]
-        retention_ms = None if wanted.retention is None else retention_in(wanted.retention)
+        name, retention_ms = request.path_params["topic"], wanted.retention_ms()
         alter = partial(
             self._live.core.topic_changes.alter, retention_ms=retention_ms, discard=wanted.discard
         )
-        changed = await self._live.call(alter, name, wanted.message_type, wanted.queue_count)
-        log.info("topic altered", topic=name, **wanted.model_dump(mode="json", exclude_none=True))
+        check = partial(self._check_settings, name, wanted)
+        changed = await self._live.call(alter, name, wanted.message_type, wanted.queue_count, check=check)
+        said = wanted.model_dump(mode="json", exclude_none=True, exclude={"seen"})
+        log.info("topic altered", topic=name, **said)
         expired = None if retention_ms is None else expired_shape(changed.expired)
         answer: AlteredTopicAnswer = {**topic_shape(changed.topic), "expired": expired}
         return JSONResponse(answer)
@@ -374,7 +466,8 @@ class TopicsApi:
         """Discard the messages of a topic."""
         wanted, name = await said_as(Purge, request), request.path_params["topic"]
         purge = partial(self._live.core.topic_changes.purge, discard=wanted.discard)
-        changed = await self._live.call(purge, name)
+        seen = None if wanted.seen is None else wanted.seen.unfinished
+        changed = await self._live.call(purge, name, check=partial(self._check_unfinished, name, seen))
         log.info("topic purged", topic=name, messages=changed.use.messages, unfinished=changed.use.unfinished)
         return await written(use_shape(changed.use))
 
@@ -389,7 +482,8 @@ class TopicsApi:
         """Deliver the held timers of a topic, at once or at a pace."""
         wanted, name = await said_as(TopicRelease, request), request.path_params["topic"]
         release = self._live.core.topic_changes.release
-        changed = await self._live.call(release, name, wanted.per_second)
+        check = partial(self._check_hold, name, wanted)
+        changed = await self._live.call(release, name, wanted.per_second, check=check)
         held = changed.use.held_timers
         log.info("topic released", topic=name, held=held, per_second=wanted.per_second, reason=wanted.reason)
         return await written(use_shape(changed.use._replace(topic=changed.topic)))
@@ -399,10 +493,33 @@ class TopicsApi:
         query, name = asked(DeletionQuery, request), request.path_params["topic"]
         await self._live.wait_until_all_durable()
         delete = partial(self._live.core.topic_changes.delete, discard=query.discard)
-        changed = await self._live.call(delete, name)
+        check = partial(self._check_unfinished, name, query.seen_unfinished)
+        changed = await self._live.call(delete, name, check=check)
         use = changed.use
         log.info("topic deleted", topic=name, messages=use.messages, unfinished=use.unfinished)
         return await written(use_shape(use))
+
+    def _check_settings(self, name: str, wanted: ChangedTopic) -> None:
+        """Raise `RefusedByState` if settings that the caller saw are different now."""
+        if wanted.seen is not None:
+            now = settings_of(self._live.core.topics.get(name))
+            changes = changes_since(wanted.seen.given(), now, wanted.settings(), WORDS)
+            refuse_changed(self._live, repr(name), changes)
+
+    def _check_unfinished(self, name: str, seen: int | None) -> None:
+        """Raise `RefusedByState` if more messages are unfinished than the caller saw."""
+        if seen is None:
+            return
+        unfinished = self._live.core.topic_changes.describe_use(name).unfinished
+        changes = [change_of("unfinished messages", f"{seen:,}", f"{unfinished:,}")]
+        refuse_changed(self._live, repr(name), changes if unfinished > seen else [])
+
+    def _check_hold(self, name: str, wanted: TopicRelease) -> None:
+        """Raise `RefusedByState` if the hold that the caller saw is different now."""
+        hold = self._live.clock.to_real_time(self._live.core.topics.get(name)).hold
+        if wanted.seen is not None and hold is not None:
+            changes = hold_changes(wanted.seen, hold, wanted.per_second)
+            refuse_changed(self._live, repr(name), changes)
 
     def _hold_of(self, topic: Topic) -> HoldAnswer | None:
         held_count = self._live.core.timers.held.counts[topic.name]

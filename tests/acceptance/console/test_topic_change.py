@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from services.console.broker import refused_with
+from services.console.page import Asked
+from services.console.pages import topic_change
+from services.http.api import Api
 from tests.command import tidewheel
 from tests.console_process import Browser
+from tidewheel.errors import RefusedByState
 from tidewheel.testing.process import BrokerProcess
 
 
@@ -51,7 +59,7 @@ def check_journal(browser: Browser) -> None:
     entries = browser.model("/journal?about=orders")["entries"]
     assert [(one["verb"], one["verdict"]) for one in entries] == [
         ("topics delete", "done"),
-        *[("topics alter", "done")] * 4,
+        *[("topics alter", "done")] * 5,
         ("topics purge", "done"),
         ("topics purge", "TW-168"),
     ]
@@ -98,7 +106,7 @@ def test_a_setting_that_two_operators_change_is_left_as_it_is(
     assert form["retention"] == "none"
     alter(broker, "visits", "--retention", "7d")
     refused = browser.post("/topics/change/alter", **form | {"queues": "8", "retention": "60m"})
-    assert (refused.status, "retention was none and is 7d" in refused.text) == (409, True)
+    assert (refused.status, "retention from none to 7d" in refused.text) == (409, True)
     assert "Nothing was changed" in refused.text
     found = broker.get("/api/topics/visits")
     assert (found["queue_count"], found["retention_ms"]) == (4, str(7 * 86_400_000))
@@ -121,14 +129,82 @@ def test_a_purge_discards_no_more_than_its_page_showed(broker: BrokerProcess, br
     for number in ("2", "3"):
         broker.post("/api/messages", {"topic": "parcels", "body": number})
     for verb in ("purge", "delete"):
-        for shown in ({"unfinished": "1"}, {"unfinished": "all"}, {}):
-            again = browser.post(f"/topics/change/{verb}", **named, **shown)
-            assert "Nothing was discarded: 3 messages of parcels are unfinished now" in again.text
-            assert again.text.count('name="unfinished" value="3"') == 2, "the preview is shown again"
+        for shown, was in (({"unfinished": "1"}, 1), ({"unfinished": "all"}, 0), ({}, 0)):
+            refused = browser.post(f"/topics/change/{verb}", **named, **shown)
+            assert (refused.status, "TW-160" in refused.text) == (409, True)
+            assert f"its unfinished messages from {was} to 3" in refused.text
+            assert "Nothing was changed" in refused.text
+    assert browser.open("/topics/change?name=parcels").text.count('name="unfinished" value="3"') == 2
     assert browser.model("/topics/change?name=parcels")["use"]["unfinished"] == 3
     said = browser.post("/topics/change/purge", **named, unfinished="3").text
     assert "parcels is empty; 3 messages were discarded, 3 of them unfinished" in said
     assert "parcels is deleted" in browser.post("/topics/change/delete", **named, unfinished="3").text
+
+
+class Between(Api):
+    """The HTTP interface for one act, before whose change another operator changes something."""
+
+    def __init__(self, broker: BrokerProcess, other: Callable[[], object]) -> None:
+        super().__init__(
+            broker.http, refused_with, answer_seconds=30, search_seconds=30, verb_seconds=30, program="test"
+        )
+        self._other = other
+
+    def _call(self, method: str, *arguments: Any) -> Any:
+        if method != "GET":
+            self._other()
+        return super()._call(method, *arguments)
+
+
+def form_of(browser: Browser, name: str, verb: str) -> dict[str, str]:
+    """Return the fields of a form of a topic with their values, as it is shown."""
+    page = browser.open(f"/topics/change?name={name}").text
+    (form,) = re.findall(rf'id="{verb}">.*?</form>', page, re.S)
+    return dict(re.findall(r'<input[^>]*name="(\w+)" value="([^"]*)"', form))
+
+
+def test_a_change_just_before_that_of_a_form_is_not_undone(broker: BrokerProcess, browser: Browser) -> None:
+    broker.post("/api/topics", {"name": "seats", "queue_count": 4})
+    form = settings(browser, "seats") | {"retention": "60m"}
+    between = Between(broker, lambda: alter(broker, "seats", "--retention", "7d"))
+    with pytest.raises(RefusedByState, match="its retention from none to 7d") as refused:
+        topic_change.alter(between, Asked(form))
+    assert refused.value.code == "TW-160"
+    assert broker.get("/api/topics/seats")["retention_ms"] == str(7 * 86_400_000)
+
+
+@pytest.mark.parametrize("act", [topic_change.purge, topic_change.delete])
+def test_messages_that_come_just_before_a_purge_are_not_discarded(
+    broker: BrokerProcess, browser: Browser, act: Any
+) -> None:
+    name = f"claims-{act.__name__}"
+    for body in ("1", "2"):
+        broker.post("/api/messages", {"topic": name, "body": body})
+    form = form_of(browser, name, act.__name__) | {"typed": name, "reason": "over", "discard": "true"}
+    between = Between(broker, lambda: broker.post("/api/messages", {"topic": name, "body": "3"}))
+    with pytest.raises(RefusedByState, match="its unfinished messages from 2 to 3"):
+        act(between, Asked(form))
+    assert broker.get(f"/api/topics/{name}/use")["unfinished"] == 3
+
+
+def test_a_hold_that_another_operator_has_begun_since_is_not_released(
+    broker: BrokerProcess, browser: Browser
+) -> None:
+    name, hold = "loans", "/api/topics/loans/hold"
+    broker.post("/api/topics", {"name": name})
+    broker.post(hold, {"reason": "closed"})
+    form = form_of(browser, name, "release") | {"reason": "open"}
+    broker.post("/api/timers", {"topic": name, "body": "x", "in": "1h"})
+
+    def held_anew() -> None:
+        broker.post("/api/topics/loans/release", {"reason": "open"})
+        broker.post(hold, {"reason": "wrong prices"})
+
+    with pytest.raises(RefusedByState, match=r"its hold from that of .* to that of "):
+        topic_change.release(Between(broker, held_anew), Asked(form))
+    assert broker.get("/api/topics/loans")["hold"]["reason"] == "wrong prices"
+    again = browser.post("/topics/change/release", **form_of(browser, name, "release"), reason="open")
+    assert "loans is released" in again.text
 
 
 def test_the_timers_of_a_topic_are_held_and_released(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -193,5 +194,92 @@ def test_a_wrong_look_at_the_newest_is_refused(at_desk: Any, query: str, status:
         if status != 404:
             await desk.http.post("/api/topics", json={"name": "t"})
         assert (await desk.http.get(f"/api/topics/t/newest{query}")).status_code == status
+
+    at_desk(scenario)
+
+
+def test_a_change_by_another_caller_refuses_settings_that_were_seen_before(at_desk: Play) -> None:
+    async def scenario(desk: Desk) -> None:
+        http, path = desk.http, "/api/topics/orders"
+        await http.post("/api/topics", json={"name": "orders", "message_type": "NORMAL", "queue_count": 4})
+        seen = {"message_type": "NORMAL", "queue_count": 4, "retention": "none"}
+        wanted = {"retention": "60m", "seen": seen}
+        await http.put(path, json={"retention": "7d", "message_type": "MIXED"})
+        refused = await http.put(path, json=wanted)
+        assert (refused.status_code, refused.json()["code"]) == (409, "TW-160")
+        told = (
+            "'orders' was changed since you saw it: its type from NORMAL to MIXED; its retention from none "
+            "to 7d. Look at it again, and decide anew."
+        )
+        assert told in refused.json()["message"]
+        assert (await http.get(path)).json()["retention_ms"] == str(7 * 86_400_000)
+        assert (await http.put(path, json=wanted | {"seen": {"queue_count": 4}})).status_code == 200
+        again = await http.put(path, json={"retention": "60m", "seen": {"retention": "7d"}})
+        assert again.status_code == 200, "a request may be repeated"
+        wrong = await http.put(path, json={"retention": "1h", "seen": {"retention": "soon"}})
+        assert (wrong.status_code, "seen.retention" in wrong.json()["message"]) == (400, True)
+        assert (await http.put("/api/topics/none", json=wanted)).status_code == 404
+
+    at_desk(scenario)
+
+
+def test_of_two_callers_who_saw_the_same_topic_one_changes_it(at_desk: Play) -> None:
+    async def scenario(desk: Desk) -> None:
+        http = desk.http
+        await http.post("/api/topics", json={"name": "orders", "queue_count": 4})
+        seen = {"queue_count": 4}
+        calls = [http.put("/api/topics/orders", json={"queue_count": n, "seen": seen}) for n in range(5, 25)]
+        answers = await asyncio.gather(*calls)
+        assert sorted(one.status_code for one in answers) == [200, *[409] * 19]
+        [changed] = [one.json()["queue_count"] for one in answers if one.status_code == 200]
+        assert (await http.get("/api/topics/orders")).json()["queue_count"] == changed
+
+    at_desk(scenario)
+
+
+def test_no_more_is_discarded_than_its_caller_saw(at_desk: Play) -> None:
+    async def scenario(desk: Desk) -> None:
+        http, path = desk.http, "/api/topics/orders"
+        await http.post("/api/topics", json={"name": "orders", "queue_count": 1})
+        for _ in range(3):
+            await http.post("/api/messages", json={"topic": "orders", "body": "x"})
+        wanted = {"discard": True, "seen": {"unfinished": 2}}
+        query = {"discard": "true", "seen_unfinished": "2"}
+        for verb, refused in (
+            ("purge", await http.post(f"{path}/purge", json=wanted)),
+            ("delete", await http.delete(path, params=query)),
+        ):
+            assert (refused.status_code, refused.json()["code"]) == (409, "TW-160"), verb
+            told = "'orders' was changed since you saw it: its unfinished messages from 2 to 3"
+            assert told in refused.json()["message"]
+        assert (await http.get(f"{path}/use")).json()["unfinished"] == 3
+        purged = await http.post(f"{path}/purge", json=wanted | {"seen": {"unfinished": 5}})
+        assert (purged.status_code, purged.json()["unfinished"]) == (200, 3)
+        assert (await http.delete(path, params=query)).status_code == 200
+
+    at_desk(scenario)
+
+
+def test_a_hold_that_another_caller_has_changed_is_not_released(at_desk: Play) -> None:
+    async def scenario(desk: Desk) -> None:
+        http, path = desk.http, "/api/topics/orders"
+        await http.post("/api/topics", json={"name": "orders", "queue_count": 1})
+        await desk.advance("1h")  # the broker's clock and the real one differ
+        await desk.set("orders", "1m", timer_key="k")
+        await http.post(f"{path}/hold", json={"reason": "closed"})
+        await desk.advance("1h")
+        first = (await http.get(path)).json()["hold"]
+        seen = {"since_ms": first["since_ms"], "per_second": None}
+        await http.post(f"{path}/release", json={"per_second": 1, "seen": seen})
+        refused = await http.post(f"{path}/release", json={"seen": seen})
+        assert (refused.status_code, refused.json()["code"]) == (409, "TW-160")
+        assert "its release from none to 1 per second" in refused.json()["message"]
+        await http.post(f"{path}/hold", json={"reason": "a new price"})
+        refused = await http.post(f"{path}/release", json={"seen": seen | {"per_second": 1}})
+        assert (refused.status_code, refused.json()["code"]) == (409, "TW-160")
+        assert "its hold from that of " in refused.json()["message"]
+        found = (await http.get(path)).json()["hold"]
+        seen = {"since_ms": found["since_ms"], "per_second": None}
+        assert (await http.post(f"{path}/release", json={"seen": seen})).status_code == 200
 
     at_desk(scenario)
