@@ -5,12 +5,19 @@
     /schedules/set   the occurrences of a cron expression, and the form that sets a schedule
 
 Times are in the time zone of the schedule. Occurrences during a pause are skipped.
+
+The form that sets a schedule contains the values that it showed (`seen`), or that there was none. The broker
+refuses a change of what another operator has changed since. A preview says so if the times of the schedule
+are others than the form showed first.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 from contextlib import suppress
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -31,6 +38,13 @@ SENT: Final = ("topic", "tag", "message_group", "missed")
 TYPED: Final = ("tag", "message_group")
 """The fields that are sent with the blanks around them."""
 WHEN: Final = ("cron", "time_zone", "start", "end")
+SEEN: Final = (
+    *("cron", "time_zone", "start_ms", "end_ms", "topic", "tag", "keys"),
+    *("message_group", "properties", "missed", "missed_max"),
+)
+"""The values of a schedule that its form sends back as it showed them, beside the body."""
+SEEN_WHEN: Final = SEEN[:4]
+ABSENT: Final[Model] = {"exists": False}
 USUAL_ZONE: Final = "UTC"
 EMPTY: Final[Model] = {
     **dict.fromkeys(("name", *WHEN, *SENT, "body", "keys", "properties", "unfit"), ""),
@@ -39,6 +53,9 @@ EMPTY: Final[Model] = {
     "time_zone": USUAL_ZONE,
     "missed": MISSED[0],
     "missed_max": "",
+    "was": "",
+    "seen": json.dumps(ABSENT),
+    "seen_when": "",
 }
 
 
@@ -59,17 +76,20 @@ def read_set(broker: Api, asked: Asked) -> Model:
     """Return the form fields, with the values of schedule `name` if it exists, and the occurrences of the
     cron expression.
     """
-    fields, is_asked = EMPTY | {"name": asked.get("name")}, bool(asked.get("cron"))
+    fields, is_asked, times = EMPTY | {"name": asked.get("name")}, bool(asked.get("cron")), ""
     if asked.get("name"):
         with suppress(*([NotFound] if is_asked else [])):
-            fields |= fields_of(broker.get("schedules", asked.get("name"), count=0))
+            found = broker.get("schedules", asked.get("name"), count=0)
+            fields |= fields_of(found) | seen_fields(found)
+            times = retimed(found, asked)
     if is_asked:
         fields |= {name: asked.get(name) for name in WHEN} | {"time_zone": asked.get("time_zone", USUAL_ZONE)}
     coming: list[Any] = []
     if fields["cron"]:
         given = Asked({name: fields[name] for name in WHEN})
         coming = broker.post("schedules", "preview", body=when(given) | {"count": COMING})["coming"]
-    return {"fields": fields, "coming": coming, "is_known": bool(fields["topic"]), "choices": list(MISSED)}
+    shown = {"fields": fields, "coming": coming, "retimed": times}
+    return shown | {"is_known": bool(fields["topic"]), "choices": list(MISSED)}
 
 
 def blank_set(broker: Api, asked: Asked) -> Model:
@@ -90,6 +110,42 @@ def fields_of(found: Model) -> Model:
         "unfit": unfit(found),
         **body_fields(found),
     }
+
+
+def seen_fields(found: Model) -> Model:
+    """Return the fields of a form with what it shows of a schedule."""
+    seen = {name: found[name] for name in SEEN} | {"body_sha256": sha256(body_bytes(found)).hexdigest()}
+    when_seen = {name: found[name] for name in SEEN_WHEN}
+    return {"was": found["name"], "seen": json.dumps(seen), "seen_when": json.dumps(when_seen)}
+
+
+def retimed(found: Model, asked: Asked) -> str:
+    """Return that the times of a schedule were changed since its form was opened, or an empty string.
+
+    The preview of the form shows the times that its user has entered, and not those of the schedule.
+    """
+    before = seen_in(asked, "seen_when") if asked.get("seen_when") else {}
+    if all(found[name] == before.get(name, found[name]) for name in SEEN_WHEN):
+        return ""
+    bounds = {"start": "not before", "end": "not after"}
+    walls = {word: wall(found[f"{name}_ms"], zone_of(found["time_zone"])) for name, word in bounds.items()}
+    said = "".join(f", {word} {text}" for word, text in walls.items() if text)
+    return f"{found['cron']} in {found['time_zone']}{said}"
+
+
+def body_bytes(found: Model) -> bytes:
+    """Return the body of a schedule in an HTTP response."""
+    if "body" in found:
+        return str(found["body"]).encode()
+    return base64.b64decode(found["body_base64"])
+
+
+def seen_in(asked: Asked, field: str) -> Model:
+    """Return what a form showed of a schedule. Raises `ClientMistake`."""
+    with suppress(ValueError):
+        if isinstance(seen := json.loads(asked.whole(field)), dict):
+            return seen
+    raise ClientMistake("What the form showed is missing. Open the form again, and decide anew.")
 
 
 def pause(broker: Api, asked: Asked) -> Done:
@@ -116,7 +172,7 @@ def remove(broker: Api, asked: Asked) -> Done:
 
 
 def keep(broker: Api, asked: Asked) -> Done:
-    """Create or replace a schedule."""
+    """Create a schedule, or replace it if it is as the form showed it."""
     name = asked.required("name", "The name")
     wanted: Model = when(asked) | asked.given(*SENT) | asked.as_typed(*TYPED)
     wanted["topic"] = asked.required("topic", "The topic")
@@ -125,6 +181,8 @@ def keep(broker: Api, asked: Asked) -> Done:
         if not (most.isascii() and most.isdigit()):
             raise ClientMistake(f"{most[:20]!r} is no number of missed runs.")
         wanted["missed_max"] = int(most)
+    if asked.get("seen"):
+        wanted["seen"] = seen_in(asked, "seen") if name == asked.get("was", name) else ABSENT
     found = broker.put("schedules", name, body=wanted | body_of(asked))
     paused = "; it is paused" if found["state"] == "PAUSED" else ""
     return Done(f"{name} is set{upcoming(found)}{paused}.", page_of(name))

@@ -7,7 +7,7 @@ repeated. The comparison is the `check` of `LiveBroker.call`: no other change co
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from services.live.live_broker import LiveBroker
@@ -18,16 +18,25 @@ VALUE_CHARACTERS_MAX: Final = 80
 
 
 def changes_since(
-    seen: Mapping[str, Any], now: Mapping[str, Any], wanted: Mapping[str, Any], words: Mapping[str, str]
+    seen: Mapping[str, Any],
+    now: Mapping[str, Any],
+    wanted: Mapping[str, Any],
+    words: Mapping[str, str],
+    unsaid: Collection[str] = (),
 ) -> list[str]:
     """Return a sentence part for each seen value that differs now, and that `wanted` does not have either.
 
-    `words` are the names of the values in sentences.
+    `words` are the names of the values in sentences, in the order of the parts. Of the values in `unsaid`, a
+    part contains only the name.
     """
+    found = (
+        name
+        for name in words
+        if name in seen and seen[name] != now[name] and (name not in wanted or wanted[name] != now[name])
+    )
     return [
-        change_of(words[name], value, now[name])
-        for name, value in seen.items()
-        if now[name] != value and (name not in wanted or now[name] != wanted[name])
+        f"its {words[name]}" if name in unsaid else change_of(words[name], seen[name], now[name])
+        for name in found
     ]
 
 

@@ -7,15 +7,18 @@
     POST   /api/schedules/NAME/pause     and /resume: stops and resumes runs; runs of the pause are not sent
     POST   /api/schedules/preview        returns the runs of a cron line, and stores nothing
 
-A PUT can be repeated, because an unchanged schedule is not modified. Times in requests and answers are real
-times. `local` is the time on the clock of the schedule's zone (`services.live.clock`).
+A PUT can be repeated, because an unchanged schedule is not modified. With `seen`, a PUT is refused (409) if
+another caller has changed the schedule since (`services.ops.requests.seen`). Times in requests and answers
+are real times. `local` is the time on the clock of the schedule's zone (`services.live.clock`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Final, NotRequired
+from functools import partial
+from hashlib import sha256
+from typing import Any, Final, NotRequired
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.requests import Request
@@ -32,11 +35,32 @@ from services.ops.messages.messages import body_bytes, body_shape
 from services.ops.requests.answers import written
 from services.ops.requests.operation import Operation
 from services.ops.requests.request import LIMIT_MAX, Nothing, asked, said_as
+from services.ops.requests.seen import changes_since, refuse_changed
+from tidewheel.errors import RefusedByState
+from tidewheel.printable import utc
 
 COMING_DEFAULT = 5
 LIMIT_DEFAULT = 100
 SEARCHED_AT_ONCE = 5
 """Occurrences that are searched in one go: one that is years away takes up to 6 ms."""
+
+WORDS: Final = {
+    "cron": "cron line",
+    "time_zone": "time zone",
+    "start_ms": "start",
+    "end_ms": "end",
+    "topic": "topic",
+    "tag": "tag",
+    "keys": "keys",
+    "message_group": "message group",
+    "properties": "properties",
+    "missed": "policy for missed runs",
+    "missed_max": "limit of missed runs",
+    "body_sha256": "body",
+}
+"""The values of a schedule in sentences, in their order."""
+UNSAID: Final = ("body_sha256",)
+"""Values of which a sentence does not contain the old and the new one."""
 
 Verb = Callable[[str, int], ScheduleView]
 
@@ -50,6 +74,31 @@ class Recurring(BaseModel):
     time_zone: str = Field("UTC", description="The name of a time zone, such as Europe/London.")
     start_ms: int | None = Field(None, description="The earliest time of a run.")
     end_ms: int | None = Field(None, description="The latest time of a run.")
+
+
+class SeenSchedule(BaseModel):
+    """The values that the caller saw. The change is refused if one of them differs now."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    exists: bool = Field(True, description="false: there was no schedule of this name.")
+    cron: str = ""
+    time_zone: str = ""
+    topic: str = ""
+    body_sha256: str = Field("", description="The SHA-256 of the bytes of the body, in hexadecimal.")
+    tag: str = ""
+    keys: list[str] = []
+    message_group: str = ""
+    properties: dict[str, str] = {}
+    missed: MissedRunPolicy = MissedRunPolicy.ONCE
+    missed_max: int = 0
+    start_ms: int | None = None
+    end_ms: int | None = None
+
+    def given(self) -> dict[str, Any]:
+        """Return the given values, as `values_of` returns them."""
+        given = self.model_dump(mode="json", exclude_unset=True, exclude={"exists"})
+        return given | {name: bound_text(given[name]) for name in ("start_ms", "end_ms") if name in given}
 
 
 class NewSchedule(Recurring):
@@ -66,6 +115,7 @@ class NewSchedule(Recurring):
     missed_max: int = Field(
         limits.SCHEDULE_MISSED_COUNT_DEFAULT, description="With all: largest number of missed runs to send."
     )
+    seen: SeenSchedule | None = None
 
     def to_schedule(self, name: str) -> Schedule:
         """Return the schedule for the core."""
@@ -199,6 +249,29 @@ def coming_shape(coming: tuple[Occurrence, ...]) -> list[OccurrenceAnswer]:
     return [{"at_ms": str(one.at_ms), "local": one.local} for one in coming]
 
 
+def values_of(schedule: Schedule) -> dict[str, Any]:
+    """Return the values of a schedule, to be compared with those that a caller saw."""
+    return {
+        "cron": schedule.cron,
+        "time_zone": schedule.time_zone,
+        "start_ms": bound_text(schedule.start_ms),
+        "end_ms": bound_text(schedule.end_ms),
+        "topic": schedule.topic,
+        "tag": schedule.tag,
+        "keys": list(schedule.keys),
+        "message_group": schedule.message_group,
+        "properties": schedule.properties,
+        "missed": schedule.missed.value,
+        "missed_max": schedule.missed_max,
+        "body_sha256": sha256(schedule.body).hexdigest(),
+    }
+
+
+def bound_text(at_ms: int | None) -> str:
+    """Return the start or the end of a schedule as part of a sentence."""
+    return "none" if at_ms is None else utc(at_ms)
+
+
 def following(schedule: Schedule, occurrence: Occurrence) -> tuple[Occurrence, ...]:
     """Return the run of a schedule after a given run, or nothing if there is none."""
     return schedule.upcoming_runs(schedule.next_after(occurrence.at_ms), 1)
@@ -229,8 +302,9 @@ class SchedulesApi:
     async def set(self, request: Request) -> JSONResponse:
         """Store a schedule."""
         name, wanted = name_of(request), await said_as(NewSchedule, request)
-        is_known = self._is_known(name)
-        view = await self._live.call(self._live.core.schedules.set, wanted.to_schedule(name))
+        is_known, schedule = self._is_known(name), wanted.to_schedule(name)
+        check = partial(self._check_seen, schedule, wanted.seen)
+        view = await self._live.call(self._live.core.schedules.set, schedule, check=check)
         return JSONResponse(schedule_shape(view), status_code=200 if is_known else 201)
 
     async def delete(self, request: Request) -> JSONResponse:
@@ -268,6 +342,26 @@ class SchedulesApi:
     async def _told(self, verb: Verb, request: Request) -> JSONResponse:
         return JSONResponse(schedule_shape(await self._live.call(verb, name_of(request))))
 
+    def _check_seen(self, wanted: Schedule, seen: SeenSchedule | None) -> None:
+        """Raise `RefusedByState` if what the caller saw of a schedule is different now."""
+        if seen is None:
+            return
+        name, durable_at = wanted.name, self._live.core.store.log.end_offset
+        if not self._is_known(name):
+            if seen.exists:
+                raise RefusedByState(
+                    f"The schedule {name!r} was removed since you saw it. Set a new one if you want it.",
+                    durable_at,
+                )
+            return
+        now, new = values_of(self._get(name, 0).schedule), values_of(wanted)
+        if not seen.exists and now != new:
+            raise RefusedByState(
+                f"There is a schedule {name!r} already. Look at it and change it, or choose another name.",
+                durable_at,
+            )
+        refuse_changed(self._live, repr(name), changes_since(seen.given(), now, new, WORDS, UNSAID))
+
     def _get(self, name: str, count: int) -> ScheduleView:
         return self._live.query(self._live.core.schedules.get, name, count)
 
@@ -298,7 +392,7 @@ OPERATIONS: Final = (
         SchedulesApi.set,
         {201: ScheduleAnswer, 200: ScheduleAnswer},
         bodies=(NewSchedule,),
-        refusals=(400, 404, 503),
+        refusals=(400, 404, 409, 503),
     ),
     Operation(
         "DELETE", "/api/schedules/{name}", SchedulesApi.delete, {200: ScheduleAnswer}, refusals=(400, 404)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+from urllib.parse import urlencode
 
 import pytest
 
@@ -83,6 +84,69 @@ def test_a_schedule_that_the_form_would_change_is_not_offered(
     assert "its property &#39;n=1&#39; has an equals sign in its name" in page
     assert "PUT /api/schedules/unfit" in page
     assert 'id="keep"' not in page
+
+
+def test_a_change_of_a_schedule_just_before_that_of_a_form_is_not_undone(
+    broker: BrokerProcess, browser: Browser
+) -> None:
+    api = connect(broker.http, "")
+    told = {"cron": "0 9 * * *", "topic": "reports", "body": "x"}
+    api.put("schedules", "weekly", body=told)
+    form = kept_form(browser, "weekly") | {"tag": "mine"}
+    api.put("schedules", "weekly", body=told | {"body": "theirs"})
+    refused = browser.post("/schedules/set/keep", **form)
+    assert (refused.status, "TW-160" in refused.text) == (409, True)
+    assert "was changed since you saw it: its body. Look at it again" in refused.text
+    assert "Nothing was changed" in refused.text
+    assert api.get("schedules", "weekly")["body"] == "theirs"
+    again = browser.post("/schedules/set/keep", **kept_form(browser, "weekly") | {"tag": "mine"})
+    assert "weekly is set" in again.text
+    found = api.get("schedules", "weekly")
+    assert (found["body"], found["tag"]) == ("theirs", "mine")
+    form = kept_form(browser, "weekly") | {"tag": "yours"}
+    api.delete("schedules", "weekly")
+    assert "was removed since you saw it" in browser.post("/schedules/set/keep", **form).text
+
+
+def test_a_preview_says_which_times_a_schedule_has_got_since_its_form_was_opened(
+    broker: BrokerProcess, browser: Browser
+) -> None:
+    api = connect(broker.http, "")
+    told = {"cron": "0 9 * * *", "topic": "reports", "body": "x"}
+    api.put("schedules", "nightly", body=told)
+    page = browser.open("/schedules/set?name=nightly").text
+    (form,) = re.findall(r'id="preview".*?</form>', page, re.S)
+    shown = {name: html.unescape(text) for name, text in re.findall(r'name="(\w+)" value="([^"]*)"', form)}
+    preview = f"nightly&{urlencode(shown | {'cron': '0 8 * * *'})}"
+    assert "Somebody has changed its times" not in browser.open(f"/schedules/set?name={preview}").text
+    api.put("schedules", "nightly", body=told | {"cron": "30 2 * * *", "start_ms": 1_895_964_999_000})
+    page = browser.open(f"/schedules/set?name={preview}").text
+    assert "it occurs at <code>30 2 * * * in UTC, not before 2030-01-30T00:56:39+00:00</code> now" in page
+    form = kept_form(browser, preview)
+    api.put("schedules", "nightly", body=told | {"cron": "30 3 * * *"})
+    refused = browser.post("/schedules/set/keep", **form)
+    assert "its cron line from 30 2 * * * to 30 3 * * *" in refused.text
+    assert api.get("schedules", "nightly")["cron"] == "30 3 * * *"
+    assert "nightly is set" in browser.post("/schedules/set/keep", **kept_form(browser, preview)).text
+
+
+def test_a_new_schedule_does_not_replace_another(broker: BrokerProcess, browser: Browser) -> None:
+    api = connect(broker.http, "")
+    told = {"cron": "0 9 * * *", "topic": "reports", "body": "x"}
+    api.put("schedules", "monthly", body=told)
+    api.put("schedules", "yearly", body=told | {"body": "theirs"})
+    new = kept_form(browser, "&cron=@daily") | {"topic": "reports", "body": "mine"}
+    renamed = kept_form(browser, "monthly")
+    for form in (new, renamed):
+        refused = browser.post("/schedules/set/keep", **form | {"name": "yearly"})
+        assert (refused.status, "There is a schedule &#39;yearly&#39; already." in refused.text) == (
+            409,
+            True,
+        )
+    assert api.get("schedules", "yearly")["body"] == "theirs"
+    assert "copied is set" in browser.post("/schedules/set/keep", **renamed | {"name": "copied"}).text
+    broken = browser.post("/schedules/set/keep", **renamed | {"seen": "{"})
+    assert (broken.status, "Open the form again" in broken.text) == (400, True)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import httpx
@@ -270,3 +271,49 @@ def test_a_virtual_clock_moves_schedules_and_their_times_are_those_of_callers() 
         assert (await desk.get("s"))["sent_count"] == 5
 
     play(scenario, clock="virtual")
+
+
+def seen_of(told: dict[str, Any], **changed: Any) -> dict[str, Any]:
+    """Return what a caller saw of a schedule, for its change."""
+    names = ("cron", "time_zone", "topic", "tag", "keys", "message_group", "properties", "missed")
+    body = sha256(told["body"].encode()).hexdigest()
+    more = ("missed_max", "start_ms", "end_ms")
+    return {name: told[name] for name in (*names, *more)} | {"body_sha256": body} | changed
+
+
+def test_a_schedule_that_another_caller_has_changed_since_is_not_replaced() -> None:
+    async def scenario(desk: Desk) -> None:
+        seen = seen_of(await desk.put("report", start_ms=NOW_MS + MINUTE_MS, keys=["a"]))
+        await desk.put("report", 200, cron="0 * * * *", body="other", keys=["b"])
+        refused = await desk.http.put("/api/schedules/report", json=WANTED | {"tag": "x", "seen": seen})
+        assert (refused.status_code, refused.json()["code"]) == (409, "TW-160")
+        told = (
+            "'report' was changed since you saw it: its cron line from * * * * * to 0 * * * *; its keys from "
+            "['a'] to ['b']; its body. Look at it again, and decide anew."
+        )
+        assert told in refused.json()["message"], refused.json()["message"]
+        now = await desk.get("report")
+        assert (now["cron"], now["body"], now["keys"], now["tag"]) == ("0 * * * *", "other", ["b"], "")
+        wanted = {"cron": "0 * * * *", "body": "other", "keys": ["b"], "tag": "x", "seen": seen_of(now)}
+        assert (await desk.put("report", 200, **wanted))["tag"] == "x"
+        assert (await desk.put("report", 200, **wanted))["tag"] == "x", "a request may be repeated"
+
+    play(scenario)
+
+
+def test_a_schedule_that_was_removed_or_set_by_another_caller_is_left_so() -> None:
+    async def scenario(desk: Desk) -> None:
+        absent: dict[str, Any] = {"exists": False}
+        seen = seen_of(await desk.put("report", seen=absent))
+        assert (await desk.put("report", 200, seen=absent))["cron"] == WANTED["cron"], "repeated"
+        path = "/api/schedules/report"
+        refused = await desk.http.put(path, json=WANTED | {"body": "x", "seen": absent})
+        assert (refused.status_code, refused.json()["code"]) == (409, "TW-160")
+        assert "There is a schedule 'report' already." in refused.json()["message"]
+        assert (await desk.http.delete(path)).status_code == 200
+        refused = await desk.http.put(path, json=WANTED | {"body": "x", "seen": seen})
+        assert (refused.status_code, refused.json()["code"]) == (409, "TW-160")
+        assert "The schedule 'report' was removed since you saw it." in refused.json()["message"]
+        assert (await desk.http.get(path)).status_code == 404
+
+    play(scenario)
