@@ -4,8 +4,9 @@
     /timers/one      a timer, its message and its forms
     /timers/all      the number of matching timers, and the form of a bulk operation
 
-An operation on a timer shows the same result as the command (`services.status.verdicts`). A bulk operation
-contains the number of timers from the preview. It is refused if the number has changed.
+An operation on a timer shows the same result as the command (`services.status.verdicts`), and is refused if
+another operator has moved the timer since the form was shown. A bulk operation contains the number of timers
+from the preview. It is refused if the number has changed.
 """
 
 from __future__ import annotations
@@ -129,10 +130,11 @@ def fire(broker: Api, asked: Asked) -> Done:
 
 
 def told(broker: Api, asked: Asked, verb: str, more: dict[str, str]) -> Done:
-    """Perform an operation on a timer and return its result."""
+    """Perform an operation on a timer, if it is due when the form showed, and return its result."""
     topic, message_id = asked.required("topic", "The topic"), asked.required("id", "The message id")
     reason = asked.required("reason", "The reason")
-    body = {"topic": topic, "id": message_id, "reason": reason, **more}
+    seen = {"seen": {"due_ms": due_ms}} if (due_ms := asked.get("due_ms")) else {}
+    body = {"topic": topic, "id": message_id, "reason": reason, **more, **seen}
     verdict = broker.post("timers", verb, body=body)
     name = asked.get("key") or message_id
     return Done(

@@ -18,7 +18,8 @@ duration from now (in 30m, or 30m). Times in answers are milliseconds since 1970
 
 The status of a verdict is 200 if the requested state was reached (CANCELLED, MOVED, FIRED, or ALREADY for a
 cancel). The status is 409 if this is impossible (TOO_LATE, or ALREADY for a move or fire), and 404 if no such
-timer is known (NEVER_SET, FORGOTTEN). A request to show a timer that has ended returns 410.
+timer is known (NEVER_SET, FORGOTTEN). A request to show a timer that has ended returns 410. With `seen`, a
+verb on a timer that was moved since is refused with 409 and an error (`services.ops.requests.seen`).
 
 Cost: a query on many timers is processed in pieces (`services.live.queries.timer_queries`). A batch waits for
 a flush, and each of its timers is set or refused separately.
@@ -28,6 +29,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import accumulate
 from math import ceil
 from typing import Any, Final, Literal
@@ -40,6 +42,7 @@ from starlette.responses import JSONResponse, Response
 from typing_extensions import TypedDict
 
 from commitlog import limits
+from commitlog.errors import StoreDamaged
 from commitlog.records.message import Message
 from services.broker.spine.errors import IllegalDeliveryTime, InvalidRecallHandle
 from services.broker.spine.statistics import LATE_BY_HOLD, LATENESS_BOUNDS_MS, Lateness
@@ -58,7 +61,7 @@ from services.broker.timers import recall
 from services.broker.timers.delays import with_absolute_times
 from services.explain.life import HELD, waiting
 from services.live.created_topics import CreatedTopics
-from services.live.live_broker import LiveBroker
+from services.live.live_broker import Check, LiveBroker
 from services.live.pauses import Pauses
 from services.live.queries import timer_queries
 from services.ops.messages.message_states import end_of
@@ -79,6 +82,7 @@ from services.ops.requests.request import (
     LIMIT_MAX,
     Moment,
     Nothing,
+    Number,
     Reason,
     Repeated,
     Span,
@@ -88,6 +92,7 @@ from services.ops.requests.request import (
     said_by,
     shaped,
 )
+from services.ops.requests.seen import change_of, refuse_changed
 from services.ops.requests.statuses import ErrorAnswer, error_shape
 from tidewheel import property_names
 from tidewheel.errors import ClientMistake, TidewheelError
@@ -232,10 +237,19 @@ class UnreadTimers(BaseModel):
     timers: list[Any] = Field(min_length=1, max_length=limits.TIMER_BATCH_MAX)
 
 
+class SeenTimer(BaseModel):
+    """The due time that the caller saw. The verb is refused if the timer has another one now."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    due_ms: Number
+
+
 class NamedTimer(TimerQuery):
     """The timer of a verb, and the reason for the verb, which is stored."""
 
     reason: Reason = ""
+    seen: SeenTimer | None = None
 
 
 class MovedTimer(NamedTimer):
@@ -711,8 +725,8 @@ class TimersApi:
     async def cancel(self, request: Request) -> JSONResponse:
         """Cancel a timer."""
         wanted = await said_as(NamedTimer, request)
-        name = name_of(wanted)
-        verdict = await self._live.call(self._live.core.timers.cancel, name, wanted.reason)
+        name, check = name_of(wanted), self._check_of(wanted)
+        verdict = await self._live.call(self._live.core.timers.cancel, name, wanted.reason, check=check)
         if wanted.handle and verdict.verdict is Verdict.NEVER_SET:
             recall = self._live.core.timers.recall  # the handle distinguishes FORGOTTEN
             verdict = await self._live.call(recall, name.topic, wanted.handle)
@@ -722,12 +736,32 @@ class TimersApi:
         """Move a timer."""
         wanted = await said_as(MovedTimer, request)
         due_ms = due_of(wanted.to, self._live.now_ms(), "to")
-        return self._done("move", wanted, await self._live.move_timer(name_of(wanted), due_ms, wanted.reason))
+        name, check = name_of(wanted), self._check_of(wanted, due_ms)
+        return self._done("move", wanted, await self._live.move_timer(name, due_ms, wanted.reason, check))
 
     async def fire(self, request: Request) -> JSONResponse:
         """Deliver the message of a timer immediately."""
         wanted = await said_as(NamedTimer, request)
-        return self._done("fire", wanted, await self._live.fire_timer(name_of(wanted), wanted.reason))
+        name, check = name_of(wanted), self._check_of(wanted)
+        return self._done("fire", wanted, await self._live.fire_timer(name, wanted.reason, check))
+
+    def _check_of(self, wanted: NamedTimer, due_ms: int | None = None) -> Check:
+        """Return the check of a verb, which refuses a timer that was moved since its caller saw it.
+
+        A pending timer is compared, if its record is readable and it is not due at `due_ms` already.
+        """
+
+        def check() -> None:
+            if wanted.seen is None:
+                return
+            seen_ms, found = wanted.seen.due_ms, None
+            with suppress(StoreDamaged):
+                found = self._live.timer(name_of(wanted))
+            if isinstance(found, PendingTimer) and found.due_ms not in (seen_ms, due_ms):
+                changes = [change_of("due time", utc(seen_ms), utc(found.due_ms))]
+                refuse_changed(self._live, "The timer", changes)
+
+        return check
 
     def _held(self) -> Iterator[HeldTopicAnswer]:
         """Yield the topics that are held, or have held timers, by name."""
@@ -786,7 +820,7 @@ def ended(verdict: TimerVerdict) -> bool:
 
 def verb(path: str, handler: Handler, body: type[BaseModel]) -> Operation:
     """Return a verb on a timer, whose answers are all verdicts."""
-    answers = {200: VerdictAnswer, 404: VerdictAnswer, 409: VerdictAnswer}
+    answers = {200: VerdictAnswer, 404: VerdictAnswer, 409: VerdictAnswer | ErrorAnswer}
     return Operation("POST", path, handler, answers, bodies=(body,), refusals=(400, 503))
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from urllib.parse import urlencode
 
+import pytest
+
 from tests.command import tidewheel
 from tests.console_process import Browser
 from tidewheel.testing.process import BrokerProcess
@@ -122,3 +124,21 @@ def test_all_timers_of_the_broker_are_not_named_by_an_empty_filter(browser: Brow
     refused = browser.open("/timers/all?verb=cancel&reason=all")
     assert refused.status == 400
     assert "names no timers" in refused.text
+
+
+@pytest.mark.parametrize(("verb", "more"), [("cancel", {}), ("fire", {}), ("move", {"to": "in 3h"})])
+def test_a_timer_that_another_operator_has_moved_is_left_as_it_is(
+    broker: BrokerProcess, browser: Browser, verb: str, more: dict[str, str]
+) -> None:
+    path = set_timer(broker, f"moved:{verb}")
+    page = browser.open(path).text
+    (form,) = re.findall(rf'id="{verb}">.*?</form>', page, re.S)
+    shown = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form))
+    to = int(shown["due_ms"]) + 60_000
+    broker.post("/api/timers/move", named(path) | {"to": to, "reason": "theirs"})
+    refused = browser.post(f"/timers/one/{verb}", **shown, **more, reason="mine")
+    assert (refused.status, "TW-160" in refused.text) == (409, True)
+    assert "The timer was changed since you saw it: its due time from " in refused.text
+    assert browser.model(path)["timer"]["due_ms"] == str(to)
+    done = browser.post(f"/timers/one/{verb}", **shown | {"due_ms": str(to)}, **more, reason="mine")
+    assert done.status == 200

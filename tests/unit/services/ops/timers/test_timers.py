@@ -721,3 +721,36 @@ def test_a_reversed_window_and_a_far_time_are_refused_in_words(at_desk: Any) -> 
             assert said in refused.json()["message"], topic
 
     at_desk(scenario)
+
+
+@pytest.mark.parametrize(("verb", "more"), [("cancel", {}), ("fire", {}), ("move", {"to": "in 3h"})])
+def test_a_timer_that_another_caller_has_moved_since_is_left_as_it_is(
+    at_desk: Any, verb: str, more: dict[str, str]
+) -> None:
+    async def scenario(desk: Any) -> None:
+        await desk.set("t", "1h", timer_key="k")
+        seen = {"due_ms": (await desk.get("/one", topic="t", key="k"))["due_ms"]}
+        await desk.post("/move", {"topic": "t", "key": "k", "to": "in 2h"})
+        named = {"topic": "t", "key": "k", "seen": seen, **more}
+        refused = await desk.post(f"/{verb}", named, 409)
+        assert refused["code"] == "TW-160"
+        told = "The timer was changed since you saw it: its due time from 2025-11-21T05:40:00.000Z to "
+        assert f"{told}2025-11-21T06:40:00.000Z. Look at it again" in refused["message"]
+        now = await desk.get("/one", topic="t", key="k")
+        await desk.post(f"/{verb}", named | {"seen": {"due_ms": now["due_ms"]}})
+        if verb == "cancel":
+            ended = await desk.post(f"/{verb}", named)
+            assert ended["verdict"] == "ALREADY", "the verdict on a timer that has ended"
+
+    at_desk(scenario)
+
+
+def test_a_move_that_is_repeated_is_not_refused_for_its_own_change(at_desk: Any) -> None:
+    async def scenario(desk: Any) -> None:
+        await desk.set("t", "1h", timer_key="k")
+        seen = {"due_ms": (await desk.get("/one", topic="t", key="k"))["due_ms"]}
+        wanted = {"topic": "t", "key": "k", "to": START_MS + 7_200_000, "seen": seen}
+        for _ in range(2):
+            assert (await desk.post("/move", wanted))["verdict"] == "MOVED"
+
+    at_desk(scenario)
