@@ -6,7 +6,7 @@
 
 An operation on a timer shows the same result as the command (`services.status.verdicts`), and is refused if
 another operator has moved the timer since the form was shown. A bulk operation contains the number of timers
-from the preview. It is refused if the number has changed.
+from the preview. It is refused if the number has changed, and its task is limited to the number.
 """
 
 from __future__ import annotations
@@ -144,10 +144,11 @@ def told(broker: Api, asked: Asked, verb: str, more: dict[str, str]) -> Done:
 
 
 def start(broker: Api, asked: Asked) -> Done:
-    """Start a task for all matching timers if their number equals the previewed number.
+    """Start a task for all matching timers, and no more of them, if their number equals the previewed number.
 
     If the time of the preview was over before all timers were counted, the number is a lower bound, which a
-    new count cannot confirm. The typed number must then equal the number that the page showed (`at_least`).
+    new count cannot confirm. The typed number must then equal the number that the page showed (`at_least`),
+    and the task changes all that match.
     """
     order, said = order_of(asked), asked.required("count", "How many there are").replace(",", "")
     at_least = asked.get("at_least")
@@ -156,24 +157,23 @@ def start(broker: Api, asked: Asked) -> Done:
         if said != at_least:
             raise ClientMistake(f"{said[:20]} was typed, and the page showed {changed}: look again.")
     else:
-        changed = confirmed(broker, order, said)
+        count = confirmed(broker, order, said)
+        changed, order = counted(count, "timer"), order | ({"limit": count} if count else {})
     task = broker.post("timers", "tasks", body=order)
     return Done(f"Task {task['id']} has started: {order['verb']} {changed}.", page_of("timers", task["id"]))
 
 
-def confirmed(broker: Api, order: dict[str, Any], said: str) -> str:
+def confirmed(broker: Api, order: dict[str, Any], said: str) -> int:
     """Return how many timers a task would change now.
 
-    Raises `ClientMistake` if it is not the typed number, or not all were counted.
+    Raise `ClientMistake` if it is not the typed number, or not all were counted.
     """
     preview = broker.post("timers", "tasks", body=order | {"dry_run": True})
     count = extent(order, preview["matched"])
-    changed = counted(count, "timer")
-    if is_cut_off(order, preview):
-        changed = f"at least {changed}"
     if is_cut_off(order, preview) or said != str(count):
+        changed = ("at least " if is_cut_off(order, preview) else "") + counted(count, "timer")
         raise ClientMistake(f"{said[:20]} was typed, and {changed} would change now: look again.")
-    return changed
+    return count
 
 
 def order_of(asked: Asked) -> dict[str, Any]:

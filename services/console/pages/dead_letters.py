@@ -77,7 +77,7 @@ def redrive(broker: Api, asked: Asked) -> Done:
 
 
 def start(broker: Api, asked: Asked) -> Done:
-    """Start a task that redrives all matching dead letters."""
+    """Start a task that redrives as many of the matching dead letters as the preview showed."""
     task = broker.post("dead-letters", "tasks", body=order_of(asked))
     said = f"Task {task['id']} has started: redrive dead letters of {task['group']}."
     return Done(said, tasks.page_of(KIND, task["id"]))

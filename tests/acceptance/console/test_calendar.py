@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import re
+from typing import Any
+from unittest.mock import patch
 from urllib.parse import urlencode
 
 import pytest
 
+from services.console.broker import connect
+from services.console.page import Asked
+from services.console.pages import calendar
+from services.http.api import Api
 from tests.command import tidewheel
 from tests.console_process import Browser
 from tidewheel.testing.process import BrokerProcess
@@ -118,6 +124,26 @@ def test_the_first_of_many_are_fired_by_property_and_limit(broker: BrokerProcess
     page = f"/tasks/one?kind=timers&id={task['id']}"
     assert [one["verdict"] for one in browser.model(page)["items"]] == ["FIRED", "FIRED"]
     assert "FIRED</td>" in browser.open(page).text
+
+
+def test_no_more_timers_are_changed_than_were_confirmed(broker: BrokerProcess) -> None:
+    for number in range(2):
+        set_timer(broker, f"wave:{number}", "waves")
+    api = connect(broker.http, "")
+
+    def post(*path: str, body: Any) -> Any:
+        """Set another timer between the count of the act and its task."""
+        if path == ("timers", "tasks") and "dry_run" not in body:
+            set_timer(broker, "wave:2", "waves", "2h")
+        return Api.post(api, *path, body=body)
+
+    asked = {"verb": "cancel", "topic": "waves", "reason": "campaign over", "count": "2"}
+    with patch.object(api, "post", post):
+        assert "cancel 2 timers" in calendar.start(api, Asked(asked)).said
+    while (task := api.get("timers", "tasks")["tasks"][0])["state"] == "running":
+        pass
+    assert task["by_verdict"] == {"CANCELLED": 2}
+    assert [one["timer_key"] for one in api.get("timers", topic="waves")["timers"]] == ["wave:2"]
 
 
 def test_all_timers_of_the_broker_are_not_named_by_an_empty_filter(browser: Browser) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.console_process import Browser
 from tidewheel.testing.process import BrokerProcess
 
@@ -41,6 +43,21 @@ def test_they_are_shown_and_redriven(broker: BrokerProcess, browser: Browser) ->
         pass
     shown = browser.model("/dead-letters")
     assert (shown["groups"], shown["tasks"][0]["done"], shown["tasks"][0]["reason"]) == ([], 4, "mended")
+
+
+def test_no_more_are_redriven_than_the_preview_showed(broker: BrokerProcess, browser: Browser) -> None:
+    give_up(broker, "stock", 2)
+    page = browser.open("/dead-letters/redrive?group=stock&rate=1000&why=mended").text
+    (form,) = re.findall(r'id="start".*?</form>', page, re.S)
+    shown = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form))
+    give_up(broker, "stock", 1)
+    (newest,) = (one["offset"] for one in broker.get("/api/dead-letters/groups/stock")["dead_letters"][2:])
+    browser.post("/dead-letters/redrive/start", **shown)
+    while (task := browser.model("/dead-letters")["tasks"][0])["state"] == "running":
+        pass
+    assert task["by_verdict"] == {"REDRIVEN": 2}
+    left = broker.get("/api/dead-letters/groups/stock")["dead_letters"]
+    assert [one["offset"] for one in left] == [newest]
 
 
 def test_what_is_no_rate_is_said(browser: Browser) -> None:
