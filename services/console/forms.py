@@ -1,14 +1,16 @@
 """Form fields of a message: its body as text or base64, its keys and its properties.
 
 Submitting a form unchanged returns the same message. `unfit` gives the reason for which a message cannot be
-edited in a form.
+edited in a form. `seen_in` reads what a form of any page showed.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from services.console.page import Asked
@@ -93,3 +95,11 @@ def unfit(found: dict[str, Any]) -> str:
         if "=" in name or name != name.strip():
             return f"its property {name[:40]!r} has an equals sign in its name, or blanks around it"
     return ""
+
+
+def seen_in(asked: Asked, field: str) -> dict[str, Any]:
+    """Return what a form showed, which it contains as JSON. Raises `ClientMistake`."""
+    with suppress(ValueError):
+        if isinstance(seen := json.loads(asked.whole(field)), dict):
+            return seen
+    raise ClientMistake("What the form showed is missing. Open the form again, and decide anew.")

@@ -73,15 +73,25 @@ class LiveGroups:
             self._wake(topic)
         return await self.view(name)
 
-    async def reset(self, name: str, topic: str, start: GroupStart, *, dry_run: bool) -> ResetResult:
+    async def reset(
+        self,
+        name: str,
+        topic: str,
+        start: GroupStart,
+        *,
+        dry_run: bool,
+        check: Callable[[], None] | None = None,
+    ) -> ResetResult:
         """Move a group to a start position in `topic`, or in all its topics if `topic` is empty.
 
-        Raise `GroupNotFound` if the group does not exist.
+        Raise `GroupNotFound` if the group does not exist, or the error that `check` raises immediately
+        before the move.
         """
         core = self._core()
         topics = [one for one in core.groups.topics_of(name) if topic in ("", one) and one in core.topics]
         start = await self._resolve_offsets(start, topics)
-        reset: ResetResult = await self._call(self._core().group_views.reset, name, topic, start, dry_run)
+        move = self._core().group_views.reset
+        reset: ResetResult = await self._call(move, name, topic, start, dry_run, check=check)
         for one in set() if dry_run else {move.topic for move in reset.moves}:
             self._wake(one)
         return reset

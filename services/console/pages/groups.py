@@ -7,14 +7,18 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from services.console.forms import seen_in
 from services.console.page import Asked, Done, Model, Page
 from services.http.api import Api
 from services.status.judgement import why_behind
 
 SHOWN_MAX: Final = 500
+SEEN_MAX: Final = 2_000
+"""The number of queues whose offsets the form of a reset sends back."""
 
 
 def read(broker: Api, asked: Asked) -> Model:
@@ -43,7 +47,16 @@ def read_one(broker: Api, asked: Asked) -> Model:
 def read_reset(broker: Api, asked: Asked) -> Model:
     """Return the queue offsets that a reset would change."""
     name, order = order_of(asked)
-    return {"name": name, "order": order, "moves": reset(broker, name, order, dry_run=True)["moves"]}
+    moves = reset(broker, name, order, dry_run=True)["moves"]
+    return {"name": name, "order": order, "moves": moves, "seen": seen_text(moves)}
+
+
+def seen_text(moves: list[Model]) -> str:
+    """Return the field of a form with the offsets that it shows, or an empty string if there are too many."""
+    seen: dict[str, dict[str, str]] = {}
+    for move in moves if len(moves) <= SEEN_MAX else ():
+        seen.setdefault(move["topic"], {})[str(move["queue_id"])] = move["before"]
+    return json.dumps(seen) if seen else ""
 
 
 def pause(broker: Api, asked: Asked) -> Done:
@@ -61,9 +74,10 @@ def resume(broker: Api, asked: Asked) -> Done:
 
 
 def start_reset(broker: Api, asked: Asked) -> Done:
-    """Reset a group."""
+    """Reset a group, unless another operator has set it back since the form was shown."""
     name, order = order_of(asked)
-    moves = reset(broker, name, order, dry_run=False)["moves"]
+    seen = {"seen": seen_in(asked, "seen")} if asked.get("seen") else {}
+    moves = reset(broker, name, order | seen, dry_run=False)["moves"]
     moved = sum(move["before"] != move["after"] for move in moves)
     return Done(f"{name} goes on from {order['to']}: {moved} of {len(moves)} queues moved.", page_of(name))
 
@@ -74,7 +88,7 @@ def order_of(asked: Asked) -> tuple[str, dict[str, str]]:
     return asked.required("name", "The group"), order
 
 
-def reset(broker: Api, name: str, order: dict[str, str], *, dry_run: bool) -> Any:
+def reset(broker: Api, name: str, order: Model, *, dry_run: bool) -> Any:
     """Return the broker's response to a reset."""
     return broker.post("groups", name, "reset", body=order | {"dry_run": dry_run})
 

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from services.console.bodies import shown
-from services.console.forms import TEXT, body_fields, body_of, lines_of, pairs_of, pairs_text, unfit
+from services.console.forms import TEXT, body_fields, body_of, lines_of, pairs_of, pairs_text, seen_in, unfit
 from services.console.page import Asked, Done, Model, Page
 from services.http.api import Api
 from services.times import moments
@@ -138,14 +138,6 @@ def body_bytes(found: Model) -> bytes:
     if "body" in found:
         return str(found["body"]).encode()
     return base64.b64decode(found["body_base64"])
-
-
-def seen_in(asked: Asked, field: str) -> Model:
-    """Return what a form showed of a schedule. Raises `ClientMistake`."""
-    with suppress(ValueError):
-        if isinstance(seen := json.loads(asked.whole(field)), dict):
-            return seen
-    raise ClientMistake("What the form showed is missing. Open the form again, and decide anew.")
 
 
 def pause(broker: Api, asked: Asked) -> Done:

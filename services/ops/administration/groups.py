@@ -7,7 +7,7 @@
     PUT    /api/groups/NAME          sets attempts_max, retry_after_ms, fifo_run_max, is_lite_exclusive
     DELETE /api/groups/NAME          deletes a group, or its state for a topic, but not its dead letters
     POST   /api/groups/NAME/pause    stops deliveries until /resume; leased messages can be acknowledged
-    POST   /api/groups/NAME/reset    {"to", "topic", "dry_run"}: sets the offsets of a group
+    POST   /api/groups/NAME/reset    {"to", "topic", "dry_run", "seen"}: sets the offsets of a group
     GET    /api/groups/NAME/clients  lists the consumers and their leases
 
 The first receive of a group also creates the group. The start of a group and the target of a reset are given
@@ -22,9 +22,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Any, Final, NotRequired
 
 import structlog
@@ -38,6 +39,7 @@ from services.broker.groups.group_filters import format_filter
 from services.broker.groups.group_values import (
     FilterView,
     GroupPolicy,
+    GroupQueue,
     GroupStart,
     GroupView,
     MissedMessagesView,
@@ -53,11 +55,14 @@ from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.requests.answers import written
 from services.ops.requests.operation import Operation
-from services.ops.requests.request import Moment, Nothing, asked, said_as
+from services.ops.requests.request import Moment, Nothing, Number, asked, said_as
+from services.ops.requests.seen import change_of, refuse_changed
 from services.times import moments
 from tidewheel.errors import ClientMistake
 
 RETRIES_MAX = 100
+CHANGES_TOLD_MAX = 5
+"""The number of queues that the refusal of a reset names."""
 OFFSET = re.compile(r"offset:(\d{1,18})")
 
 RetryAfterMs = Annotated[int, Field(ge=0, le=limits.INVISIBLE_MS_MAX)]
@@ -147,6 +152,11 @@ class NewReset(BaseModel):
     to: Moment = Field(description="earliest, latest, offset:1200, a time with a zone, or 30m ago.")
     topic: str = Field("", description="One topic of the group; default: all topics.")
     dry_run: bool = False
+    seen: dict[str, dict[int, Number]] | None = Field(
+        None,
+        description="The offsets before the reset that the caller saw, by topic and queue. The reset is "
+        "refused if the group is before one of them now.",
+    )
 
 
 def start_of(text: Moment, now_ms: int, field: str) -> GroupStart:
@@ -469,7 +479,8 @@ class GroupsApi:
         start, name = start_of(wanted.to, self._live.now_ms(), "to"), name_of(request)
         if start.kind is StartPosition.OFFSET and not wanted.topic:
             raise ClientMistake("An offset is a place in the queues of one topic: say which topic.")
-        reset = await self._live.groups.reset(name, wanted.topic, start, dry_run=wanted.dry_run)
+        check = partial(self._check_positions, name, wanted.seen or {})
+        reset = await self._live.groups.reset(name, wanted.topic, start, dry_run=wanted.dry_run, check=check)
         if not wanted.dry_run:
             log.info("group reset", group=name, topic=wanted.topic, to=str(wanted.to))
         return await written(reset_shape(name, reset, wanted.dry_run))
@@ -491,6 +502,22 @@ class GroupsApi:
         others = sum(leased.values()) - sum(leased[one.client_id] for one in found)
         shapes = (consumer_shape(one, leased[one.client_id], filters[one.client_id]) for one in found)
         return await written({"consumers": shapes, "leased_by_others": others}, pauses=pauses)
+
+    def _check_positions(self, name: str, seen: Mapping[str, Mapping[int, int]]) -> None:
+        """Raise `RefusedByState` if another caller has set the group back behind the seen offsets.
+
+        Consumers move a group only forward, which is no reason for a refusal.
+        """
+        core, changes = self._live.core, []
+        for topic, offsets in seen.items():
+            queue_count = core.topics.get(topic).queue_count if topic in core.topics else 0
+            for queue_id in (one for one in offsets if 0 <= one < queue_count):
+                first, _ = core.finding.queue_range(topic, queue_id)
+                now = max(core.groups.committed_offset(GroupQueue(name, topic, queue_id)), first)
+                if now < offsets[queue_id]:
+                    what = f"position in queue {queue_id} of {topic!r}"
+                    changes.append(change_of(what, offsets[queue_id], now))
+        refuse_changed(self._live, repr(name), changes[:CHANGES_TOLD_MAX])
 
     def _views(self, names: Iterator[str]) -> Iterator[GroupView]:
         """Yield the groups with the given names that still exist."""
@@ -543,7 +570,7 @@ OPERATIONS: Final = (
         GroupsApi.reset,
         {200: ResetAnswer},
         bodies=(NewReset,),
-        refusals=(400, 404, 503),
+        refusals=(400, 404, 409, 503),
     ),
     Operation("GET", f"{GROUP}/clients", GroupsApi.clients, {200: ConsumersAnswer}, refusals=(400, 404)),
 )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import re
+
 from tests.command import tidewheel
 from tests.console_process import Browser
 from tidewheel.testing.process import BrokerProcess
@@ -40,6 +43,24 @@ def test_a_group_is_shown_paused_resumed_and_reset(broker: BrokerProcess, browse
     why = "no consumer of the protocol port is there"
     assert all(why in browser.open(path).text for path in ("/groups", "/groups/one?name=shop"))
     assert f"why: {why}" in tidewheel("group", "lag", "shop", "--http", broker.http).stdout
+
+
+def test_a_group_that_another_operator_has_set_back_is_not_moved_on(
+    broker: BrokerProcess, browser: Browser
+) -> None:
+    receive(broker, "rework")
+    broker.post("/api/messages", {"topic": "orders", "body": "x"})
+    while handles := receive(broker, "rework", 32):
+        broker.post("/api/groups/rework/ack", {"receipt_handles": handles})
+    page = browser.open("/groups/reset?name=rework&to=latest").text
+    (form,) = re.findall(r'id="start".*?</form>', page, re.S)
+    fields = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)"', form)
+    shown = {name: html.unescape(text) for name, text in fields}
+    broker.post("/api/groups/rework/reset", {"to": "earliest"})
+    refused = browser.post("/groups/reset/start", **shown)
+    assert (refused.status, "TW-160" in refused.text) == (409, True)
+    assert "was changed since you saw it: its position in queue " in refused.text
+    assert browser.model("/groups/one?name=rework")["group"]["lag"] > 0
 
 
 def test_a_group_that_is_not_there_and_a_place_that_is_none_are_said(browser: Browser) -> None:

@@ -29,6 +29,7 @@ GROUPS: list[tuple[str, str, object]] = [
     ("post", "/api/groups/g/pause", None),
     ("post", "/api/groups/g/resume", None),
     ("post", "/api/groups/g/reset", {"to": "latest", "dry_run": True}),
+    ("post", "/api/groups/g/reset", {"to": "latest", "seen": {"t": {"0": "9"}}}),
     ("get", "/api/groups/g/clients", None),
     ("delete", "/api/groups/late", None),
     ("get", "/api/dead-letters", None),

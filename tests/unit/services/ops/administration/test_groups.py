@@ -211,6 +211,27 @@ def test_a_reset_says_what_it_would_move_before_it_does(at_desk: AtDesk) -> None
     at_desk(scenario)
 
 
+def test_a_group_that_another_caller_has_set_back_since_is_not_moved_on(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, "t", "a", "b", "c")
+        handles = await take(desk, "g", "t")
+        await desk.live.call(desk.live.core.receiving.ack, "g", "t", handles[0])
+        wanted = {"to": "latest", "seen": {"t": {"0": "1", "7": "9"}, "none": {"0": "9"}}}
+        await desk.live.call(desk.live.core.receiving.ack, "g", "t", handles[1])
+        assert (await call(desk, "POST", "/g/reset", wanted))["moves"][0]["before"] == "2", "it went on"
+        await call(desk, "POST", "/g/reset", {"to": "earliest"})
+        refused = await call(desk, "POST", "/g/reset", wanted, 409)
+        assert refused["code"] == "TW-160"
+        told = (
+            "'g' was changed since you saw it: its position in queue 0 of 't' from 1 to 0. Look at it again"
+        )
+        assert told in refused["message"]
+        assert len(await take(desk, "g", "t")) == 3, "it receives again what another wanted"
+        assert (await call(desk, "POST", "/g/reset", wanted | {"seen": None}))["moves"][0]["after"] == "3"
+
+    at_desk(scenario)
+
+
 def test_a_reset_to_a_time_is_in_the_time_of_callers(at_desk: AtDesk) -> None:
     async def scenario(desk: Desk) -> None:
         await send(desk, "t", "a")
