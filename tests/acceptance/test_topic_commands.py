@@ -41,7 +41,7 @@ def test_a_retention_is_previewed_and_holds_after_kill_9(broker: Serving) -> Non
         0,
         "3 of 4 messages would be discarded at once, 3 of them unfinished\n",
     )
-    assert "add --yes" in preview.stderr
+    assert "add --unfinished 3 --yes" in preview.stderr
     assert kept(broker, "prices") == 4
     command = ("topic", "alter", "prices", "--retention", "1s", "--reason", "only new prices")
     done = broker.run(*command, "--yes")
@@ -268,3 +268,18 @@ def test_a_purge_discards_no_more_than_its_preview_showed(full: Serving) -> None
     purged = full.run("topic", "purge", "carts", "--discard", "--unfinished", "2", "--yes")
     assert "2 messages were discarded, 2 of them unfinished" in purged.stdout
     assert full.run("topic", "delete", *shown).returncode == 0
+
+
+def test_a_retention_discards_no_more_than_its_preview_showed(full: Serving) -> None:
+    full.run("topic", "create", "rates")
+    full.run("send", "rates", "1")
+    time.sleep(1.2)
+    alter = ("topic", "alter", "rates", "--retention", "1s")
+    assert full.run(*alter).stderr == "nothing was done: add --unfinished 1 --yes to discard them\n"
+    full.run("send", "rates", "2")
+    time.sleep(1.2)
+    refused = full.run(*alter, "--unfinished", "1", "--yes")
+    assert refused.returncode == 4
+    assert "its unfinished messages older than the retention from 1 to 2" in refused.stderr
+    altered = full.run(*alter, "--unfinished", "2", "--yes")
+    assert "2 messages were discarded, 2 of them unfinished" in altered.stdout

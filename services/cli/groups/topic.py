@@ -223,6 +223,7 @@ def alter(
             help="Deliver no message that is older than this: 7d, 12h; none: as long as the log has it.",
         ),
     ] = "",
+    unfinished: UnfinishedOption = None,
     reason: ReasonOption = "",
     yes: Annotated[
         bool, typer.Option("--yes", help="Let a retention discard messages, unfinished ones too, at once.")
@@ -245,7 +246,9 @@ def alter(
         return
     given = {"message_type": message_type and message_type.name, "queue_count": queues}
     given |= {"retention": retained, "discard": yes if retained else None, "reason": reason}
-    body = {field: value for field, value in given.items() if value}
+    body: dict[str, Any] = {field: value for field, value in given.items() if value}
+    if unfinished is not None:
+        body["seen"] = {"unfinished": unfinished}
     topic = api.put("topics", name, body=body)
     if as_json:
         output.print_json(topic)
@@ -395,7 +398,7 @@ def shows_expired(use: dict[str, Any], as_json: bool) -> bool:
             f"{expired['messages']:,} of {counted(use['messages'], 'message')} would be discarded at once, "
             f"{expired['unfinished']:,} of them unfinished"
         )
-    output.say_undone(ending="discard them")
+    output.say_undone(ending="discard them", flags=yes_flags(expired))
     return True
 
 

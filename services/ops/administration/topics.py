@@ -88,17 +88,23 @@ def topic_of(live: LiveBroker, request: Request) -> Topic:
 
 
 class SeenSettings(BaseModel):
-    """The settings that the caller saw. The change is refused if one of them differs now."""
+    """The settings that the caller saw. The change is refused if one of them differs now.
+
+    It is also refused if its retention would discard more unfinished messages at once.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
     message_type: MessageType | None = None
     queue_count: int | None = Field(None, ge=1)
     retention: Span | None = Field(None, description="Such as 7d; none: no retention.")
+    unfinished: Number | None = Field(
+        None, description="The number of unfinished messages that the new retention would discard at once."
+    )
 
     def given(self) -> dict[str, Any]:
         """Return the given settings, as `settings_of` returns them. Raise `ClientMistake`."""
-        given = self.model_dump(exclude_none=True)
+        given = self.model_dump(exclude_none=True, exclude={"unfinished"})
         if self.retention is not None:
             given["retention"] = retention_text(retention_in(self.retention, "seen.retention"))
         if self.message_type is not None:
@@ -140,7 +146,10 @@ class ChangedTopic(BaseModel):
     def settings(self) -> dict[str, Any]:
         """Return the new settings, as `settings_of` returns them. Raise `ClientMistake`."""
         wanted = SeenSettings(
-            message_type=self.message_type, queue_count=self.queue_count, retention=self.retention
+            message_type=self.message_type,
+            queue_count=self.queue_count,
+            retention=self.retention,
+            unfinished=None,
         )
         return wanted.given()
 
@@ -501,10 +510,17 @@ class TopicsApi:
 
     def _check_settings(self, name: str, wanted: ChangedTopic) -> None:
         """Raise `RefusedByState` if settings that the caller saw are different now."""
-        if wanted.seen is not None:
-            now = settings_of(self._live.core.topics.get(name))
-            changes = changes_since(wanted.seen.given(), now, wanted.settings(), WORDS)
-            refuse_changed(self._live, repr(name), changes)
+        if wanted.seen is None:
+            return
+        now = settings_of(self._live.core.topics.get(name))
+        changes = changes_since(wanted.seen.given(), now, wanted.settings(), WORDS)
+        retention_ms, seen = wanted.retention_ms(), wanted.seen.unfinished
+        if retention_ms and seen is not None:
+            expired = self._live.core.topic_changes.expired
+            unfinished = self._live.call_with_time(expired, name, retention_ms).unfinished
+            what = "unfinished messages older than the retention"
+            changes += [change_of(what, f"{seen:,}", f"{unfinished:,}")] if unfinished > seen else []
+        refuse_changed(self._live, repr(name), changes)
 
     def _check_unfinished(self, name: str, seen: int | None) -> None:
         """Raise `RefusedByState` if more messages are unfinished than the caller saw."""

@@ -72,7 +72,12 @@ def test_a_retention_is_previewed_set_and_removed(at_desk: Any) -> None:
         assert (refused.status_code, refused.json()["code"]) == (409, "TW-168")
         assert "3 messages of 'orders' are older than the retention, 3 of them" in refused.json()["message"]
         assert "retention_ms" not in (await http.get("/api/topics/orders")).json()
-        wanted = {"retention": "30m", "discard": True, "reason": "old prices"}
+        fewer = {"retention": "30m", "discard": True, "seen": {"unfinished": 2}}
+        refused = await http.put("/api/topics/orders", json=fewer)
+        assert (refused.status_code, refused.json()["code"]) == (409, "TW-160")
+        told = "its unfinished messages older than the retention from 2 to 3"
+        assert told in refused.json()["message"]
+        wanted = {"retention": "30m", "discard": True, "reason": "old prices", "seen": {"unfinished": 3}}
         altered = (await http.put("/api/topics/orders", json=wanted)).json()
         assert (altered["retention_ms"], altered["expired"]["unfinished"]) == ("1800000", 3)
         one = (await http.get("/api/topics/orders")).json()
