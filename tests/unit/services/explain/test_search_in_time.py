@@ -6,8 +6,8 @@ from itertools import chain, repeat
 
 import pytest
 
-from commitlog import properties
 from commitlog.log.log import CommitLog
+from commitlog.records import properties
 from commitlog.records.message import Message
 from commitlog.records.record import Record
 from services.broker.spine.errors import MessageNotFound
