@@ -141,6 +141,12 @@ def references(value: Any) -> Iterator[str]:
             yield from references(below)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def without_limits_of_other_tests() -> None:
+    """Forget a description that was made while another test had changed a limit."""
+    document.cache_clear()
+
+
 def test_every_route_of_the_application_is_in_it_and_nothing_else(at_desk: Any) -> None:
     async def scenario(desk: Any) -> None:
         served = {
