@@ -284,10 +284,9 @@ class LiveBroker:
 
         If the message creates its topic, the topic is added to `created`.
         """
-        room: AbstractContextManager[None] = nullcontext()
-        if not self.room.has_room_for(len(message.body)):
-            room = await self._wait_for_room(len(message.body))
-        with room, self._recording([message], created):
+        if created is None and self.room.has_room_for(len(message.body)):
+            return await self.call(self.core.sending.send, message)
+        with await self._wait_for_room(len(message.body)), self._recording([message], created):
             told = self.call(self.core.sending.send, message)
         return await told
 
