@@ -114,7 +114,7 @@ class Books:
         self.shop.flush()
 
     def _fire(self, given: dict[str, Any]) -> None:
-        name = TimerName(given["topic"], given["id_"], given["key"])
+        name = TimerName(given["topic"], given["id_"], given["timer_key"])
         self.shop.broker.timers.fire(name, self.shop.now_ms)
 
     def _resolve(self, given: dict[str, Any]) -> None:
