@@ -13,8 +13,9 @@ epoch and leader.
 
 Cost: two passes over the bytes (`evidence`), the second from the first matching record on. Spark, Arrow and
 Java are not needed. With a time limit, the first pass searches the newest part of the log, chunk by chunk
-from its end, until the time is over. The second pass goes forward, and may end before the end of the log. An
-`Explanation` contains both limits, and no answer calls a name unknown if a part of the log was not searched.
+from its end, until the time is over. The second pass goes forward from the first record found, which may be
+older than this part, and may end before the end of the log. An `Explanation` contains both limits, and no
+answer calls a name unknown if a part of the log was not searched.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def explain(log: SearchedLog, name: str, topic: str = "", seconds_max: float = i
     if not found.records and not found.is_partial:
         raise MessageNotFound(_nowhere(log, name, topic))
     named, is_cut = found.records[:RECORDS_MAX], len(found.records) > RECORDS_MAX
-    referring, followed_until = _referring(log, named, found.first_offset, seconds_max)
+    referring, followed_until = _referring(log, named, seconds_max)
     records = {one.physical_offset: one for one in [*named, *referring]}
     ordered = [records[offset] for offset in sorted(records)]
     subjects = Subjects.of(named)
@@ -280,13 +281,14 @@ def _was_in(one: Record, topic: str) -> bool:
 
 
 def _referring(
-    log: SearchedLog, named: Collection[Record], searched_from: int, seconds_max: float
+    log: SearchedLog, named: Collection[Record], seconds_max: float
 ) -> tuple[list[Record], int | None]:
     """Return the records that refer to these records by the log offset of a half message or timer, or by a
     queue offset, and the log offset up to which they were searched for, or None for the end of the log.
 
-    Nothing refers to a half message or timer after its end, so the search stops there. An expired half
-    message may still get a check-back.
+    The search begins at the first of these records, even in a part that the first pass did not search: a
+    message found by its log offset or transaction id may be there. Nothing refers to a half message or timer
+    after its end, so the search stops there. An expired half message may still get a check-back.
     """
     if not named:
         return [], None
@@ -299,7 +301,7 @@ def _referring(
     queues |= {json.dumps([place.topic, place.queue_id]).encode()[:-1] + b", " for place in places}
     ended = [anchors[offset] for offset in anchors if offset in ends]
     waiting = [anchors[offset] for offset in anchors if offset not in ends]
-    from_offset = max(searched_from, min(one.physical_offset for one in named))
+    from_offset = max(log.first_offset, min(one.physical_offset for one in named))
     last_end = max(ends.values(), default=from_offset)
     end_offset = log.end_offset if waiting or queues else last_end
     found, ends_s = list[Record](), monotonic() + seconds_max

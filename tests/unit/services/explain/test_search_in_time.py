@@ -14,16 +14,20 @@ from services.broker.spine.errors import MessageNotFound
 from services.explain.evidence import SearchedLog
 from services.explain.explain import explain
 from tests.memory_disk import MemoryDisk
+from txn.half import half_record, outcome_record, transaction_id
+from txn.states import State
 
 START_MS = 1_763_700_000_000
 SEGMENT_BYTES = 16 * 1024
 COUNT = 200
 
 
-def log_of(keys: list[str]) -> SearchedLog:
+def log_of(keys: list[str], before: list[Record] | None = None) -> SearchedLog:
     """The log of a message for each key, each stored a second after the one before."""
     disk = MemoryDisk()
     log = CommitLog(disk, SEGMENT_BYTES, 0, 0)
+    for one in before or []:
+        log.append(one)
     for at, key in enumerate(keys):
         message = Message(topic="t", body=b"x" * (at % 300), message_id=f"M{at}", keys=(key,))
         stored = Record("t", message.body, properties.encode_message(message), store_ms=START_MS + at * 1_000)
@@ -104,3 +108,21 @@ def test_what_refers_to_a_message_is_followed_until_the_time_is_over(
     assert (found.events, found.searched_from_ms) == (whole.events, None)
     assert found.followed_until_ms is not None
     assert START_MS < found.followed_until_ms < START_MS + 30_000
+
+
+@pytest.mark.parametrize("by_id", [False, True])
+def test_the_end_of_a_transaction_is_found_in_the_part_that_is_not_searched(
+    by_id: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.explain.explain.CHUNK_BYTES", 4_000)
+    half = half_record(Message(topic="t", body=b"x", message_id="H"), 0, START_MS + 6_000)
+    half.store_ms, half.physical_offset = START_MS, 0
+    rollback = outcome_record(half, State.ROLLED_BACK)
+    rollback.store_ms = START_MS + 500
+    log = log_of([f"order:{number}" for number in range(COUNT)], [half, rollback])
+    found = explain(log, transaction_id(0, "H") if by_id else "@0", seconds_max=0)
+    assert [one.state for one in found.messages] == [one.state for one in explain(log, "H").messages]
+    assert [event.what for event in found.events][-1] == "rolled back"
+    assert found.searched_from_ms is not None
+    assert found.followed_until_ms is not None, "the second pass had not come to the end of the log"
+    assert found.followed_until_ms < found.searched_from_ms
