@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from typing import Any, Final
@@ -13,6 +13,8 @@ from tidewheel.errors import TidewheelError
 
 SIMILARITY_MIN: Final = 0.82
 """The ratio of difflib from which names are similar. Two swapped letters of six have 0.83."""
+LOOKED_UP_MAX: Final = 10
+"""The number of created topics for which similar ones are looked up, which takes milliseconds for each."""
 _DIGITS: Final = str.maketrans("", "", "0123456789")
 _DEAD_LETTERS: Final = "%DLQ%"
 
@@ -23,13 +25,17 @@ def similar_topic(api: Api, name: str) -> str:
     Names that differ only in digits are not similar, because they belong to a series. If the topics cannot be
     listed, return "", because the message has been stored all the same.
     """
+    return _nearest(name, _names(api))
+
+
+def _names(api: Api) -> list[str]:
+    """Return the names of all topics, or none if they cannot be listed."""
     with suppress(TidewheelError):
-        names = [one["name"] for one in api.get("topics")["topics"]]
-        return _nearest(name, names)
-    return ""
+        return [one["name"] for one in api.get("topics")["topics"]]
+    return []
 
 
-def _nearest(name: str, names: list[str]) -> str:
+def _nearest(name: str, names: Iterable[str]) -> str:
     letters = name.translate(_DIGITS)
     others = {
         one.lower(): one
@@ -42,9 +48,34 @@ def _nearest(name: str, names: list[str]) -> str:
 
 def created_shape(api: Api, created: Mapping[str, Any] | None) -> dict[str, Any] | None:
     """Return a created topic of an answer with the field `similar_topic`, or None."""
-    return (
-        None if created is None else {**created, "similar_topic": similar_topic(api, created["name"]) or None}
-    )
+    return None if created is None else _shape(created, similar_topic(api, created["name"]))
+
+
+def created_shapes(api: Api, created: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return the created topics of several answers, each with the field `similar_topic`.
+
+    Similar topics are looked up for the first `LOOKED_UP_MAX` of them, among the topics that existed before.
+    The topics are listed once.
+    """
+    new = {one["name"] for one in created}
+    names = [name for name in _names(api) if name not in new] if created else []
+    return [
+        _shape(one, _nearest(one["name"], names) if at < LOOKED_UP_MAX else "")
+        for at, one in enumerate(created)
+    ]
+
+
+def _shape(created: Mapping[str, Any], similar: str) -> dict[str, Any]:
+    return {**created, "similar_topic": similar or None}
+
+
+def created_lines(created: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield lines of a command about created topics, as returned by `created_shapes`: the first ones, and the
+    number of the others.
+    """
+    yield from map(created_line, created[:LOOKED_UP_MAX])
+    if (rest := len(created) - LOOKED_UP_MAX) > 0:
+        yield f"and {rest:,} more created {'topic' if rest == 1 else 'topics'} (--json lists all)"
 
 
 def created_line(created: Mapping[str, Any]) -> str:

@@ -53,7 +53,7 @@ from services.cli.terminal import output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
 from services.http.api import Api
 from services.settings.errors import InputUnreadable
-from services.status.created_topics import created_line, created_shape
+from services.status.created_topics import created_lines, created_shapes
 from services.status.holds import is_held
 from services.times.display import now_ms
 from tidewheel.errors import AnswerLate, BrokerUnreachable, ClientMistake, ConfigurationError, TidewheelError
@@ -199,7 +199,7 @@ class Result:
         """Return the result in JSON form.
 
         `held` contains the numbers of due timers that are held, by topic. `created` contains the created
-        topics, each with a similar one.
+        topics, of which the first ones have a similar one if there is one.
         """
         return {
             "set": self.sent,
@@ -235,12 +235,13 @@ def set_many(
         raise ConfigurationError("Name the file of the rows: --from FILE, or --from - for stdin.")
     api = broker_at(http)
     result = set_rows(api, rows_of(source, format_ or format_of(source), topic))
-    held = held_of(api, result.past)
-    created = [shape for one in result.created if (shape := created_shape(api, one))]
+    if not as_json:  # The lookups may take long, and an interrupt would lose the result.
+        show_result(result)
+    held, created = held_of(api, result.past), created_shapes(api, result.created)
     if as_json:
         output.print_json(result.shape(held, created))
     else:
-        show_result(result, held, created)
+        show_topics(result, held, created)
     if result.error is not None:
         raise result.error
     if result.refused:
@@ -268,28 +269,31 @@ def held_of(api: Api, past: Counter[str]) -> dict[str, int]:
     return held
 
 
-def show_result(result: Result, held: dict[str, int], created: list[dict[str, Any]]) -> None:
-    """Print the refused and the repeated rows, the timers that are due already, the created topics, the rows
-    that were not sent, and the summary.
-
-    `held` and `created` are those of `Result.shape`.
-    """
+def show_result(result: Result) -> None:
+    """Print the refused and the repeated rows, the summary, and the rows that were not sent."""
     for one in result.refused[:SHOWN_MAX]:
         output.say(f"line {one.line}: {one.sentence}")
     if len(result.refused) > SHOWN_MAX:
         output.say(f"and {len(result.refused) - SHOWN_MAX:,} more rows (--json lists all)")
     for line in replaced_lines(result.replaced_rows):
         output.say(line)
-    for created_topic in created:
-        output.say(created_line(created_topic))
-    if at_once := result.past.total() - sum(held.values()):
-        output.say(f"{timers_were(at_once)} due already: delivered at once")
-    for topic, count in held.items():
-        output.say(f"{timers_were(count)} due already: HELD until:  {shlex.join([*RELEASE, topic])}")
     if result.error is None or result.sent or result.refused:
         output.show(summary_of(result.sent, result.replaced, len(result.refused)))
         if result.error is not None:
             output.say(rest_of(result.last_line, result.error))
+
+
+def show_topics(result: Result, held: dict[str, int], created: list[dict[str, Any]]) -> None:
+    """Print the created topics, and the timers that are due already.
+
+    `held` and `created` are those of `Result.shape`.
+    """
+    for line in created_lines(created):
+        output.say(line)
+    if at_once := result.past.total() - sum(held.values()):
+        output.say(f"{timers_were(at_once)} due already: delivered at once")
+    for topic, count in held.items():
+        output.say(f"{timers_were(count)} due already: HELD until:  {shlex.join([*RELEASE, topic])}")
 
 
 def replaced_lines(rows: Sequence[Replaced]) -> Iterator[str]:

@@ -23,6 +23,7 @@ from services.cli.timers.timer_set import (
     replaced_lines,
     rest_of,
     rows_of,
+    set_many,
     set_rows,
 )
 from services.http.api import Api
@@ -186,6 +187,33 @@ def test_an_error_in_mid_file_keeps_the_result_of_the_rows_before_it(error: Tide
     said = rest_of(result.last_line, error)
     assert "the rows after line 2001" in said
     assert ("there is no answer" in said) == isinstance(error, BrokerUnreachable)
+
+
+class Interrupted(Calls):
+    """Answers the batches, with topics that they created. An interrupt ends the lookup of topics."""
+
+    def post(self, *path: str, body: Any, wait_seconds: float | None = None) -> Any:
+        """Return a receipt for each message, with a created topic."""
+        answer = super().post(*path, body=body, wait_seconds=wait_seconds)
+        for one, message in zip(answer["messages"], body["messages"], strict=True):
+            one["created_topic"] = {"name": message["topic"], "queue_count": 4}
+        return answer
+
+    def get(self, *path: str, **query: object) -> Any:
+        """Raise `KeyboardInterrupt`."""
+        raise KeyboardInterrupt
+
+
+def test_an_interrupt_while_topics_are_looked_up_does_not_lose_the_summary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api = Interrupted(9, Busy())
+    monkeypatch.setattr("services.cli.timers.timer_set.broker_at", lambda http: api)
+    path = tmp_path / "timers.csv"
+    path.write_text("topic,body,in\nnew,x,1h\n")
+    with pytest.raises(KeyboardInterrupt):
+        set_many(str(path), http="http://broker")
+    assert capsys.readouterr().out == "1 timer was set, 0 rows were refused\n"
 
 
 def test_the_rows_before_an_unreadable_part_of_a_file_are_set() -> None:
