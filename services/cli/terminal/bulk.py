@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, TextIO, TypeVar
 import typer
 
 from services.cli.terminal import output
+from services.cli.terminal.filters import filter_option
 from services.http.api import Api
 from services.status.judgement import counted
 from services.times import rates
@@ -68,6 +69,11 @@ class Line:
 def many_option(help_text: str, *flags: str) -> Any:
     """Return an option for bulk operations."""
     return typer.Option(*flags, help=help_text, rich_help_panel="Bulk changes")
+
+
+def many_filter(help_text: str, *flags: str, **settings: Any) -> Any:
+    """Return an option that selects the items of a bulk operation."""
+    return filter_option(help_text, *flags, rich_help_panel="Bulk changes", **settings)
 
 
 YesOption = Annotated[

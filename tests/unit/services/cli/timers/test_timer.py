@@ -247,6 +247,32 @@ def test_who_gives_a_message_key_for_a_timer_key_is_told_the_difference(commands
     assert "order:8" in commands.told(*listing)
 
 
+FILTERS = [
+    *("--topic", "--topic-prefix", "--timer-key", "--key", "--message-key", "--tag", "--property"),
+    *("--from", "--until"),
+]
+
+
+@pytest.mark.parametrize("verb", [("cancel", "--all"), ("fire", "--all"), ("move", "--all", "--by", "1h")])
+def test_an_empty_filter_of_a_bulk_change_is_refused(commands: Commands, verb: tuple[str, ...]) -> None:
+    commands.send("--in", "1h")
+    for flag in FILTERS:
+        others = () if flag == "--topic" else ("--topic", commands.topic)
+        done = commands.run("timer", *verb, *others, flag, "", "--yes")
+        assert (done.returncode, done.stdout) == (2, ""), flag
+        shown = "--key" if flag == "--message-key" else flag
+        assert f"{shown} is empty: is a variable of the shell unset? " in done.stderr, flag
+    assert len(commands.json("ls")["timers"]) == 1
+
+
+@pytest.mark.parametrize("verb", ["ls", "histogram"])
+def test_an_empty_filter_of_a_list_is_refused(commands: Commands, verb: str) -> None:
+    for flag in FILTERS:
+        assert "is empty: " in commands.run("timer", verb, flag, "").stderr
+    for other in (("txn", "ls", "--topic"), ("txn", "ls", "--key"), ("msg", "search", "t", "--text")):
+        assert "is empty: " in commands.run(*other, "").stderr
+
+
 @pytest.mark.parametrize("verb", ["ls", "histogram"])
 def test_who_gives_a_timer_key_for_a_message_key_is_told_the_difference(
     commands: Commands, verb: str
