@@ -155,15 +155,16 @@ class Bulk:
     name: str = "timer key"
     until: str = ""
 
-    def start(self, api: Api, wanted: dict[str, Any], run: Run, told: Callable[[Answer], str]) -> None:
+    def start(self, api: Api, wanted: dict[str, Any], run: Run, told: Callable[[Answer], str]) -> Answer:
         """Count the items that match a filter, or start a task for them and wait for its end.
 
-        `told` returns the message for the answer of a preview. Exit code 4: the task was stopped.
+        Return the preview or the task, in which `matched` is None if it has not been counted yet. `told`
+        returns the message for the answer of a preview. Exit code 4: the task was stopped.
         """
         wanted = wanted | ({} if run.limit is None else {"limit": run.limit})
         if run.dry_run or not run.yes:
             body = wanted | {"dry_run": True}
-            answer = api.post(self.resource, "tasks", body=body, wait_seconds=COUNT_SECONDS)
+            answer: Answer = api.post(self.resource, "tasks", body=body, wait_seconds=COUNT_SECONDS)
             lines = (told(answer), *self._cut_off_lines(answer, run), *left_lines(answer))
             output.print_json(answer) if run.as_json else output.show(*lines)
             may_match = answer["matched"] or is_cut_off(answer)
@@ -171,13 +172,14 @@ class Bulk:
                 output.say("nothing that matches would be changed: nothing to do")
             elif not run.dry_run:
                 output.say_undone(may_match)
-            return
-        task = api.post(self.resource, "tasks", body=wanted)
+            return answer
+        task: Answer = api.post(self.resource, "tasks", body=wanted)
         if not run.detach:
             task = self.wait_for_end(api, task)
         output.print_json(task) if run.as_json else output.show(task_line(task), *left_lines(task))
         if task["state"] == "stopped":
             raise typer.Exit(REFUSED)
+        return task
 
     def _cut_off_lines(self, preview: Answer, run: Run) -> list[str]:
         """Return up to where a preview has counted, unless it has counted all items."""

@@ -505,12 +505,12 @@ def start_task(http: str | None, wanted: dict[str, Any], run: Run) -> None:
     api, chosen = broker_at(http), wanted["filter"]
 
     def told(preview: dict[str, Any]) -> str:
-        if not preview["matched"]:
-            say_key(chosen.get("message-key", ""))
         where = f" in {counted(topic_count(api), 'topic')}" if "everything" in chosen else ""
         return f"would {wanted['verb']} {run.extent(preview, 'timer')}{where}"
 
-    TASKS.start(api, wanted, run, told)
+    answer = TASKS.start(api, wanted, run, told)
+    if answer["matched"] == 0:
+        say_key(chosen.get("message-key", ""))
 
 
 def topic_count(api: Api) -> int:

@@ -284,6 +284,12 @@ def test_who_gives_a_timer_key_for_a_message_key_is_told_the_difference(
     asked = commands.run("timer", "cancel", "--all", "--topic", commands.topic, "--key", "order:8")
     assert asked.stdout == "would cancel 0 timers\n"
     assert "--key is a message key; a timer key is given as --timer-key order:8\n" in asked.stderr
+    run = ("timer", "cancel", "--all", "--topic", commands.topic, "--yes", "--key")
+    ended = commands.run(*run, "order:8")
+    assert (ended.returncode, " 0 of 0 " in ended.stdout) == (0, True), ended.stdout
+    assert "--key is a message key; a timer key is given as --timer-key order:8\n" in ended.stderr
+    commands.send("--in", "1h", "--key", "order:9")
+    assert "a timer key is given" not in commands.run(*run, "order:9").stderr
 
 
 @pytest.mark.parametrize(
