@@ -282,13 +282,20 @@ class LiveBroker:
     async def send(self, message: Message, created: CreatedTopics | None = None) -> SendReceipt:
         """Store a normal, FIFO, delayed, or half message. Return a receipt once it is durable.
 
-        If the message creates its topic, the topic is added to `created`.
+        If the message creates its topic, the topic is added to `created`, or named in the error of a refused
+        message.
         """
         if created is None and self.room.has_room_for(len(message.body)):
             return await self.call(self.core.sending.send, message)
         with await self._wait_for_room(len(message.body)), self._recording([message], created):
             told = self.call(self.core.sending.send, message)
-        return await told
+        try:
+            return await told
+        except TidewheelError as refusal:
+            named = refusal if created is None else created.named_in(refusal, message.topic)
+            if named is refusal:
+                raise
+            raise named from refusal
 
     async def send_many(
         self, messages: list[Message], created: CreatedTopics | None = None

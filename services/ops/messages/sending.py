@@ -266,7 +266,8 @@ async def send_each(
 ) -> list[SendReceipt | TidewheelError]:
     """Store messages, SENT_AT_ONCE in each turn of the event loop.
 
-    Return their results, with errors unchanged. The topics that they create are added to `created`.
+    Return their results. The topics that they create are added to `created`, or named in the errors of
+    refused messages.
     """
     answers: list[Any] = list(messages)
     sound = [number for number, one in enumerate(answers) if isinstance(one, Message)]
@@ -278,7 +279,27 @@ async def send_each(
     for numbers, receipts in zip(slices, await asyncio.gather(*sent), strict=True):
         for number, receipt in zip(numbers, receipts, strict=True):
             answers[number] = receipt
+    name_created_topics(messages, answers, created)
     return answers
+
+
+def name_created_topics(
+    messages: Sequence[Message | TidewheelError],
+    answers: list[SendReceipt | TidewheelError],
+    created: CreatedTopics,
+) -> None:
+    """Name each created topic in the error of a refused message, unless a message to it was stored."""
+    given = list(zip(messages, answers, strict=True))
+    stored = {
+        message.topic
+        for message, answer in given
+        if isinstance(message, Message) and isinstance(answer, SendReceipt)
+    }
+    for number, (message, answer) in enumerate(given):
+        if isinstance(answer, SendReceipt) or not isinstance(message, Message):
+            continue
+        if message.topic not in stored:
+            answers[number] = created.named_in(answer, message.topic)
 
 
 def verdict_shape(said: str) -> CarriedVerdictAnswer | None:

@@ -331,6 +331,44 @@ def test_the_first_message_of_a_batch_for_a_new_topic_says_that_it_was_created(a
     at_desk(scenario)
 
 
+CREATED = "The call created the topic {}, with 4 queues: delete it if its name is misspelt."
+
+
+def test_a_refusal_names_the_topic_that_the_refused_message_created(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        lite = {"topic": "pricees", "body": "x", "lite_topic": "g"}
+        refused = await send(desk, lite, 400)
+        assert (refused["code"], refused["message"].endswith(" " + CREATED.format("pricees"))) == (
+            "TW-144",
+            True,
+        ), refused
+        assert refused["detail"].endswith(CREATED.format("pricees"))
+        assert "created" not in (await send(desk, lite, 400))["message"]
+        assert (await send(desk, {"topic": "pricees", "body": "x"}))["created_topic"] is None
+        begun = await desk.http.post("/api/transactions", json=lite | {"topic": "halves"})
+        assert (begun.status_code, "created" in begun.json()["message"]) == (400, False), begun.text
+        topics = {one["name"] for one in (await desk.http.get("/api/topics")).json()["topics"]}
+        assert "halves" not in topics
+
+    at_desk(scenario)
+
+
+def test_of_a_batch_a_refusal_names_a_topic_to_which_no_message_was_stored(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        lite = {"body": "x", "lite_topic": "g"}
+        given = [lite | {"topic": "a"}, lite | {"topic": "b"}, lite | {"topic": "b"}]
+        given += [{"topic": "c", "body": "x", "tag": "a|b"}, {"topic": "a", "body": "x"}]
+        told = (await send(desk, {"messages": given}, 200))["messages"]
+        assert ["created the topic" in one.get("message", "") for one in told] == [
+            *(False, True, False),
+            *(False, False),
+        ]
+        assert told[1]["message"].endswith(CREATED.format("b"))
+        assert told[-1]["created_topic"] == {"name": "a", "queue_count": 4}
+
+    at_desk(scenario)
+
+
 def test_of_two_sends_at_once_one_creates_the_topic(at_desk: AtDesk) -> None:
     async def scenario(desk: Desk) -> None:
         sends = [send(desk, {"topic": "new", "body": str(number)}) for number in range(8)]
