@@ -42,6 +42,7 @@ def test_what_is_in_the_newest_part_is_told_with_its_begin(broker: BrokerProcess
     assert "acknowledged by nobody yet" in page
     assert "Only the log from " in page
     assert "Older events are missing." in page
+    assert "<code>tidewheel explain NAME --store FOLDER</code>" in page
 
 
 def test_what_may_be_in_the_older_part_is_not_called_unknown(
