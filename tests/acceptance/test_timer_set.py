@@ -155,6 +155,23 @@ def test_rows_that_replace_a_timer_of_an_earlier_row_are_counted_with_their_line
     ]
 
 
+def test_rows_with_one_idempotency_key_replace_one_timer(broker: BrokerProcess, tmp_path: Path) -> None:
+    file = tmp_path / "same.jsonl"
+    row = {"topic": "same", "body": "a", "in": "1h", "timer_key": "k"}
+    command = ("timer", "set", "--from", file, "--http", broker.http, "--json")
+
+    def replaced(*rows: dict[str, str]) -> tuple[int, int]:
+        file.write_text("".join(json.dumps(one) + "\n" for one in rows))
+        said = json.loads(tidewheel(*command).stdout)
+        return said["replaced"], len(said["replaced_rows"])
+
+    assert replaced(row) == (0, 0)
+    once, again = row | {"idempotency_key": "I"}, row | {"idempotency_key": "J"}
+    assert replaced(once, once) == (1, 0)
+    assert replaced(once, *[row] * 1_100, once) == (1_101, 1_100), "in two batches"
+    assert replaced(again, row, again, row) == (3, 2)
+
+
 def test_rows_of_a_file_say_which_topics_they_created(broker: BrokerProcess, tmp_path: Path) -> None:
     broker.post("/api/messages", {"topic": "reminders", "body": "x"})
     file = tmp_path / "rows.csv"
