@@ -13,6 +13,9 @@ from tests.console_process import Browser
 from tests.hurried_broker import CHUNK_BYTES, HurriedBroker
 from tidewheel.testing.process import BrokerProcess
 
+TIMER_OFFSET = "timer_offset"
+"""The file with the log offset of a timer that was set and cancelled in the part that is not searched."""
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -23,6 +26,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def broker(folder: Path) -> Iterator[BrokerProcess]:
     process = HurriedBroker(folder)
     process.start()
+    timer = {"topic": "deadlines", "body": "x", "in": "1h", "timer_key": "k"}
+    (folder / TIMER_OFFSET).write_text(process.post("/api/messages", timer)["physical_offset"])
+    assert process.post("/api/timers/cancel", {"topic": "deadlines", "key": "k"})["verdict"] == "CANCELLED"
     for body, key in (("x", "old"), ("y" * 2 * CHUNK_BYTES, "large"), ("z", "new")):
         process.post("/api/messages", {"topic": "t", "body": body, "keys": [key]})
     yield process
@@ -67,3 +73,10 @@ def test_what_may_be_in_the_older_part_is_not_called_unknown(
     assert (whole.returncode, "1 event of 1 message" in whole.stdout) == (0, True)
     nobody = tidewheel("explain", "nobody", "--store", folder / "store")
     assert "No record in " in nobody.stderr
+
+
+def test_the_end_of_a_timer_in_the_older_part_is_told(broker: BrokerProcess, folder: Path) -> None:
+    found = broker.get("/api/explain", name=f"@{(folder / TIMER_OFFSET).read_text()}")
+    assert [one["what"] for one in found["events"]] == ["armed", "cancelled"]
+    assert [one["state"].partition(":")[0] for one in found["messages"]] == ["cancelled"]
+    assert int(found["followed_until_ms"]) <= int(found["searched_from_ms"])
