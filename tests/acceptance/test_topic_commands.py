@@ -200,7 +200,7 @@ def test_each_preview_changes_nothing_says_so_and_exits_with_0(
 ) -> None:
     before = full.ask("GET", "journal")[1]
     preview = full.run(*command)
-    said = re.search(r"nothing was done: add (--unfinished 2 )?--yes to ", preview.stderr)
+    said = re.search(r"nothing was done: add (--unfinished \d )?--yes to ", preview.stderr)
     assert (preview.returncode, said is not None) == (0, True), preview
     assert preview.stdout, "the extent of the change"
     as_json = full.run(*command, "--json")
@@ -246,7 +246,7 @@ def test_a_preview_states_the_obstacle_that_yes_would_meet(full: Serving) -> Non
     )
     assert "TW-168" in full.run("topic", "delete", "orders", "--discard", "--yes").stderr
     cleared = full.run("topic", "delete", "orders", "--discard").stderr
-    assert cleared.endswith("End them first, then add --yes to delete it\n")
+    assert cleared.endswith("End them first, then add --unfinished 2 --yes to delete it\n")
 
 
 def test_a_purge_of_a_topic_without_messages_has_nothing_to_do(full: Serving) -> None:
@@ -283,3 +283,32 @@ def test_a_retention_discards_no_more_than_its_preview_showed(full: Serving) -> 
     assert "its unfinished messages older than the retention from 1 to 2" in refused.stderr
     altered = full.run(*alter, "--unfinished", "2", "--yes")
     assert "2 messages were discarded, 2 of them unfinished" in altered.stdout
+
+
+def test_a_preview_without_unfinished_messages_limits_the_change_to_none(full: Serving) -> None:
+    full.run("topic", "create", "finished")
+    full.run("group", "create", "reader", "finished")
+    full.run("send", "finished", "1")
+    [one] = full.ask("POST", "groups/reader/receive", {"topic": "finished", "count": 1})[1]["messages"]
+    full.ask("POST", "groups/reader/ack", {"receipt_handles": [one["receipt_handle"]]})
+    time.sleep(1.2)
+    alter = ("topic", "alter", "finished", "--retention", "1s")
+    purge, delete = (("topic", verb, "finished", "--discard") for verb in ("purge", "delete"))
+    for words, verb in ((alter, "discard them"), (purge, "purge it"), (delete, "delete it")):
+        assert full.run(*words).stderr == f"nothing was done: add --unfinished 0 --yes to {verb}\n"
+    assert full.run("topic", "purge", "finished").stderr == "nothing was done: add --yes to purge it\n"
+    full.run("send", "finished", "2")
+    time.sleep(1.2)
+    for words in (alter, purge, delete):
+        refused = full.run(*words, "--unfinished", "0", "--yes")
+        assert (refused.returncode, "from 0 to 1" in refused.stderr) == (4, True), refused
+
+
+def test_a_number_of_unfinished_messages_needs_a_retention(full: Serving) -> None:
+    full.run("topic", "create", "plain", "--queues", "2")
+    refused = full.run("topic", "alter", "plain", "--queues", "4", "--unfinished", "0")
+    assert (refused.returncode, "--unfinished limits what --retention discards" in refused.stderr) == (
+        2,
+        True,
+    )
+    assert shown(full, "plain")["queue_count"] == 2

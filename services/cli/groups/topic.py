@@ -241,6 +241,8 @@ def alter(
     """
     if message_type is None and queues is None and not retained:
         raise ConfigurationError("Give --type, --queues, --retention or some of them.")
+    if unfinished is not None and not retained:
+        raise ConfigurationError("--unfinished limits what --retention discards: give --retention, too.")
     api = broker_at(http)
     if retained and not yes and shows_expired(api.get("topics", name, "use", retention=retained), as_json):
         return
@@ -279,7 +281,7 @@ def purge(
         use = api.get("topics", name, "use")
         show_use(use, as_json)
         if not would_be_refused(use, "purge", discard):
-            output.say_undone(use["messages"], "purge it", yes_flags(use))
+            output.say_undone(use["messages"], "purge it", yes_flags(use, discard))
         return
     seen = {} if unfinished is None else {"seen": {"unfinished": unfinished}}
     use = api.post("topics", name, "purge", body={"discard": discard, "reason": reason} | seen)
@@ -308,7 +310,7 @@ def delete(
         use = api.get("topics", name, "use")
         show_use(use, as_json)
         if not would_be_refused(use, "delete", discard):
-            output.say_undone(ending="delete it", flags=yes_flags(use))
+            output.say_undone(ending="delete it", flags=yes_flags(use, discard))
         return
     seen = "" if unfinished is None else str(unfinished)
     given = {"discard": "true" if discard else "", "reason": reason, "seen_unfinished": seen}
@@ -398,7 +400,7 @@ def shows_expired(use: dict[str, Any], as_json: bool) -> bool:
             f"{expired['messages']:,} of {counted(use['messages'], 'message')} would be discarded at once, "
             f"{expired['unfinished']:,} of them unfinished"
         )
-    output.say_undone(ending="discard them", flags=yes_flags(expired))
+    output.say_undone(ending="discard them", flags=yes_flags(expired, discard=True))
     return True
 
 
@@ -510,7 +512,7 @@ def would_be_refused(use: dict[str, Any], verb: str, discard: bool) -> bool:
     name = use["name"]
     waiting = [] if verb == "purge" else list(waiting_parts(use))
     unfinished = 0 if discard else use["unfinished"]
-    flags = f"--discard {yes_flags(use)}" if unfinished else "--yes"
+    flags = f"--discard {yes_flags(use, discard=True)}" if unfinished else yes_flags(use, discard)
     messages = f" with its {counted(unfinished, 'unfinished message')}" if unfinished else ""
     if waiting:
         output.say(
@@ -522,9 +524,13 @@ def would_be_refused(use: dict[str, Any], verb: str, discard: bool) -> bool:
     return bool(waiting or unfinished)
 
 
-def yes_flags(use: dict[str, Any]) -> str:
-    """Return the options that make a change which a preview has shown, and no larger one."""
-    return f"--unfinished {use['unfinished']} --yes" if use["unfinished"] else "--yes"
+def yes_flags(use: dict[str, Any], discard: bool) -> str:
+    """Return the options that make a change which a preview has shown, and no larger one.
+
+    A change that does not discard unfinished messages needs no limit, because the broker refuses it if there
+    are any.
+    """
+    return f"--unfinished {use['unfinished']} --yes" if discard else "--yes"
 
 
 def waiting_parts(use: dict[str, Any]) -> Iterator[str]:

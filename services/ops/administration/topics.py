@@ -459,6 +459,8 @@ class TopicsApi:
         wanted = await said_as(ChangedTopic, request)
         if (wanted.message_type, wanted.queue_count, wanted.retention) == (None, None, None):
             raise ClientMistake("Give message_type, queue_count, retention or some of them.")
+        if wanted.seen and wanted.seen.unfinished is not None and wanted.retention is None:
+            raise ClientMistake("seen.unfinished limits what a retention discards: give retention, too.")
         name, retention_ms = request.path_params["topic"], wanted.retention_ms()
         alter = partial(
             self._live.core.topic_changes.alter, retention_ms=retention_ms, discard=wanted.discard

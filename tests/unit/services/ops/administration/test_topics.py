@@ -86,6 +86,9 @@ def test_a_retention_is_previewed_set_and_removed(at_desk: Any) -> None:
         assert (entry["verb"], entry["reason"], entry["verdict"]) == ("topics alter", "old prices", "done")
         await http.put("/api/topics/orders", json={"retention": "none"})
         assert "retention_ms" not in (await http.get("/api/topics/orders")).json()
+        ignored = await http.put("/api/topics/orders", json={"queue_count": 2, "seen": {"unfinished": 0}})
+        assert (ignored.status_code, ignored.json()["code"]) == (400, "TW-130")
+        assert "seen.unfinished" in ignored.json()["message"]
         for wrong in ("soon", "30", "1ms", "99999999d", ""):
             assert (await http.put("/api/topics/orders", json={"retention": wrong})).status_code == 400, wrong
         assert (await http.get("/api/topics/orders/use", params={"retention": "x"})).status_code == 400
