@@ -80,18 +80,19 @@ class LiveGroups:
         start: GroupStart,
         *,
         dry_run: bool,
-        check: Callable[[], None] | None = None,
+        check: Callable[[GroupStart], None] | None = None,
     ) -> ResetResult:
         """Move a group to a start position in `topic`, or in all its topics if `topic` is empty.
 
         Raise `GroupNotFound` if the group does not exist, or the error that `check` raises immediately
-        before the move.
+        before the move. `check` is called with the start position, whose time is resolved to queue offsets.
         """
         core = self._core()
         topics = [one for one in core.groups.topics_of(name) if topic in ("", one) and one in core.topics]
         start = await self._resolve_offsets(start, topics)
         move = self._core().group_views.reset
-        reset: ResetResult = await self._call(move, name, topic, start, dry_run, check=check)
+        placed = None if check is None else partial(check, start)
+        reset: ResetResult = await self._call(move, name, topic, start, dry_run, check=placed)
         for one in set() if dry_run else {move.topic for move in reset.moves}:
             self._wake(one)
         return reset

@@ -39,7 +39,6 @@ from services.broker.groups.group_filters import format_filter
 from services.broker.groups.group_values import (
     FilterView,
     GroupPolicy,
-    GroupQueue,
     GroupStart,
     GroupView,
     MissedMessagesView,
@@ -155,7 +154,7 @@ class NewReset(BaseModel):
     seen: dict[str, dict[int, Number]] | None = Field(
         None,
         description="The offsets before the reset that the caller saw, by topic and queue. The reset is "
-        "refused if the group is before one of them now.",
+        "refused if it moves a queue in which the group is before its seen offset now.",
     )
 
 
@@ -479,7 +478,7 @@ class GroupsApi:
         start, name = start_of(wanted.to, self._live.now_ms(), "to"), name_of(request)
         if start.kind is StartPosition.OFFSET and not wanted.topic:
             raise ClientMistake("An offset is a place in the queues of one topic: say which topic.")
-        check = partial(self._check_positions, name, wanted.seen or {})
+        check = partial(self._check_positions, name, wanted.topic, wanted.seen) if wanted.seen else None
         reset = await self._live.groups.reset(name, wanted.topic, start, dry_run=wanted.dry_run, check=check)
         if not wanted.dry_run:
             log.info("group reset", group=name, topic=wanted.topic, to=str(wanted.to))
@@ -503,20 +502,22 @@ class GroupsApi:
         shapes = (consumer_shape(one, leased[one.client_id], filters[one.client_id]) for one in found)
         return await written({"consumers": shapes, "leased_by_others": others}, pauses=pauses)
 
-    def _check_positions(self, name: str, seen: Mapping[str, Mapping[int, int]]) -> None:
+    def _check_positions(
+        self, name: str, topic: str, seen: Mapping[str, Mapping[int, int]], start: GroupStart
+    ) -> None:
         """Raise `RefusedByState` if another caller has set the group back behind the seen offsets.
 
-        Consumers move a group only forward, which is no reason for a refusal.
+        Only queues that the reset moves are compared: a caller may administer a group and not know the other
+        topics. Consumers move a group only forward, which is no reason for a refusal, and neither is a queue
+        that is already where the reset would set it. Raise `GroupNotFound` if the group does not exist.
         """
-        core, changes = self._live.core, []
-        for topic, offsets in seen.items():
-            queue_count = core.topics.get(topic).queue_count if topic in core.topics else 0
-            for queue_id in (one for one in offsets if 0 <= one < queue_count):
-                first, _ = core.finding.queue_range(topic, queue_id)
-                now = max(core.groups.committed_offset(GroupQueue(name, topic, queue_id)), first)
-                if now < offsets[queue_id]:
-                    what = f"position in queue {queue_id} of {topic!r}"
-                    changes.append(change_of(what, offsets[queue_id], now))
+        placed, changes = self._live.clock.to_broker_time(start), []
+        reset = self._live.core.group_views.reset
+        for move in self._live.call_with_time(reset, name, topic, placed, True).moves:
+            before = seen.get(move.topic, {}).get(move.queue_id, 0)
+            if move.before < before and move.before != move.after:
+                what = f"position in queue {move.queue_id} of {move.topic!r}"
+                changes.append(change_of(what, before, move.before))
         refuse_changed(self._live, repr(name), changes[:CHANGES_TOLD_MAX])
 
     def _views(self, names: Iterator[str]) -> Iterator[GroupView]:

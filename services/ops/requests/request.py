@@ -38,6 +38,8 @@ _QUOTED_MAX = 80
 _NAMED_MAX = 200
 
 _SAID: Final = "tidewheel.said"
+_KEY: Final = "[key]"
+"""The last part of the location of an error of pydantic about the name of a field in an object."""
 _OBJECT: Final = "it must be an object, {...} in JSON"
 _SENTENCES: Final = {
     "model_type": _OBJECT,
@@ -298,6 +300,10 @@ def _sentence(one: ErrorDetails, whole: str, within: str, known: type[BaseModel]
     parts = (*([within] if within else []), *one["loc"])
     where = shorten(".".join(str(part) for part in parts)) or whole
     kind, given = one["type"], one["input"]
+    if len(one["loc"]) > 2 and one["loc"][-2:] == (given, _KEY):
+        where = shorten(".".join(str(part) for part in parts[:-2]))
+        named = f"a field with the name {shorten(str(given))!r}"
+        return f"{where} has {named}: {_what_it_must_be(one)}."
     if kind == "missing":
         return f"{where} is missing."
     if kind == "extra_forbidden":
@@ -305,10 +311,15 @@ def _sentence(one: ErrorDetails, whole: str, within: str, known: type[BaseModel]
         return f"{where} is not known here: {_meant(str(name), fields_at(known, path))}"
     if kind == "string_type" and one["loc"] == ("body",) and isinstance(given, dict | list):
         return f"{where}: it must be a text in quotes; for JSON write body_json."
+    return f"{where}{_quoted(given)}: {_what_it_must_be(one)}."
+
+
+def _what_it_must_be(one: ErrorDetails) -> str:
+    """Return an error of pydantic as the last part of a sentence."""
     said = one["msg"].removeprefix("Value error, ")
     for word, better in _WORDS:
         said = said.replace(word, better)
-    return f"{where}{_quoted(given)}: {_SENTENCES.get(kind, said)}."
+    return _SENTENCES.get(one["type"], said)
 
 
 def _meant(name: str, known: Sequence[str]) -> str:

@@ -232,6 +232,50 @@ def test_a_group_that_another_caller_has_set_back_since_is_not_moved_on(at_desk:
     at_desk(scenario)
 
 
+def test_what_a_caller_saw_is_compared_only_with_what_the_reset_moves(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, "secret", "a")
+        await send(desk, "open", "a")
+        await send(desk, "other", "a")
+        await take(desk, "g", "open")
+        await take(desk, "g", "other")
+        far = {"0": "99"}
+        unrelated = {"to": "latest", "topic": "open", "dry_run": True, "seen": {"secret": far, "other": far}}
+        [move] = (await call(desk, "POST", "/g/reset", unrelated))["moves"]
+        assert move["topic"] == "open"
+        refused = await call(desk, "POST", "/g/reset", unrelated | {"seen": {"open": far}}, 409)
+        assert "in queue 0 of 'open' from 99 to 0." in refused["message"]
+        gone = await call(desk, "POST", "/nobody/reset", unrelated | {"seen": {"open": far}}, 404)
+        assert gone["code"] == "TW-154"
+
+    at_desk(scenario)
+
+
+def test_a_reset_with_what_its_caller_saw_can_be_repeated(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk, "t", "a", "b", "c")
+        for handle in await take(desk, "g", "t"):
+            await desk.live.call(desk.live.core.receiving.ack, "g", "t", handle)
+        wanted = {"to": "earliest", "seen": {"t": {"0": "3"}}}
+        for before in ("3", "0"):
+            [move] = (await call(desk, "POST", "/g/reset", wanted))["moves"]
+            assert (move["before"], move["after"]) == (before, "0")
+        since = {"to": str(desk.now_ms - 60_000), "seen": {"t": {"0": "3"}}}
+        assert (await call(desk, "POST", "/g/reset", since))["moves"][0]["after"] == "0"
+        assert (await call(desk, "POST", "/g/reset", wanted | {"to": "latest"}, 409))["code"] == "TW-160"
+
+    at_desk(scenario)
+
+
+def test_a_queue_that_is_no_number_is_told_in_words(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        wanted = {"to": "latest", "seen": {"prices": {"x": "1"}}}
+        told = (await call(desk, "POST", "/g/reset", wanted, 400))["message"]
+        assert "seen.prices has a field with the name 'x': it must be a whole number." in told
+
+    at_desk(scenario)
+
+
 def test_a_reset_to_a_time_is_in_the_time_of_callers(at_desk: AtDesk) -> None:
     async def scenario(desk: Desk) -> None:
         await send(desk, "t", "a")
