@@ -6,7 +6,8 @@
 
 An operation on a timer shows the same result as the command (`services.status.verdicts`), and is refused if
 another operator has moved the timer since the form was shown. A bulk operation contains the number of timers
-from the preview. It is refused if the number has changed, and its task is limited to the number.
+from the preview. It is refused if the number has changed, and its task is limited to the number. If the
+preview could not count all timers in its time, it contains the word `all` instead.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from urllib.parse import urlencode
 from services.console.bodies import shown
 from services.console.histogram import bars
 from services.console.page import Asked, Done, Model, Page
-from services.console.pages.tasks import extent, is_cut_off, limit_of, number, of_kind, page_of
+from services.console.pages.tasks import extent, is_cut_off, limit_of, of_kind, page_of
 from services.http.api import Api
 from services.status.judgement import counted
 from services.status.verdicts import ended_line, move_line
@@ -26,6 +27,8 @@ from tidewheel.errors import ClientMistake
 FILTER: Final = ("topic", "topic-prefix", "key", "message-key", "tag", "property", "from", "until", "held")
 LIMIT: Final = 50
 TASKS: Final = 5
+ALL_WORD: Final = "all"
+"""What is typed instead of a number if a preview could not count all timers."""
 VERBS: Final = ("cancel", "move", "fire")
 MINUTE_MS: Final = 60_000
 VIEWS: Final = {"hour": (60, MINUTE_MS), "day": (48, 30 * MINUTE_MS), "month": (30, 1_440 * MINUTE_MS)}
@@ -147,33 +150,37 @@ def start(broker: Api, asked: Asked) -> Done:
     """Start a task for all matching timers, and no more of them, if their number equals the previewed number.
 
     If the time of the preview was over before all timers were counted, the number is a lower bound, which a
-    new count cannot confirm. The typed number must then equal the number that the page showed (`at_least`),
-    and the task changes all that match.
+    new count cannot confirm. The word `ALL_WORD` must then be typed, and the task changes all that match.
     """
-    order, said = order_of(asked), asked.required("count", "How many there are").replace(",", "")
-    at_least = asked.get("at_least")
-    if at_least:
-        changed = f"at least {counted(number(at_least), 'timer')}"
-        if said != at_least:
-            raise ClientMistake(f"{said[:20]} was typed, and the page showed {changed}: look again.")
+    order = order_of(asked)
+    said = asked.required("count", "How many there are").replace(",", "")
+    preview = broker.post("timers", "tasks", body=order | {"dry_run": True})
+    if is_cut_off(order, preview):
+        check_typed(said.lower(), ALL_WORD, order, preview)
+        changed = all_of(order, preview["matched"])
     else:
-        count = confirmed(broker, order, said)
-        changed, order = counted(count, "timer"), order | ({"limit": count} if count else {})
+        count = extent(order, preview["matched"])
+        check_typed(said, str(count), order, preview)
+        changed, order = counted(count, "timer"), order | {"limit": count}
     task = broker.post("timers", "tasks", body=order)
     return Done(f"Task {task['id']} has started: {order['verb']} {changed}.", page_of("timers", task["id"]))
 
 
-def confirmed(broker: Api, order: dict[str, Any], said: str) -> int:
-    """Return how many timers a task would change now.
-
-    Raise `ClientMistake` if it is not the typed number, or not all were counted.
-    """
-    preview = broker.post("timers", "tasks", body=order | {"dry_run": True})
+def check_typed(said: str, wanted: str, order: dict[str, Any], preview: Model) -> None:
+    """Raise `ClientMistake` if another text was typed than is wanted, or if no timer would change."""
     count = extent(order, preview["matched"])
-    if is_cut_off(order, preview) or said != str(count):
-        changed = ("at least " if is_cut_off(order, preview) else "") + counted(count, "timer")
+    if not count and wanted != ALL_WORD:
+        raise ClientMistake("No timer would change now: no task was started.")
+    if said != wanted:
+        changed = ("at least " if wanted == ALL_WORD else "") + counted(count, "timer")
         raise ClientMistake(f"{said[:20]} was typed, and {changed} would change now: look again.")
-    return count
+
+
+def all_of(order: dict[str, Any], matched: int) -> str:
+    """Return how many timers a task changes that has counted only a part of them, as part of a sentence."""
+    if "limit" in order:
+        return f"at most {counted(order['limit'], 'timer')}"
+    return f"all that match, at least {counted(matched, 'timer')}"
 
 
 def order_of(asked: Asked) -> dict[str, Any]:

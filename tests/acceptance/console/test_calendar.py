@@ -98,6 +98,11 @@ def test_many_are_cancelled_after_a_preview_of_how_many(broker: BrokerProcess, b
     wrong = browser.post("/timers/all/start", **asked, count="4")
     assert wrong.status == 400
     assert "5 timers would change now" in wrong.text
+    uncounted = browser.post("/timers/all/start", **asked, count="all", at_least="1")
+    assert (uncounted.status, "all was typed, and 5 timers would change now" in uncounted.text) == (400, True)
+    none = browser.post("/timers/all/start", **asked | {"tag": "none"}, count="0")
+    assert (none.status, "No timer would change now" in none.text) == (400, True)
+    assert browser.model("/timers?topic=pushes")["drawn"] == 5
     started = browser.post("/timers/all/start", **asked, count="5")
     assert "has started: cancel 5 timers" in started.text
     while browser.model("/timers")["tasks"][0]["state"] == "running":

@@ -94,7 +94,7 @@ def test_nothing_found_in_the_time_is_not_called_nothing(broker: BrokerProcess, 
     asked = {"verb": "cancel", "property": "was=late", "reason": "over"}
     text = browser.open("/timers/all?" + urlencode(asked)).text
     assert "At least 0 pending timers match" in text
-    assert 'name="at_least" value="0"' in text
+    assert "Type all, to cancel all that match, because: over" in text
 
 
 def test_a_page_says_up_to_where_and_starts_the_task_for_all(broker: BrokerProcess, browser: Browser) -> None:
@@ -105,19 +105,17 @@ def test_a_page_says_up_to_where_and_starts_the_task_for_all(broker: BrokerProce
     assert "At least " in text
     assert "They were counted up to " in text
     assert ": a count ends after 2 seconds. The task counts and processes all that match." in text
-    at_least = re.findall(r'name="at_least" value="(\d+)"', text)[0]
-    wrong = browser.post("/timers/all/start", **ASKED, at_least=at_least, count="4")
-    assert wrong.status == 400
-    assert f"4 was typed, and the page showed at least {at_least} timer" in wrong.text
-    unseen = browser.post("/timers/all/start", **ASKED, count=str(TIMERS))
-    assert unseen.status == 400
-    assert re.search(rf"{TIMERS} was typed, and at least \d+ timers? would change now", unseen.text)
-    forged = browser.post("/timers/all/start", **ASKED, at_least="many", count="many")
-    assert forged.status == 400
+    assert "Type all, to cancel all that match, because: campaign over" in text
+    for count in (str(TIMERS), str(model["changed"]), "0", "many"):
+        wrong = browser.post("/timers/all/start", **ASKED, at_least=count, count=count)
+        assert wrong.status == 400
+        assert re.search(rf"{count} was typed, and at least \d+ timers? would change now", wrong.text)
     limited = browser.open(path + "&limit=1000").text
     assert "At most 1,000 of them would change." in limited
-    started = browser.post("/timers/all/start", **ASKED, at_least=at_least, count=at_least)
-    assert f"has started: cancel at least {at_least} timer" in started.text
+    assert "Type all, to cancel at most 1,000 of them, because: campaign over" in limited
+    assert browser.model("/timers?tag=unpaid")["tasks"] == []
+    started = browser.post("/timers/all/start", **ASKED, count="all")
+    assert re.search(r"has started: cancel all that match, at least \d+ timers?\.", started.text)
     while browser.model("/timers?tag=unpaid")["tasks"][0]["state"] == "running":
         pass
     assert browser.model("/timers?tag=unpaid")["tasks"][0]["by_verdict"]["CANCELLED"] >= TIMERS
