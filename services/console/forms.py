@@ -19,6 +19,9 @@ from tidewheel.errors import ClientMistake
 Rate = TypeVar("Rate", int, float)
 TEXT, BASE64 = "text", "base64"
 EDITED_CHARACTERS_MAX: Final = 64 * 1024
+DIGITS_MAX: Final = 18
+SEEN_LEVELS_MAX: Final = 3
+"""The number of levels of objects and lists in what a form showed: no form shows more than two."""
 NOT_CARRIED: Final = frozenset("\n\r\0")
 """Characters that a field of one line, or a line of a field, does not carry unchanged."""
 TEXTS: Final = {"tag": "tag", "message_group": "message group", "lite_topic": "lite topic"}
@@ -97,9 +100,31 @@ def unfit(found: dict[str, Any]) -> str:
     return ""
 
 
+def is_count(text: str) -> bool:
+    """Return whether a text is a whole number from 0 on, and short enough to be one of this system."""
+    return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
+
+
 def seen_in(asked: Asked, field: str) -> dict[str, Any]:
     """Return what a form showed, which it contains as JSON. Raises `ClientMistake`."""
-    with suppress(ValueError):
-        if isinstance(seen := json.loads(asked.whole(field)), dict):
+    with suppress(ValueError, RecursionError):
+        seen = json.loads(asked.whole(field))
+        if isinstance(seen, dict) and has_levels(seen, SEEN_LEVELS_MAX):
             return seen
-    raise ClientMistake("What the form showed is missing. Open the form again, and decide anew.")
+    raise not_shown()
+
+
+def has_levels(value: object, most: int) -> bool:
+    """Return whether a JSON value has at most as many levels of objects and lists.
+
+    A deeper one could be parsed here, and too deep to be written as JSON further down the stack.
+    """
+    if not isinstance(value, dict | list):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return most > 0 and all(has_levels(one, most - 1) for one in inner)
+
+
+def not_shown() -> ClientMistake:
+    """Return the error for a form whose hidden fields cannot be what it showed."""
+    return ClientMistake("What the form showed is missing. Open the form again, and decide anew.")

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
+from services.console.forms import is_count
 from services.console.page import Asked, File, Model, Page
 from services.http.api import Api
 from tidewheel.errors import AccessRefused, ClientMistake, LibraryMissing, NotFound, TidewheelError
@@ -78,7 +79,7 @@ class Audits:
         """Return a run and a page of its findings, or of the orders of a case."""
         check(broker)
         case, after = asked.get("case"), asked.get("after", "0")
-        if not (after.isascii() and after.isdigit()):
+        if not is_count(after):
             raise ClientMistake(f"after is {after[:20]!r}: it is a number of findings.")
         with reading():
             run = self._run(asked)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final
 from urllib.parse import quote
 
+from services.console.forms import is_count
 from services.console.page import Asked, Done, Model, Page
 from services.http.api import Api
 from services.status.refusals import advice
@@ -54,7 +55,7 @@ def verify(broker: Api, asked: Asked) -> Done:
     client, place = asked.required("client", "The client"), {}
     for field, name in (("queue_id", "queue"), ("queue_offset", "offset")):
         text = asked.required(name, f"The {name}")
-        if not (text.isascii() and text.isdigit()):
+        if not is_count(text):
             raise ClientMistake(f"The {name} is {text[:20]!r}: it is a number from 0 on.")
         place[field] = int(text)
     body = {"client": client, "topic": asked.required("topic", "The topic")} | place

@@ -23,7 +23,17 @@ from urllib.parse import quote, urlencode
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from services.console.bodies import shown
-from services.console.forms import TEXT, body_fields, body_of, lines_of, pairs_of, pairs_text, seen_in, unfit
+from services.console.forms import (
+    TEXT,
+    body_fields,
+    body_of,
+    is_count,
+    lines_of,
+    pairs_of,
+    pairs_text,
+    seen_in,
+    unfit,
+)
 from services.console.page import Asked, Done, Model, Page
 from services.http.api import Api
 from services.times import moments
@@ -170,7 +180,7 @@ def keep(broker: Api, asked: Asked) -> Done:
     wanted["topic"] = asked.required("topic", "The topic")
     wanted |= {"keys": lines_of(asked.whole("keys")), "properties": pairs_of(asked.whole("properties"))}
     if most := asked.get("missed_max"):
-        if not (most.isascii() and most.isdigit()):
+        if not is_count(most):
             raise ClientMistake(f"{most[:20]!r} is no number of missed runs.")
         wanted["missed_max"] = int(most)
     if asked.get("seen"):

@@ -13,6 +13,7 @@ from math import inf
 from typing import Final
 from urllib.parse import urlencode
 
+from services.console.forms import is_count
 from services.console.page import Asked, Done, Model, Page
 from services.http.api import Api
 from tidewheel.errors import ClientMistake
@@ -22,7 +23,6 @@ KINDS: Final = {"timers": "timers", "dead-letters": "dead letters", "moves": "me
 RUNNING: Final = "running"
 EVERY_MS: Final = 2_000
 ITEMS: Final = 50
-DIGITS_MAX: Final = 18
 
 
 def read(broker: Api, asked: Asked) -> Model:
@@ -68,7 +68,7 @@ def limit_of(asked: Asked) -> dict[str, int]:
 
 def number(text: str) -> int:
     """Return a number of items. Raises `ClientMistake` if the text is not a number."""
-    if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX):
+    if not is_count(text):
         raise ClientMistake(f"{text[:20]!r} is no number of items.")
     return int(text)
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import urlencode
 
-from services.console.forms import rate_of
+from services.console.forms import is_count, not_shown, rate_of
 from services.console.page import Asked, Done, Model, Page
 from services.console.pages.topics import TYPES, page_of
 from services.http.api import Api
@@ -27,7 +27,6 @@ from tidewheel.errors import ClientMistake
 SETTINGS: Final = {"type": "message_type", "queues": "queue_count", "retention": "retention"}
 """The settings of a topic, by field of the form, with their names in the HTTP interface."""
 NO_RETENTION: Final = "none"
-DIGITS_MAX: Final = 18
 
 
 def read(broker: Api, asked: Asked) -> Model:
@@ -74,9 +73,16 @@ def changed(asked: Asked) -> Model:
 
 
 def typed(settings: dict[str, str]) -> Model:
-    """Return settings of the form for the HTTP interface."""
+    """Return settings of the form for the HTTP interface.
+
+    Raises `ClientMistake` for a number of queues that is none: `entered` has checked those that were entered.
+    """
     found: Model = {SETTINGS[field]: text for field, text in settings.items()}
-    return found | ({"queue_count": int(settings["queues"])} if "queues" in settings else {})
+    if "queues" not in settings:
+        return found
+    if not is_count(settings["queues"]):
+        raise not_shown()
+    return found | {"queue_count": int(settings["queues"])}
 
 
 def settings_of(topic: Model) -> dict[str, str]:
@@ -129,7 +135,9 @@ def release(broker: Api, asked: Asked) -> Done:
     )
     per_second = rate_of(rate or "0", rates.whole_per_second)
     body: Model = {"per_second": per_second, "reason": reason}
-    if is_count(since_ms := asked.get("since_ms")):
+    if since_ms := asked.get("since_ms"):
+        if not is_count(since_ms):
+            raise not_shown()
         body["seen"] = {"since_ms": since_ms, "per_second": asked.get("per_second") or None}
     use = broker.post("topics", name, "release", body=body)
     held = use["hold"]["held"] if use["hold"] else 0
@@ -164,11 +172,6 @@ def shown_unfinished(asked: Asked) -> int:
     """Return the number of unfinished messages that the form showed, or 0 if it is missing."""
     shown = asked.get("unfinished")
     return int(shown) if is_count(shown) else 0
-
-
-def is_count(text: str) -> bool:
-    """Return whether a text is a number of items."""
-    return text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX
 
 
 def typed_name(asked: Asked) -> str:

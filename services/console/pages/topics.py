@@ -17,7 +17,17 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from services.console.bodies import shown
-from services.console.forms import TEXT, TEXTS, body_fields, body_of, lines_of, pairs_of, pairs_text, unfit
+from services.console.forms import (
+    TEXT,
+    TEXTS,
+    body_fields,
+    body_of,
+    is_count,
+    lines_of,
+    pairs_of,
+    pairs_text,
+    unfit,
+)
 from services.console.page import Asked, Done, Model, Page
 from services.http.api import Api
 from services.status.created_topics import created_sentence, created_shape
@@ -103,7 +113,7 @@ def read_send(broker: Api, asked: Asked) -> Model:
 def create(broker: Api, asked: Asked) -> Done:
     """Create a topic."""
     queues = asked.get("queues")
-    if queues and not (queues.isascii() and queues.isdigit()):
+    if queues and not is_count(queues):
         raise ClientMistake(f"{queues[:20]!r} is no number of queues.")
     wanted = {"name": asked.required("name", "The name"), "message_type": asked.get("type", TYPES[0])}
     topic = broker.post("topics", body=wanted | ({"queue_count": int(queues)} if queues else {}))
@@ -116,7 +126,7 @@ def send(broker: Api, asked: Asked) -> Done:
     message["topic"] = asked.required("topic", "The topic")
     message |= {"keys": lines_of(asked.whole("keys")), "properties": pairs_of(asked.whole("properties"))}
     if priority := asked.get("priority"):
-        if not (priority.isascii() and priority.isdigit()):
+        if not is_count(priority):
             raise ClientMistake(f"{priority[:20]!r} is no priority, which is a number from 0 on.")
         message["priority"] = int(priority)
     return sent(broker, message | body_of(asked))

@@ -63,6 +63,12 @@ def test_a_group_that_another_operator_has_set_back_is_not_moved_on(
     assert browser.model("/groups/one?name=rework")["group"]["lag"] > 0
 
 
+def test_a_form_of_a_reset_that_is_broken_resets_nothing(browser: Browser) -> None:
+    for seen in ("[" * 3_000, "{", '{"a":' * 900 + "1" + "}" * 900):
+        refused = browser.post("/groups/reset/start", name="shop", to="latest", seen=seen)
+        assert (refused.status, "Open the form again" in refused.text) == (400, True)
+
+
 def test_a_group_that_is_not_there_and_a_place_that_is_none_are_said(browser: Browser) -> None:
     assert browser.open("/groups/one?name=nobody").status == 404
     assert browser.open("/groups/one").status == 400

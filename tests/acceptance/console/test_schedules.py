@@ -145,8 +145,11 @@ def test_a_new_schedule_does_not_replace_another(broker: BrokerProcess, browser:
         )
     assert api.get("schedules", "yearly")["body"] == "theirs"
     assert "copied is set" in browser.post("/schedules/set/keep", **renamed | {"name": "copied"}).text
-    broken = browser.post("/schedules/set/keep", **renamed | {"seen": "{"})
-    assert (broken.status, "Open the form again" in broken.text) == (400, True)
+    for seen in ("{", "[" * 3_000):
+        broken = browser.post("/schedules/set/keep", **renamed | {"seen": seen})
+        assert (broken.status, "Open the form again" in broken.text) == (400, True)
+    endless = browser.post("/schedules/set/keep", **renamed | {"missed_max": "9" * 5_000})
+    assert (endless.status, "no number of missed runs" in endless.text) == (400, True)
 
 
 @pytest.mark.parametrize(

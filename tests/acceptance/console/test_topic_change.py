@@ -112,6 +112,20 @@ def test_a_setting_that_two_operators_change_is_left_as_it_is(
     assert (found["queue_count"], found["retention_ms"]) == (4, str(7 * 86_400_000))
 
 
+def test_a_form_whose_hidden_fields_are_broken_changes_nothing(
+    broker: BrokerProcess, browser: Browser
+) -> None:
+    broker.post("/api/topics", {"name": "tours", "queue_count": 4})
+    broker.post("/api/topics/tours/hold", {"reason": "closed"})
+    broken = [("alter", {"queues": "8", "was_queues": text}) for text in ("abc", "9" * 5_000, "-4")]
+    broken += [("release", {"reason": "open", "since_ms": text}) for text in ("abc", "9" * 5_000, "-1")]
+    for verb, fields in broken:
+        refused = browser.post(f"/topics/change/{verb}", name="tours", **fields)
+        assert (refused.status, "Open the form again" in refused.text) == (400, True), (verb, refused.text)
+    found = broker.get("/api/topics/tours")
+    assert (found["queue_count"], found["hold"]["per_second"]) == (4, None)
+
+
 def test_settings_as_they_were_shown_are_not_sent(broker: BrokerProcess, browser: Browser) -> None:
     broker.post("/api/topics", {"name": "prices", "queue_count": 4})
     alter(broker, "prices", "--retention", "36h")

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.console.forms import body_fields, body_of, is_typed, lines_of, pairs_of, pairs_text, unfit
+from services.console.forms import (
+    body_fields,
+    body_of,
+    is_typed,
+    lines_of,
+    pairs_of,
+    pairs_text,
+    seen_in,
+    unfit,
+)
 from services.console.page import Asked
 from tidewheel.errors import ClientMistake
 
@@ -23,6 +32,14 @@ def test_a_body_keeps_its_blanks_and_its_line_breaks_are_those_of_logs() -> None
 def test_what_a_form_would_change_is_no_typed_text() -> None:
     assert is_typed("שלום 🙂\n\t<b>")
     assert not any(map(is_typed, ("a\rb", "\0", "\x1b[2J", "\u202e")))
+
+
+def test_what_a_form_showed_is_an_object_of_few_levels() -> None:
+    assert seen_in(Asked({"seen": '{"orders": {"0": "7"}}'}), "seen") == {"orders": {"0": "7"}}
+    for depth in (10, 900, 3_000, 100_000):
+        for nested in ('{"a":' * depth + "1" + "}" * depth, "[" * depth, '{"a":' + "[" * depth):
+            with pytest.raises(ClientMistake, match="Open the form again"):
+                seen_in(Asked({"seen": nested}), "seen")
 
 
 def test_properties_are_one_a_line() -> None:
