@@ -48,7 +48,7 @@ def read_reset(broker: Api, asked: Asked) -> Model:
     """Return the queue offsets that a reset would change."""
     name, order = order_of(asked)
     moves = reset(broker, name, order, dry_run=True)["moves"]
-    return {"name": name, "order": order, "moves": moves, "seen": seen_text(moves)}
+    return {"name": name, "order": order, "moves": moves, "seen": seen_text(moves), "seen_max": SEEN_MAX}
 
 
 def seen_text(moves: list[Model]) -> str:

@@ -63,6 +63,20 @@ def test_a_group_that_another_operator_has_set_back_is_not_moved_on(
     assert browser.model("/groups/one?name=rework")["group"]["lag"] > 0
 
 
+def test_a_reset_of_too_many_queues_says_that_it_is_not_compared(
+    broker: BrokerProcess, browser: Browser
+) -> None:
+    unguarded = "it is not refused if another operator sets the group back meanwhile"
+    for topic in ("wide-1", "wide-2"):
+        assert unguarded not in browser.open("/groups/reset?name=wide&to=latest").text
+        broker.post("/api/topics", {"name": topic, "queue_count": 1_024})
+        broker.post("/api/groups", {"name": "wide", "topic": topic})
+    page = browser.open("/groups/reset?name=wide&to=latest").text
+    assert f"This reset has more than 2,000 queues: {unguarded}" in page
+    assert 'name="seen"' not in page
+    assert "wide goes on from latest" in browser.post("/groups/reset/start", name="wide", to="latest").text
+
+
 def test_a_form_of_a_reset_that_is_broken_resets_nothing(browser: Browser) -> None:
     for seen in ("[" * 3_000, "{", '{"a":' * 900 + "1" + "}" * 900):
         refused = browser.post("/groups/reset/start", name="shop", to="latest", seen=seen)
