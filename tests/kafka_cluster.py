@@ -15,9 +15,10 @@ import socket
 import subprocess
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from random import SystemRandom
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -254,9 +255,14 @@ def class_path() -> str:
 
 
 def free_ports(count: int) -> list[int]:
-    """Return ports that nobody listens on."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    """Return ports that nobody listens on.
+
+    They are below the range from which Linux gives ports to every connection and to `bind` with port 0, so
+    that no other process of the tests gets one before Kafka's start.
+    """
+    ports = list[int]()
+    while len(ports) < count:
+        port = SystemRandom().randrange(15_000, 32_000)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            ports += [port] * (port not in ports)
     return ports
