@@ -22,12 +22,15 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, cast
 
-from commitlog.disk.real_disk import RealDisk
 from services.live.live_broker import LiveBroker
 from services.rpc.generated import definition_pb2 as wire
 from services.rpc.generated import service_pb2 as service
 from services.rpc.rpcs import all_rpcs
 
+try:
+    from commitlog.disk.real_disk import RealDisk
+except ImportError:  # older commits, which are measured too, have another package layout
+    from commitlog.real_disk import RealDisk  # type: ignore[import-not-found, no-redef]
 try:
     from services.broker.spine.settings import BrokerSettings
     from services.rpc.clients.sessions import Sessions
@@ -35,7 +38,7 @@ try:
     from services.rpc.serving.turns import Call, CallScheduler
     from services.rpc.wire.caller import Caller
     from services.rpc.wire.endpoints import Advertised
-except ImportError:  # older commits, which are measured too, have another package layout
+except ImportError:
     from services.broker.settings import BrokerSettings  # type: ignore[import-not-found, no-redef]
     from services.rpc.caller import Caller  # type: ignore[import-not-found, no-redef]
     from services.rpc.endpoints import Advertised  # type: ignore[import-not-found, no-redef]
