@@ -28,7 +28,7 @@ FILTER: Final = ("topic", "topic-prefix", "key", "message-key", "tag", "property
 LIMIT: Final = 50
 TASKS: Final = 5
 ALL_WORD: Final = "all"
-"""What is typed instead of a number if a preview could not count all timers."""
+"""The confirmation that replaces the number of timers if a preview ended before all were counted."""
 VERBS: Final = ("cancel", "move", "fire")
 MINUTE_MS: Final = 60_000
 VIEWS: Final = {"hour": (60, MINUTE_MS), "day": (48, 30 * MINUTE_MS), "month": (30, 1_440 * MINUTE_MS)}

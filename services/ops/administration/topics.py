@@ -113,7 +113,7 @@ class SeenSettings(BaseModel):
 
 
 class SeenUse(BaseModel):
-    """What the caller saw of a topic. The change is refused if more messages are unfinished now."""
+    """The unfinished messages that the caller saw. The change is refused if there are more now."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -1,6 +1,6 @@
 """The condition of a change: the values that its caller saw, which a request may have as its object `seen`.
 
-If one of these values differs now, somebody has changed it since, and the change is refused (409, TW-160). A
+If one of these values differs now, another caller has changed it, and the change is refused (409, TW-160). A
 value that is already as the change would make it is no reason for a refusal, so that a request can be
 repeated. The comparison is the `check` of `LiveBroker.call`: no other change comes between it and the change.
 """
