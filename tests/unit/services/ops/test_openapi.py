@@ -141,9 +141,9 @@ def references(value: Any) -> Iterator[str]:
             yield from references(below)
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def without_limits_of_other_tests() -> None:
-    """Forget a description that was made while another test had changed a limit."""
+    """Forget a description that was made while another test had changed a limit, as one below does."""
     document.cache_clear()
 
 
