@@ -367,11 +367,20 @@ def _orders_of_sends(case: Case) -> Iterator[str]:
 
 
 def _first_tries(case: Case) -> dict[tuple[str, str, int, int], int]:
-    """Return the line of each group's first acknowledgement call by (group, topic, queue, queue offset)."""
+    """Return the line of each group's first acknowledgement by (group, topic, queue, queue offset).
+
+    A push consumer acknowledges without a line of its own: from the message's arrival on at the earliest.
+    """
     tried: dict[tuple[str, str, int, int], int] = {}
     for call in case.history.of("ack"):
         place = call.group, call.topic, call.fields["queue"], call.fields["offset"]
         tried[place] = min(call.began, tried.get(place, call.began))
+    places = defaultdict(list)
+    for at, (record, *_) in case.accepted.at_place.items():
+        places[at[0], record.message_id].append(at)
+    for came in case.history.came:
+        for at in places[came.topic, came.message_id]:
+            tried[came.group, *at] = min(came.line, tried.get((came.group, *at), came.line))
     return tried
 
 

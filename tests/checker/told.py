@@ -19,7 +19,8 @@ One JSON object per line; `time_ms` is the observer's clock, ms since 1970.
                 machine; lost: true if the machine has lost its checkpoint
     clock       node, offset_ms, from_ms, until_ms: a period in which the node's clock was off
     asked       id, time_ms: the producer of a half got a check-back
-    came        id, time_ms: a push consumer got a message, whose receive and acknowledgement are unknown
+    came        id, topic, group, time_ms: a push consumer got a message; its receive and acknowledgement are
+                unknown, so the acknowledgement may have been tried from this line on
     calm        is_calm, time_ms: from here on there is no fault and a node leads, or not (`progress.py`)
     settled     group, topics: the group has received all messages that are due to it
 
@@ -103,6 +104,16 @@ class Seen:
 
 
 @dataclass(frozen=True)
+class Came:
+    """A message received by a push consumer."""
+
+    line: int
+    group: str
+    topic: str
+    message_id: str
+
+
+@dataclass(frozen=True)
 class Off:
     """A period in which the clock of a node was off, in ms of the observer's clock."""
 
@@ -118,6 +129,7 @@ class History:
 
     calls: dict[int, Call] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
+    came: list[Came] = field(default_factory=list)
     checkpoints: list[Place] = field(default_factory=list)
     """All checkpoints that machines have ever held."""
     copied_offset: int = 0
@@ -179,7 +191,9 @@ class _Reading:
             self.history.clocks.append(Off(said["node"], *numbers))
         elif kind == "settled":
             self.history.settled.append((said["group"], said["topics"]))
-        elif kind not in ("asked", "came", "calm"):
+        elif kind == "came":
+            self.history.came.append(Came(line, said["group"], said["topic"], said["id"]))
+        elif kind not in ("asked", "calm"):
             raise ValueError(f"{kind!r} is no type of line")
 
     def _invoke(self, line: int, said: dict[str, Any]) -> None:

@@ -60,7 +60,8 @@ class Listener(MessageListener):  # type: ignore[misc] # the official client car
         self._notes = notes
 
     def consume(self, message: Any) -> Any:
-        self._notes.note("came", id=message.message_id, topic=OFFICIAL, time_ms=now_ms())
+        fields = {"id": message.message_id, "topic": OFFICIAL, "group": OFFICIAL}
+        self._notes.note("came", **fields, time_ms=now_ms())
         return ConsumeResult.SUCCESS
 
 

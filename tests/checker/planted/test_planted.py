@@ -415,6 +415,34 @@ def test_a_half_that_is_asked_about_or_whose_calm_is_short_is_not_stalled(
     assert not is_stalled()
 
 
+def test_a_message_that_a_push_consumer_got_holds_back_none_of_its_group(
+    sound: cluster_play.WatchedCluster, tmp_path: Path
+) -> None:
+    files = Files(tmp_path, sound)
+    lines, earlier = files.lines, next(one for one in files.lines if is_of_a_group(files, one))
+    tries = {one["call"] for one in lines if one.get("verb") == "ack" and one["id"] == earlier["id"]}
+    receive = next(one for one in lines if one.get("call") == earlier["call"])
+    came = {"type": "came", **{name: earlier[name] for name in ("id", "time_ms")}}
+    came |= {name: receive[name] for name in ("topic", "group")}
+    files.lines = [came if one is earlier else one for one in lines if one.get("call") not in tries]
+    files.lines = [one for one in files.lines if one.get("id") != earlier["id"] or one["type"] != "seen"]
+    assert files.judged()[1]["counts"] == {}
+    files.lines.remove(came)
+    assert "order" in files.judged()[1]["counts"]
+    files.lines.append(came)
+    assert "order" in files.judged()[1]["counts"], "it came after a later one was received"
+
+
+def is_of_a_group(files: Files, line: dict[str, Any]) -> bool:
+    """Return whether a message of a message group was received, and later ones of it too."""
+    if line["type"] != "seen":
+        return False
+    groups = {one["id"]: one["line"] for one in files.lines if one.get("verb") == "send" and one.get("line")}
+    seen = [one["id"] for one in files.lines if one["type"] == "seen"]
+    later = {groups.get(one) for one in seen[seen.index(line["id"]) + 1 :] if one != line["id"]}
+    return groups.get(line["id"]) in later - {None}
+
+
 def test_what_came_early_came_in_time_by_a_clock_of_its_leader_that_was_off(
     sound: cluster_play.WatchedCluster, tmp_path: Path
 ) -> None:
