@@ -56,7 +56,7 @@ test-cluster: install ## Spark on a standalone cluster, streams whose ends are k
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_mixed_versions.py -q
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --rounds 6 --nodes 3 --clients 2 --checkpoints both -q -s
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine postgresql2 --rounds 6 -q -s
-	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --rounds 3 -q -s
+	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --rounds 4 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_cluster_topics.py --rounds 2 -q -s
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_cluster_bad_input.py -q
 	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/endurance/test_lost_engine.py tests/endurance/test_lost_kafka.py -q -s
@@ -87,7 +87,7 @@ endurance: install    ## kill -9 under load, fifty times; a sick disk, a hundred
 	$(BIN)/python -m pytest tests/endurance --rounds 50 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_sick_disk.py --deaths 100 -q -s
 	$(BIN)/python -m pytest tests/endurance/test_damage.py --bit-step 97 -q -s
-	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_demo.py -q -k bug
+	TIDEWHEEL_LONG=1 $(BIN)/python -m pytest tests/acceptance/test_demo.py -q -k "bug or redis"
 	$(BIN)/python -m pytest tests/unit/tidewheel/test_isolation_table.py --isolation-histories 50 -q -n 2
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine postgresql2 --rounds 50 --nodes 3 --clients 2 --checkpoints both -q -s
 	$(BIN)/python -m pytest tests/endurance/test_cluster_kill.py --engine kafka3 --rounds 20 --nodes 3 --clients 2 --checkpoints both -q -s

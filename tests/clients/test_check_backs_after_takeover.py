@@ -215,6 +215,8 @@ def open_halves(node: Node) -> list[Any]:
 def test_a_producer_is_asked_again_after_one_refresh_of_its_routes(
     nodes: list[Node], row: Callable[[Node, Node], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if row is not leader_goes_twice:
+        spare_make_test()
     refreshes = Refreshes(monkeypatch)
     first, second = sorted(nodes, key=lambda node: node.listen)  # Python dials them in this order
     led_by(nodes, first)

@@ -75,6 +75,7 @@ PROGRAMS = {
     "both": [PLAIN_CHECKPOINTS, SMALL_CHECKPOINTS],
 }
 SERVERS_OF_KAFKA = {"kafka": 1, "kafka3": 3}
+ROUNDS_MIN = 4
 LOST_EACH = 10
 """In every round of so many the leader's disk is lost."""
 LEAD_SECONDS = 45.0
@@ -265,6 +266,8 @@ def test_nothing_that_clients_were_told_is_broken_by_a_change_of_leaders(
     monkeypatch.setattr(postgres, "PARTITION_RECORDS", 500)
     option = request.config.getoption
     rounds, seed, engine = option("--rounds"), option("--disk-seed"), option("--engine")
+    if rounds < ROUNDS_MIN:
+        pytest.skip(f"minutes: make test-cluster and make endurance, or --rounds {ROUNDS_MIN}")
     names = NAMES[: option("--nodes")]
     with (
         hosts_of(engine, names, wanted=option("--hosts")) as hosts,

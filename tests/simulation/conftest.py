@@ -1,4 +1,4 @@
-"""`--seeds N` runs N seeds (24 by default), from `--first-seed` on; `--seed S` replays one."""
+"""`--seeds N` runs N seeds (12 by default), from `--first-seed` on; `--seed S` replays one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from services.cluster import replica
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--seeds", type=int, default=24, help="how many seeds to simulate")
+    parser.addoption("--seeds", type=int, default=12, help="how many seeds to simulate")
     parser.addoption("--first-seed", type=int, default=0, help="the first of them")
     parser.addoption("--seed", type=int, default=None, help="replay this one seed")
 
