@@ -13,6 +13,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from services.cli.commands import COMMANDS
+from services.cli.empty_values import refuse_empty_values
 
 _UsageError: Any = typer.BadParameter.__base__
 """Base class of usage errors. Its module differs between releases of Typer."""
@@ -88,6 +89,7 @@ def load(name: str) -> Any:
     module = importlib.import_module(f"services.cli.{COMMANDS[name].module}")
     command = get_command(module.app)
     command.name = name
+    refuse_empty_values(command)
     return command
 
 

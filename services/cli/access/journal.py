@@ -8,7 +8,6 @@ import typer
 
 from services.cli.terminal import output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
-from services.cli.terminal.filters import filter_option
 from services.status.callers import user_of
 from services.times.display import exactly
 
@@ -18,7 +17,7 @@ app = typer.Typer(add_completion=False)
 @app.command()
 def journal(
     about: Annotated[
-        str, filter_option("Only acts that contain this text: a topic, a user, an operation.")
+        str, typer.Option(help="Only acts that contain this text: a topic, a user, an operation.")
     ] = "",
     limit: Annotated[int, typer.Option(min=1, max=1_000, help="Largest number of acts to show.")] = 20,
     http: HttpOption = None,

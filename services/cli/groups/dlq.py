@@ -17,7 +17,7 @@ from services.cli.groups.dlq_views import (
 )
 from services.cli.terminal import bulk, output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
-from services.cli.terminal.bulk import Bulk, Run, many_option, per_second
+from services.cli.terminal.bulk import Bulk, Run, filter_option, many_option, per_second
 from services.cli.terminal.listing import lists
 from services.cli.terminal.times import parse_past_ms
 from services.http.api import Api
@@ -36,12 +36,6 @@ TASKS = Bulk(
 MOMENTS = "2h ago, 09:30 (today), 2026-11-22T09:00 (local), with a zone, or milliseconds."
 
 GroupArgument = Annotated[str, typer.Argument(help="The consumer group of the dead letters.")]
-
-
-def filter_option(help_text: str, *flags: str) -> Any:
-    """Return an option that filters dead letters."""
-    return typer.Option(*flags, help=help_text, rich_help_panel="Filters")
-
 
 TopicOption = Annotated[str, filter_option("The original topic.", "--topic")]
 KeyOption = Annotated[str, filter_option("A message key or message id.", "--key")]

@@ -13,7 +13,7 @@ import typer
 
 from services.cli.terminal import bulk, output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
-from services.cli.terminal.bulk import Bulk, Run, per_second, whole_per_second
+from services.cli.terminal.bulk import Bulk, Run, filter_option, per_second, whole_per_second
 from services.cli.terminal.listing import lists
 from services.http.api import Api
 from services.settings.errors import InputUnreadable
@@ -318,17 +318,12 @@ def delete(
     output.print_json(use) if as_json else output.show(f"{name} is deleted; {discarded(use)}")
 
 
-def many_filter(help_text: str, *flags: str) -> Any:
-    """Return an option that filters messages."""
-    return typer.Option(*flags, help=help_text, rich_help_panel="Filters")
-
-
 @app.command()
 def move(
     source: Annotated[str, typer.Argument(metavar="FROM", help="The topic of the messages.")],
     target: Annotated[str, typer.Argument(metavar="TO", help="The topic to move them to.")],
-    key: Annotated[str, many_filter("A message key or message id.", "--key")] = "",
-    tag: Annotated[str, many_filter("The tag of the messages.", "--tag")] = "",
+    key: Annotated[str, filter_option("A message key or message id.", "--key")] = "",
+    tag: Annotated[str, filter_option("The tag of the messages.", "--tag")] = "",
     properties: Annotated[
         list[str] | None,
         typer.Option(

@@ -12,7 +12,6 @@ from commitlog.records.kinds import DEAD_LETTER_PREFIX
 from services.broker.spine.errors import MessageNotFound
 from services.cli.terminal import output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
-from services.cli.terminal.filters import filter_option
 from services.times.display import away
 
 app = typer.Typer(
@@ -58,14 +57,14 @@ def show(
 @app.command()
 def search(
     topic: Annotated[str, typer.Argument(help="The topic; of dead letters %DLQ%GROUP.")],
-    text: Annotated[str, filter_option("The body contains this text.")] = "",
+    text: Annotated[str, typer.Option(help="The body contains this text.")] = "",
     json_path: Annotated[
-        str, filter_option("The body is JSON with PATH or PATH=VALUE: to.city=Rome", "--json-path")
+        str, typer.Option("--json-path", help="The body is JSON with PATH or PATH=VALUE: to.city=Rome")
     ] = "",
-    properties: Annotated[str, filter_option("NAME or NAME=VALUE.", "--property")] = "",
-    error: Annotated[str, filter_option("Part of the reason or an error of a dead letter.")] = "",
-    since: Annotated[str, filter_option("Stored since 2h ago, or a moment with its zone.", "--from")] = "",
-    until: Annotated[str, filter_option("Stored before.")] = "",
+    properties: Annotated[str, typer.Option("--property", help="NAME or NAME=VALUE.")] = "",
+    error: Annotated[str, typer.Option(help="Part of the reason or an error of a dead letter.")] = "",
+    since: Annotated[str, typer.Option("--from", help="Stored since 2h ago, or a moment with a zone.")] = "",
+    until: Annotated[str, typer.Option(help="Stored before.")] = "",
     limit: Annotated[int, typer.Option(help="Largest number of matches.", min=1)] = 20,
     http: HttpOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line.")] = False,

@@ -11,7 +11,6 @@ import typer
 
 from services.cli.terminal import output
 from services.cli.terminal.api import HttpOption, broker_at
-from services.cli.terminal.filters import filter_option
 from services.cli.terminal.times import parse_past_ms
 from services.http.api import Api
 from tidewheel.durations import SPAN
@@ -36,8 +35,8 @@ def tail(
     last: Annotated[
         int, typer.Option("--last", help="Also show this number of last messages.", min=0, max=LAST_MAX)
     ] = 0,
-    tag: Annotated[str, filter_option("Only messages with this tag.")] = "",
-    key: Annotated[str, filter_option("Only messages with this message key.")] = "",
+    tag: Annotated[str, typer.Option(help="Only messages with this tag.")] = "",
+    key: Annotated[str, typer.Option(help="Only messages with this message key.")] = "",
     limit: Annotated[
         int | None,
         typer.Option(help="Stop after this number of messages; default: continue until Ctrl-C.", min=1),

@@ -16,7 +16,6 @@ from typing import Annotated, Any, Final, TextIO, TypeVar
 import typer
 
 from services.cli.terminal import output
-from services.cli.terminal.filters import filter_option
 from services.http.api import Api
 from services.status.judgement import counted
 from services.times import rates
@@ -66,14 +65,14 @@ class Line:
             print(ERASE, end="", file=self._stream, flush=True)
 
 
-def many_option(help_text: str, *flags: str) -> Any:
-    """Return an option for bulk operations."""
-    return typer.Option(*flags, help=help_text, rich_help_panel="Bulk changes")
+def many_option(help_text: str, *flags: str, **settings: Any) -> Any:
+    """Return an option for bulk operations, with further settings of `typer.Option`."""
+    return typer.Option(*flags, help=help_text, rich_help_panel="Bulk changes", **settings)
 
 
-def many_filter(help_text: str, *flags: str, **settings: Any) -> Any:
+def filter_option(help_text: str, *flags: str) -> Any:
     """Return an option that selects the items of a bulk operation."""
-    return filter_option(help_text, *flags, rich_help_panel="Bulk changes", **settings)
+    return typer.Option(*flags, help=help_text, rich_help_panel="Filters")
 
 
 YesOption = Annotated[

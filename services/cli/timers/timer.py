@@ -13,9 +13,8 @@ import typer
 from services.broker.timers import recall
 from services.cli.terminal import bulk, output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
-from services.cli.terminal.bulk import Bulk, Run, many_filter, many_option
+from services.cli.terminal.bulk import Bulk, Run, many_option
 from services.cli.terminal.durations import parse_ms
-from services.cli.terminal.filters import filter_option
 from services.cli.terminal.listing import lists
 from services.cli.terminal.times import parse_due_ms, parse_moment_ms
 from services.cli.timers import timer_set
@@ -49,17 +48,17 @@ LOST_TABLE = ("due", "", "topic", "log offset", "ended")
 TASKS = Bulk("timers", "timer", "cancel --all ... --yes")
 
 MOMENTS = "in 30m (or 30m), 30m ago, 2026-11-22T09:00 (local), with a zone, or milliseconds."
-TopicOption = Annotated[str, filter_option("The topic of the message.")]
-PrefixOption = Annotated[str, filter_option("Topics with this prefix.", "--topic-prefix")]
+TopicOption = Annotated[str, typer.Option(help="The topic of the message.")]
+PrefixOption = Annotated[str, typer.Option("--topic-prefix", help="Topics with this prefix.")]
 TIMER_KEY = "The timer key, as in send --timer-key."
-TimerKeyOption = Annotated[str, filter_option(TIMER_KEY, "--timer-key")]
-TagOption = Annotated[str, filter_option("The tag of the message.")]
+TimerKeyOption = Annotated[str, typer.Option("--timer-key", help=TIMER_KEY)]
+TagOption = Annotated[str, typer.Option(help="The tag of the message.")]
 MESSAGE_KEY = "One of the message keys, as in send --key."
 PROPERTY = "A property of the message, as NAME=VALUE; may be repeated."
-MessageKeyOption = Annotated[str, filter_option(MESSAGE_KEY, "--key", "--message-key")]
-PropertyOption = Annotated[list[str] | None, filter_option(PROPERTY, "--property", metavar="NAME=VALUE")]
-FromOption = Annotated[str, filter_option(f"Due at or after this time: {MOMENTS}", "--from")]
-UntilOption = Annotated[str, filter_option("Due before this time.")]
+MessageKeyOption = Annotated[str, typer.Option("--key", "--message-key", help=MESSAGE_KEY)]
+PropertyOption = Annotated[list[str] | None, typer.Option("--property", help=PROPERTY, metavar="NAME=VALUE")]
+FromOption = Annotated[str, typer.Option("--from", help=f"Due at or after this time: {MOMENTS}")]
+UntilOption = Annotated[str, typer.Option(help="Due before this time.")]
 HELD = "Only timers that are due and wait for the release of their topic."
 HeldOption = Annotated[bool, typer.Option("--held", help=HELD)]
 IdOption = Annotated[str, typer.Option("--id", help="The message id.")]
@@ -67,15 +66,15 @@ HandleOption = Annotated[str, typer.Option(help="The recall handle, which contai
 ReasonOption = Annotated[str, typer.Option(help="Reason, which is stored with the timer.")]
 
 AllOption = Annotated[bool, many_option("Change all that match, as a task, instead of one.", "--all")]
-ManyPrefixOption = Annotated[str, many_filter("Topics with this prefix.", "--topic-prefix")]
-ManyTagOption = Annotated[str, many_filter("The tag of the messages.", "--tag")]
-ManyMessageKeyOption = Annotated[str, many_filter(MESSAGE_KEY, "--key", "--message-key")]
+ManyPrefixOption = Annotated[str, many_option("Topics with this prefix.", "--topic-prefix")]
+ManyTagOption = Annotated[str, many_option("The tag of the messages.", "--tag")]
+ManyMessageKeyOption = Annotated[str, many_option(MESSAGE_KEY, "--key", "--message-key")]
 ManyPropertyOption = Annotated[
     list[str] | None,
-    many_filter(PROPERTY, "--property", metavar="NAME=VALUE"),
+    many_option(PROPERTY, "--property", metavar="NAME=VALUE"),
 ]
-ManyFromOption = Annotated[str, many_filter(f"Due at or after this time: {MOMENTS}", "--from")]
-ManyUntilOption = Annotated[str, many_filter("Due before this time.", "--until")]
+ManyFromOption = Annotated[str, many_option(f"Due at or after this time: {MOMENTS}", "--from")]
+ManyUntilOption = Annotated[str, many_option("Due before this time.", "--until")]
 ManyHeldOption = Annotated[bool, many_option(HELD, "--held")]
 
 

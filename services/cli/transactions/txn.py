@@ -11,7 +11,6 @@ import typer
 from services.cli.messages.send import say_verdict
 from services.cli.terminal import output
 from services.cli.terminal.api import HttpOption, JsonOption, broker_at
-from services.cli.terminal.filters import filter_option
 from services.cli.terminal.listing import lists
 from services.cli.transactions.txn_views import EMPTY, lines, needing, question_text, row
 from services.http.api import Api
@@ -47,7 +46,7 @@ class ResolutionChoice(StrEnum):
 
 
 IdArgument = Annotated[str, typer.Argument(help="The transaction id, 24 hex digits; or a key, with --topic.")]
-TopicOption = Annotated[str, filter_option("The topic of the messages.")]
+TopicOption = Annotated[str, typer.Option(help="The topic of the messages.")]
 LimitOption = Annotated[int, typer.Option(help="Largest number to show.", min=1, max=1000)]
 
 
@@ -77,8 +76,8 @@ def list_transactions(
         StateChoice, typer.Option(help="The state of the transactions.", case_sensitive=False)
     ] = StateChoice.ALL,
     topic: TopicOption = "",
-    key: Annotated[str, filter_option("A message key, in any state; requires --topic.")] = "",
-    older_than: Annotated[str, filter_option("A duration such as 10m.", "--older-than")] = "",
+    key: Annotated[str, typer.Option(help="A message key, in any state; requires --topic.")] = "",
+    older_than: Annotated[str, typer.Option("--older-than", help="A duration such as 10m.")] = "",
     limit: LimitOption = 20,
     http: HttpOption = None,
     as_json: JsonOption = False,
