@@ -27,7 +27,7 @@ def test_a_topic_is_shown_in_use_purged_and_deleted(at_desk: Play) -> None:
 
         refused = await http.post("/api/topics/orders/purge", json={})
         assert (refused.status_code, refused.json()["code"]) == (409, "TW-168")
-        assert "tidewheel topic purge orders --discard --yes" in refused.json()["message"]
+        assert "tidewheel topic purge orders --discard --unfinished 3 --yes" in refused.json()["message"]
         assert (await http.post("/api/topics/orders/purge", json={"discard": True})).status_code == 200
 
         await desk.set("orders", "1h", timer_key="k")
