@@ -49,6 +49,8 @@ def alter(broker: Api, asked: Asked) -> Done:
         return Done(f"Nothing was changed: {name} has the settings that the form showed.", page_of(name))
     if asked.get("discard"):
         wanted["discard"] = True
+    elif "retention" in wanted:
+        refuse_discard(broker, name, wanted["retention"])
     topic = broker.put("topics", name, body=wanted | asked.given("reason"))
     kind = topic["message_type"].lower()
     said = f"{name} takes {kind}, and has {counted(topic['queue_count'], 'queue')}."
@@ -57,6 +59,16 @@ def alter(broker: Api, asked: Asked) -> Done:
     if (expired := topic.get("expired")) and expired["messages"]:
         said += f" {lost(expired)}."
     return Done(said, page_of(name))
+
+
+def refuse_discard(broker: Api, name: str, retention: str) -> None:
+    """Raise `ClientMistake` if a new retention would discard messages immediately."""
+    expired = broker.get("topics", name, "use", retention=retention)["expired"]
+    if expired["messages"]:
+        raise ClientMistake(
+            f"The retention {retention} discards {counted(expired['messages'], 'message')} at once, "
+            f"{expired['unfinished']:,} of them unfinished: nothing was changed. To discard them, check the box."
+        )
 
 
 def changed(asked: Asked) -> Model:

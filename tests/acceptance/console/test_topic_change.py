@@ -112,6 +112,26 @@ def test_a_setting_that_two_operators_change_is_left_as_it_is(
     assert (found["queue_count"], found["retention_ms"]) == (4, str(7 * 86_400_000))
 
 
+def test_a_retention_that_discards_messages_at_once_says_how_many_first(
+    broker: BrokerProcess, browser: Browser, eventually: Callable[..., Any]
+) -> None:
+    broker.post("/api/topics", {"name": "clicks", "queue_count": 1})
+    for number in range(3):
+        broker.post("/api/messages", {"topic": "clicks", "body": str(number)})
+    form = settings(browser, "clicks") | {"retention": "1s"}
+    eventually(lambda: broker.get("/api/topics/clicks/use", retention="1s")["expired"]["messages"] == 3)
+    refused = browser.post("/topics/change/alter", **form)
+    assert (refused.status, "discards 3 messages at once, 3 of them unfinished" in refused.text) == (
+        400,
+        True,
+    )
+    assert broker.get("/api/topics/clicks/use")["messages"] == 3
+    assert (
+        "3 messages were discarded, 3 of them unfinished"
+        in browser.post("/topics/change/alter", **form, discard="true").text
+    )
+
+
 def test_a_form_whose_hidden_fields_are_broken_changes_nothing(
     broker: BrokerProcess, browser: Browser
 ) -> None:
