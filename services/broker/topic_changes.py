@@ -344,8 +344,8 @@ def _check_unfinished(use: TopicUse, verb: str, *, discard: bool) -> None:
     """Raise `TopicInUse` if messages are unfinished and `discard` is false."""
     if use.unfinished and not discard:
         raise TopicInUse(
-            f"{_messages(use.unfinished, use.topic.name)} unfinished: {_groups_of(use)}. Let them be received, "
-            f"or discard them: tidewheel topic {verb} {use.topic.name} --discard "
+            f"{_messages(use.unfinished, use.topic.name)} unfinished: {_groups_of(use)}. Let them be "
+            f"received, or discard them: tidewheel topic {verb} {use.topic.name} --discard "
             f"--unfinished {use.unfinished} --yes"
         )
 

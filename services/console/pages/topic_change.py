@@ -67,7 +67,7 @@ def refuse_discard(broker: Api, name: str, retention: str) -> None:
     if expired["messages"]:
         raise ClientMistake(
             f"The retention {retention} discards {counted(expired['messages'], 'message')} at once, "
-            f"{expired['unfinished']:,} of them unfinished: nothing was changed. To discard them, check the box."
+            f"{expired['unfinished']:,} of them unfinished: nothing was changed. Check the box to allow it."
         )
 
 
