@@ -12,9 +12,9 @@ Without an age or size limit, no segment is deleted, even on a full disk. At 90 
 rejects new messages (`services.broker.housekeeping`). Records that are still needed are copied to a keep file
 before their segment is deleted (`commitlog.log.keep`).
 
-    `KeepFileWrite.run`         writes the records that are still needed to a keep file
-    a record of the cut   is made durable, so that recovery does not expect the deleted part of the log
-    `Deletion.run`        deletes the segments, oldest first
+    `KeepFileWrite.run`    writes the records that are still needed to a keep file
+    a record of the cut    is made durable, so that recovery does not expect the deleted part of the log
+    `Deletion.run`         deletes the segments, oldest first
 
 Cost: `cut_offset` examines the segments to delete and the one after them. Each retention run writes one keep
 file. Limitation: the age of a segment is determined by its newest record. The log may exceed the limits by
