@@ -299,9 +299,9 @@ def _check_queues(use: TopicUse, wanted: Topic) -> None:
     if new == old:
         return
     if not old < new <= limits.QUEUE_COUNT_MAX:
+        lost = ": the messages of a removed queue would be lost" if new < old else ""
         raise ClientMistake(
-            f"{name!r} has {old} queues and can get up to {limits.QUEUE_COUNT_MAX}, not {new}: the messages "
-            "of a removed queue would be lost."
+            f"{name!r} has {old} queues and can get up to {limits.QUEUE_COUNT_MAX}, not {new}{lost}."
         )
     if wanted.message_type is MessageType.LITE:
         raise ClientMistake(f"{name!r} is of type LITE: the number of queues places its lite topics.")
