@@ -1,16 +1,17 @@
-"""The broker core. The parts share a single log.
+"""The broker core, a set of parts that share a single commit log.
 
-Each client operation is a method of one part. An operation appends a record that describes a state change.
-The change becomes visible when the record is durable. For example, a message is added to its queue, a timer
-is set, or a half message can be committed or rolled back. At startup, the state is restored by applying all
-records in the same order. All methods run to completion in a single thread and take the current time as an
-argument. Side effects are returned as values (`services.broker.spine.values`), and the server performs them.
+Each client operation is a method of one part. The operation appends a record that describes a state change,
+and the change becomes visible when the record is durable. Examples of state changes are a message added to
+its queue, a timer that is set, and a half message that can be committed or rolled back. At startup, recovery
+restores the state by replaying the records in log order. The methods run one at a time, each to completion,
+and take the current time as an argument. Side effects are returned as values
+(`services.broker.spine.values`), and the server performs them.
 
-    operation --append--> `_apply`: facts change the parts ..flush.. `_publish`: records become visible
+    operation --append--> `_apply`: facts change parts --flush--> `_publish`: records become visible
     recovery, follower: the same records --> `_apply`, `_publish`
 
 State outside the log, such as the set of ready messages, is rebuilt at startup. A state change that bypasses
-the log is lost at the next restart. Only a test that restarts the broker can detect this.
+the log is lost at the next restart. Only a test that restarts the broker can detect such a bug.
 """
 
 from __future__ import annotations
@@ -106,14 +107,14 @@ from timingwheel.due_run import ReadAhead
 
 SPACE_AVAILABLE: Final = "there is room on the disk again: new messages are taken"
 SHARED: Final = "shared"
-"""The snapshot key of the shared log's state."""
+"""The snapshot key for the state of the shared log."""
 
 
 class Part(Protocol):
     """A part of the core whose state is included in snapshots."""
 
     def freeze(self) -> Any:
-        """Return the part's state as JSON-serializable values."""
+        """Return the state of the part as JSON-serializable values."""
 
     def thaw(self, frozen: Any) -> None:
         """Restore the part's state from the value returned by `freeze`."""
@@ -122,7 +123,7 @@ class Part(Protocol):
 class Broker:
     """A broker that serves an open store. Use `Broker.open` to create one.
 
-    The operations are methods of its parts.
+    The client operations are methods of the parts of the broker.
     """
 
     def __init__(
@@ -133,18 +134,19 @@ class Broker:
         self.damaged: list[Damage] = []
         self.rebuilt_files: list[str] = []
         self.startup_warnings: list[str] = []
-        """Messages about small store files that were damaged at startup, and about their repair."""
+        """Warnings about small store files that were damaged at startup, and about the repairs.
+        """
         self.lost: list[str] = []
         self.is_crowded = False
-        """Whether the last tick has delivered the maximum number of timers."""
+        """Whether the last tick delivered the maximum number of timers per tick."""
         self._is_refusing = False
         self._due_schedules: deque[int] = deque()
         self._last_tick_ms = now_ms
         self._checkpoint_offset = self.written_offset = log.first_offset
-        """The log offsets of the newest checkpoint and of the newest checkpoint on disk.
+        """The log offset of the newest checkpoint, and the log offset of the newest checkpoint on disk.
         """
         self.shared_in_checkpoint: Any = None
-        """The shared log's state in the newest checkpoint on disk, or None without a shared log."""
+        """The state of the shared log in the newest checkpoint on disk, or None if there is no shared log."""
         self._lease_clock = LeaseClock()
         self._scheduler = Scheduler(now_ms, self._lease_clock)
         self.store = Store(disk, log, settings.store_host, settings.tail_entries_max)
@@ -215,7 +217,7 @@ class Broker:
         self.group_views = GroupViews(store, topics, groups, reading, self._exhausted_messages, subscriptions)
 
     def _parts_of_snapshot(self) -> dict[str, Part]:
-        """Return the parts in snapshots, keyed by name."""
+        """Return the parts whose state is included in snapshots, keyed by name."""
         return {
             "store": self.store,
             "topics": self.topics,
@@ -229,7 +231,7 @@ class Broker:
         }
 
     def _build_appliers(self) -> dict[type, Callable[[Any, Stamp], None]]:
-        """Return the methods that apply facts of appended records, keyed by fact type."""
+        """Return the methods that apply the facts in appended records, keyed by fact type."""
         return {
             TimerEnded: self.timers.apply,
             TimerSet: self._apply_set,
@@ -244,20 +246,23 @@ class Broker:
         }
 
     def _apply_set(self, fact: TimerSet, stamp: Stamp) -> None:
-        """Apply a set timer. A timer that was held proves a hold whose record damage may have destroyed."""
+        """Apply a timer that was set. If the timer was held, infer the hold of its topic.
+
+        The inference is needed because damage may have destroyed the record of the hold.
+        """
         if fact.proves_hold:
             self.topics.infer_hold(fact.topic, stamp.store_ms)
         self.timers.apply(fact, stamp)
 
     def _apply_delivered(self, run: TimersDelivered, stamp: Stamp) -> None:
-        """Apply a batch of timer deliveries as if they were applied one by one."""
+        """Apply a batch of timer deliveries, with the same result as applying each delivery separately."""
         self.store.reserve_offsets(run)
         for topic, queue_id in run.copies.list_used_queues():
             self.topics.infer_topic(topic, queue_id)
         self.timers.apply(run, stamp)
 
     def _build_publishers(self) -> dict[type, Callable[[Sequence[tuple[Any, Stamp]]], None]]:
-        """Return the methods that publish facts of durable records, keyed by fact type."""
+        """Return the methods that publish the facts in durable records, keyed by fact type."""
         return {
             **dict.fromkeys((HalfStored, HalfEnded), self.transactions.publish),
             LogCut: self.housekeeping.publish,
@@ -276,8 +281,8 @@ class Broker:
         """Recover the store on `disk`, and return a broker that is ready to serve requests.
 
         After a failed sync or flush, pass `acknowledged_offset`, the end offset of the acknowledged records.
-        The log is then recovered up to that offset, and `damaged` lists the unreadable ranges below it. Raise
-        a `StoreError` if the store cannot be recovered, or OSError if the disk fails.
+        The log is then recovered up to that offset, and `Broker.damaged` lists the unreadable ranges below
+        that offset. Raise a `StoreError` if the store cannot be recovered, or OSError if the disk fails.
         """
         broker = cls.recover(disk, settings, now_ms, acknowledged_offset)
         broker.begin(now_ms)
@@ -334,8 +339,8 @@ class Broker:
             what for what in (format_problem, scan.unsound) if what
         ] + unsound_snapshots
         may_begin_at = broker.store.may_begin_at
-        # On a follower, the most recent cut may be recorded in the part of the log that was not read, below
-        # the two newest snapshots.
+        # On a follower, the record of the most recent truncation may precede the two newest snapshots and lie
+        # in the part of the log that recovery did not read.
         if shared is not None:
             may_begin_at = max(may_begin_at, min(snapshot.offsets(disk)[-2:], default=0))
         damaged = clip_to_cut([*met, *scan.damaged], broker.store.may_begin_at)
@@ -347,8 +352,8 @@ class Broker:
         """Restore the recorded leases, and read the timers that are due soon.
 
         Call this method once, before any other operation. Each recorded lease is extended to
-        `leases_until_ms` unless an earlier takeover has already extended it. A new leader passes
-        `leases_until_ms` and then calls `receiving.record_lengthened`.
+        `leases_until_ms` unless an earlier takeover has already extended it. On a new leader, the caller
+        passes `leases_until_ms` and then calls `receiving.record_lengthened`.
         """
         self._last_tick_ms = now_ms
         self._scheduler.set_back(now_ms)  # The clock may have been ahead during recovery.
@@ -368,7 +373,7 @@ class Broker:
 
     @property
     def durable_offset(self) -> int:
-        """The end offset of the visible log.
+        """The end offset of the visible records in the log.
 
         With asynchronous flushes, visible records may not be on disk yet.
         """
@@ -381,7 +386,7 @@ class Broker:
 
     @property
     def synced_offset(self) -> int:
-        """The end offset of the synced log."""
+        """The end offset of the synced part of the log."""
         return self._log.synced_offset
 
     def gauges(self) -> Gauges:
@@ -410,8 +415,8 @@ class Broker:
     def tick(self, now_ms: int) -> list[Effect]:
         """Perform a limited amount of the work that is due at `now_ms`.
 
-        The next call is due at `next_due_ms`. Dead letters are processed after expired leases, because a
-        lease that expires during this tick may have been the last attempt for its message.
+        The next call is due at the time that `next_due_ms` returns. Expired leases are processed before dead
+        letters, because the expiry of a lease can end the last delivery attempt of a message.
         """
         self._last_tick_ms = now_ms
         woken: dict[str, None] = {}
@@ -434,9 +439,11 @@ class Broker:
         return [*_notify_receivers(woken), *others]
 
     def next_due_ms(self) -> int | None:
-        """Return the time of the next tick in milliseconds since the Unix epoch, or None.
+        """Return the time of the next tick in milliseconds since the Unix epoch.
 
-        This call takes 2 us, because each source of work stores its next due time.
+        Return None if no work is pending.
+
+        Cost: 2 us per call, because each source of work stores its next due time.
         """
         has_more = (
             self._has_due_schedules() or self._exhausted_messages.has_more()
@@ -462,7 +469,7 @@ class Broker:
             self.timers.near.schedule(timer_offset, due_ms)
 
     def requeue_timers_job(self, job: TimersJob) -> None:
-        """Retry a failed timer file job later."""
+        """Requeue a failed timer file job for a later retry."""
         if isinstance(job, ReadAhead):
             self.timers.partitions.abandon_read_ahead(job)
         else:
@@ -481,8 +488,8 @@ class Broker:
     def record_clock_jump(self, from_ms: int, until_ms: int) -> None:
         """Record a clock step.
 
-        Call this method before any other call with the new time. The remaining lease times do not change.
-        Timers that fall within the step are considered delayed by it.
+        Call this method before any other call with the new time. The remaining time of each lease does not
+        change. Timers whose due times fall within the step are treated as delayed by the step.
         """
         self._lease_clock.add_step(until_ms - from_ms)
         if until_ms - from_ms >= limits.CLOCK_JUMP_MS_MIN:
@@ -494,7 +501,9 @@ class Broker:
         self._scheduler.schedule(Purpose.HOUSE, 0, until_ms)
 
     def take_flush(self) -> Flush | None:
-        """Return the next flush to write, or None if there is none or if too many are in progress.
+        """Return the next flush to write.
+
+        Return None if no records are pending or too many flushes are in progress.
 
         The open group records are closed first, so that the flush includes all earlier changes.
         """
@@ -512,8 +521,8 @@ class Broker:
     def complete_flush(self, flush: Flush, now_ms: int) -> list[Effect]:
         """Make the records of a completed flush visible. Return the effects that wake receivers.
 
-        Queue records are published in batches to reduce the cost per message. A batch ends before any other
-        kind of record, because records must become visible in log order.
+        Queue records are published in batches to reduce the cost per message. A batch ends before a record of
+        any other kind, because records must become visible in log order.
         """
         durable_before = self._log.durable_offset
         self.sending.deduplicator.pass_time(now_ms)
@@ -546,7 +555,7 @@ class Broker:
 
     @property
     def is_checkpoint_due(self) -> bool:
-        """Whether a checkpoint is due, either because of log growth or at a part's request."""
+        """Whether a checkpoint is due because of log growth, a full table, or a request."""
         behind_bytes = self._log.durable_offset - self._checkpoint_offset
         is_much = behind_bytes >= limits.SNAPSHOT_LOG_BYTES
         is_full = self.store.keys.is_full or self.timers.ends.is_full
@@ -555,7 +564,10 @@ class Broker:
 
     @property
     def is_checkpoint_overdue(self) -> bool:
-        """Whether appends must wait for a checkpoint, because the log has reached the hard limit."""
+        """Whether appends must wait for a checkpoint because the log has grown too much.
+
+        The limit is SNAPSHOT_LOG_BYTES_MAX bytes since the newest checkpoint.
+        """
         return self._log.durable_offset - self._checkpoint_offset >= limits.SNAPSHOT_LOG_BYTES_MAX
 
     def request_checkpoint(self) -> None:
@@ -563,7 +575,7 @@ class Broker:
         self.housekeeping.wants_checkpoint = True
 
     def checkpoint(self, now_ms: int) -> Checkpoint:
-        """Return a checkpoint of the current state. The caller must write it to disk.
+        """Return a checkpoint of the current state, which the caller must write to disk.
 
         All appended records must be durable. `Checkpoint.take` later copies the rows of large tables while
         the core continues to serve requests.
@@ -602,10 +614,10 @@ class Broker:
         self.store.dispatch.unmark_again()  # On a follower, this is the only call of `unmark_again`.
 
     def abandon_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Schedule a retry of a checkpoint that could not be written, for example due to a full disk.
+        """Schedule a retry of a checkpoint that could not be written, for example because the disk is full.
 
-        After a failed sync (`SyncFailed`), the core must no longer be used, because a later sync would
-        succeed even if earlier writes were lost. The store must be reopened.
+        After a failed sync (`SyncFailed`), the core must no longer be used and the store must be reopened,
+        because a later sync would succeed even if earlier writes were lost.
         """
         self.store.dispatch.abandon_sync(checkpoint.queue_paths)
         if checkpoint.is_mark_attempted:
@@ -627,13 +639,13 @@ class Broker:
     def continue_retirement(self, retirement: Retirement, now_ms: int) -> bool:
         """Continue a retirement after a worker has written the keep file or deleted segments.
 
-        Return False if work remains. The caller must then call this method again, but may make other calls
-        first. Raise OSError if the disk fails.
+        Return False if work remains. The caller must then call this method again, and may call other methods
+        in the meantime. Raise OSError if the disk fails.
         """
         return self.housekeeping.continue_retirement(retirement, now_ms)
 
     def abandon_retirement(self) -> None:
-        """Retry an incomplete segment retirement later."""
+        """Abandon an incomplete segment retirement, which the next disk space check retries."""
         self.housekeeping.abandon_retirement()
 
     def _thaw(self, start: Snapshot | None, scan: LogScan, now_ms: int) -> None:
@@ -728,13 +740,13 @@ class Broker:
         return effects
 
     def _apply(self, appended: Appended) -> None:
-        """Apply a record's facts to all parts except the store.
+        """Apply the facts in a record to all parts except the store.
 
-        The outcome must not depend on the clock, the settings, or the disk. Recovery on another machine may
-        apply the record again years later.
+        The outcome must not depend on the clock, the settings, or the disk. Recovery may apply the same
+        record again years later, on another machine.
         """
         if appended.queue is not None and type(appended.stored) is Record:
-            # For a `NewMessage`, the topic was already created by the send operation.
+            # The topic of a `NewMessage` was already created by the send operation.
             self.topics.infer_topic(*appended.queue)
         for fact in appended.facts:
             self._appliers[type(fact)](fact, appended)
@@ -752,7 +764,7 @@ class Broker:
 
     @property
     def local_sink(self) -> LogSink:
-        """The sink that writes to the store's segments."""
+        """The sink that writes to the segment files of the store."""
         return self._log.files
 
     @property
@@ -766,15 +778,18 @@ class Broker:
         self._log.sink = sink
 
     def delete_covered(self) -> None:
-        """Delete the segments below a cut if both retained snapshots cover it. May raise OSError."""
+        """Delete the segments below the log start if both retained snapshots cover the log start.
+
+        Raise OSError if the disk fails.
+        """
         self.housekeeping.delete_covered()
 
     def append_replicated(self, encoded: Sequence[bytes], end_offset: int, now_ms: int) -> None:
         """Append, apply, and publish records from another broker at the same log offsets.
 
-        Call this method on a worker thread, because it may write many queue entries. `end_offset` is the log
-        end after the append, and `now_ms` is the arrival time. Raise OSError if the disk fails. After an
-        error, the core must not be used.
+        Call this method on a worker thread, because the append may write many queue entries. `end_offset` is
+        the log end after the append, and `now_ms` is the arrival time. Raise OSError if the disk fails. After
+        an error, the core must not be used.
         """
         self.sending.deduplicator.pass_time(now_ms)
         assert self._log.is_quiet, "a core that follows appends nothing of its own"

@@ -1,20 +1,20 @@
-"""Checkpoints save the core's state as a new starting point for recovery.
+"""Checkpoints, which save the state of the core as a new starting point for recovery.
 
 A checkpoint writes the log, the derived files, the snapshot, and the mark, in this order. The snapshot lists
-the derived files, and the mark shows that the queue files are valid. If the mark were written first, a crash
-could leave it alongside an older snapshot. The older snapshot may list different files, even at the same log
-offset.
+the derived files, and the mark shows that the queue files are valid. If the mark were written before the
+snapshot, a crash could leave the new mark with an older snapshot, which may list different files even if its
+log offset is the same.
 
 Queues can be rebuilt from the log, so the snapshot is written even if a queue file cannot be written or
-synced. In this case, the mark is deleted first and not rewritten (`Dispatch.doubt`), so that a later
-successful sync of the file is not trusted. If the sync of any other file fails, the checkpoint is aborted and
-the core stops.
+synced. In this case, the mark is deleted before the snapshot is written, and is not rewritten
+(`Dispatch.doubt`), because a later successful sync does not prove that the queue file is intact. If the sync
+of any other file fails, the checkpoint is aborted and the core stops.
 
-    begun   the event loop copies references, and no file is written
-    take    the event loop copies the rows of large tables in batches; a row is copied before a change
+    begin   the event loop copies references, and no file is written
+    take    the event loop copies the rows of large tables in batches, and each row before it changes
     write   a worker writes and syncs the files
 
-In a command-line tool, the core is idle, so a checkpoint is written in a single step.
+In a command-line tool, the core is idle, and a checkpoint is written in a single step.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from services.broker.timers.timer_files import TIMER_FILES, TimersToWrite
 class Checkpoint:
     """The data that a checkpoint writes, and the keep files to delete afterwards.
 
-    A checkpoint syncs the log and the queue files, writes new keys and timers, and finally writes a snapshot
-    that lists these files.
+    A checkpoint syncs the log and the queue files, writes new key index and timer files, and then writes a
+    snapshot that lists these files.
     """
 
     log_sync: Sync | None
@@ -66,10 +66,10 @@ class Checkpoint:
         return not self.snapshot.deferred()
 
     def _mark(self, disk: Disk) -> None:
-        """Write the mark for the queue files, so that recovery does not rebuild the queues.
+        """Write the mark for the queue files, with which recovery does not rebuild the queues.
 
-        If the event loop detects damage in the meantime, the mark is deleted again. Raise `SyncFailed` if a
-        sync fails.
+        If the event loop detects damage to a queue during the write, delete the mark again. Raise
+        `SyncFailed` if a sync fails.
         """
         if self.failed or not self.needs_mark():
             return
@@ -81,7 +81,7 @@ class Checkpoint:
                 disk.delete(QUEUES_WHOLE)
         except SyncFailed:
             raise
-        # The snapshot is valid without the mark, which will be written by the next checkpoint.
+        # The snapshot is valid without the mark, and the next checkpoint writes the mark.
         except OSError:
             self.is_marked = False
 
@@ -98,13 +98,13 @@ class Checkpoint:
                 others.append(error)
         if self.failed:
             self._unmark(disk)
-        # A failed sync takes precedence over other errors, because it stops the core, whereas other errors
-        # only abort the checkpoint.
+        # A failed sync takes precedence over other errors, because a failed sync stops the core, whereas
+        # other errors only abort the checkpoint.
         if others:
             raise next((error for error in others if isinstance(error, SyncFailed)), others[0])
 
     def _unmark(self, disk: Disk) -> None:
-        """Delete the mark. If the deletion fails, raise a queue file's error."""
+        """Delete the mark. If the deletion fails, raise the error of a queue file."""
         try:
             disk.delete(QUEUES_WHOLE)
         except SyncFailed:
@@ -114,9 +114,10 @@ class Checkpoint:
             raise next((one for one in failed if isinstance(one, SyncFailed)), failed[0]) from error
 
     def write(self, disk: Disk) -> None:
-        """Write and sync the checkpoint's files in a worker thread.
+        """Write and sync the files of the checkpoint in a worker thread.
 
-        All rows must have been copied. Raise OSError if the disk fails. A failed checkpoint loses no data.
+        All rows must have been copied by `take`. Raise OSError if the disk fails. A failed checkpoint loses
+        no data.
         """
         if self.log_sync is not None:
             self.log_sync.run(disk)
@@ -131,14 +132,14 @@ class Checkpoint:
         is_another = self.snapshot.offset not in snapshot.offsets(disk)
         replace(self.snapshot, parts=self.snapshot.parts | files).write(disk)
         self._mark(disk)
-        # A snapshot with the same log offset replaces the newer of the two kept snapshots. The older snapshot
-        # is kept and may list different files. Files that are not listed in any snapshot are deleted by the
-        # next checkpoint.
+        # If the newest snapshot on disk has the same log offset, the write has replaced that snapshot. The
+        # older of the two retained snapshots remains and may list different files. Files that are not listed
+        # in any snapshot are deleted by the next checkpoint.
         if not is_another:
             return
-        # The snapshot is valid from this point on. The checkpoint must not fail because of a failed deletion,
-        # because the next checkpoint would then delete files that are listed in this snapshot. If a file
-        # cannot be deleted, the other files must still be deleted.
+        # The snapshot is valid from this point on. A failed deletion must not fail the checkpoint, because
+        # the next checkpoint would then delete files that this snapshot lists. If one file cannot be deleted,
+        # the other files must still be deleted.
         for delete_unused in (self.keys.delete_unused, self.timers.delete_unused):
             with suppress(OSError):
                 delete_unused(disk)

@@ -1,37 +1,38 @@
-"""Detects repeated sends. If a message is already stored, its sender gets the original receipt.
+"""Detection of repeated sends, which return the receipt of the stored message.
 
     send --hash of (topic, id)--> recent ids --unknown (nearly always)--> stored
                                              --candidate--> read the records of this id, newest first
-    a record has the same content --> the receipt of this record, and the message is not stored
-    otherwise --> stored: another message with a colliding id (two forked producers generate the same ids)
+    a record has the same content --> return the receipt of the record; the message is not stored again
+    otherwise --> stored as another message, whose id collides (forked producers generate the same ids)
 
 Rules
 1. Messages are compared by content, not by encoded bytes (`broker.spine.same_message`).
 2. The table `Store.ids` (`broker.spine.recent_ids`) contains the id of each message sent by a client. `apply`
-   adds ids on the leader and on all followers, so a new leader's table is already filled. At startup, the
-   table is filled from key index columns before messages are accepted. The key index is not read afterwards.
+   adds ids on the leader and on all followers, which means that the table of a new leader is already filled.
+   At startup, the table is filled from columns of the key index before messages are accepted. After startup,
+   the key index is read only while rule 7 applies.
 3. An id stays recent for at least WINDOW_MS, measured by the clock of the process that applied the record.
-   For the last PERIODS_KEPT periods of PERIOD_MS each, the process remembers the log end at the start of each
-   period. At startup, store times are used instead (`broker.spine.store_times`). In a cluster, store times
+   The process stores the log end at the start of each of the last PERIODS_KEPT periods, each of which lasts
+   PERIOD_MS. At startup, store times are used instead (`broker.spine.store_times`). In a cluster, store times
    come from several machines, whose clocks may differ by an hour. A cluster node therefore starts with the
    ids in the last TAKEOVER_BYTES of the log, and then uses its own clock. Clients stop retrying well before
-   the window ends, for example after three attempts of 3 s each. A message sent again after the window is
-   stored again.
-4. Timers and half messages have their own id tables, whose ids expire much later and by the broker's clock.
-   For WINDOW_MS after a startup or takeover, their ids are therefore also looked up in the table of recent
-   ids.
-5. An error response guarantees that the message is not stored. `broker.sending` therefore searches for an
-   earlier attempt before it returns an error.
-6. At most one period begins per flush, even after a long idle time. A forward clock step looks like idle
-   time, but ids from before the step must be kept. If the clock is set back, the current period ends within
-   PERIOD_MS after the step.
-7. If the table cannot be filled because a key index file is damaged, the damage is reported. Until all recent
-   ids have been added since startup, the key index is also searched for each id.
+   the window ends, for example after three attempts of 3 s each. A message that is sent again after the
+   window ends is stored a second time.
+4. Timers and half messages have separate id tables, whose ids expire much later and by the clock of the
+   broker. For WINDOW_MS after a startup or takeover, the ids of timers and half messages are therefore also
+   looked up in the table of recent ids.
+5. An error response guarantees that the message is not stored. Before an error is returned, `broker.sending`
+   therefore searches for an earlier attempt that stored the message.
+6. At most one period begins per flush, even after a long idle time. A forward clock step cannot be
+   distinguished from idle time, and ids stored before the step must be kept. If the clock is set back, the
+   current period ends within PERIOD_MS after the step.
+7. If the table cannot be filled because a key index file is damaged, the damage is reported. Each lookup then
+   also searches the key index until the table contains all recent ids again.
 
-Cost: each send probes `broker.spine.recent_ids` with the hash that the key index also needs. A repeated send
-reads up to SAME_ID_READ_MAX log records with the same id. Limitations: a repeated message is stored again if
-more than SAME_ID_READ_MAX messages with the same id follow it, or if its index entry is damaged while rule 7
-applies.
+Cost: each send looks up one hash in `broker.spine.recent_ids`, and the key index needs the same hash. A
+repeated send reads up to SAME_ID_READ_MAX log records with the same id. Limitations: a repeated message is
+stored again if more than SAME_ID_READ_MAX messages with the same id follow the first copy, or if the index
+entry of the first copy is damaged while rule 7 applies.
 """
 
 from __future__ import annotations
@@ -61,11 +62,11 @@ PERIODS_KEPT: Final = 4
 WINDOW_MS: Final = (PERIODS_KEPT - 1) * PERIOD_MS
 """Minimum time in milliseconds for which an id is kept."""
 TAKEOVER_BYTES: Final = 1 << 30
-"""More log bytes than a leader writes within WINDOW_MS."""
+"""An upper bound for the number of log bytes that a leader writes within WINDOW_MS."""
 
 
 class Deduplicator:
-    """Keeps recent ids and their periods, and finds a message's first attempt."""
+    """The table of recent ids, and lookups of the first attempt to send a message."""
 
     def __init__(self, store: Store, statistics: Statistics) -> None:
         self._store, self._statistics = store, statistics
@@ -75,11 +76,11 @@ class Deduplicator:
         self._since: deque[int] = deque([0] * PERIODS_KEPT, PERIODS_KEPT)
         """The log end at the beginning of each kept period, oldest first."""
         self._begun_ms = 0
-        """When this process began to accept messages."""
+        """The time at which this process began to accept messages."""
         self._began_with_recent = False
 
     def recover(self, now_ms: int, *, follows: bool) -> None:
-        """Fill the table of recent ids after the log replay. May raise OSError."""
+        """Fill the table of recent ids after the log replay. Raise OSError if the disk fails."""
         store, end_offset = self._store, self._store.log.end_offset
         since_offset = self._offset_at(now_ms - WINDOW_MS)
         if follows:
@@ -105,9 +106,9 @@ class Deduplicator:
     def pass_time(self, now_ms: int) -> None:
         """Begin the next period if the current one has ended.
 
-        The broker calls this for each flush and whenever the clock is set back. The ids of records appended
-        since the last call are kept for at least WINDOW_MS from now. The current period ends within PERIOD_MS
-        from now, even if the clock was set back.
+        The broker calls this method for each flush and whenever the clock is set back. The ids of records
+        appended since the previous call are kept for at least WINDOW_MS from now. The current period ends
+        within PERIOD_MS from now, even if the clock was set back.
         """
         if now_ms >= self._period_ends_ms:
             self._since.append(self._store.log.end_offset)
@@ -117,13 +118,16 @@ class Deduplicator:
             self._period_ends_ms = min(self._period_ends_ms, now_ms + PERIOD_MS)
 
     def may_have_wrong_times(self, now_ms: int) -> bool:
-        """Return whether wrong store times may have made recent timers and half messages expire early."""
+        """Return whether the ids of recent timers and half messages may have expired too early.
+
+        This can happen for WINDOW_MS after startup, if the records have wrong store times.
+        """
         return self._began_with_recent and now_ms - self._begun_ms < WINDOW_MS
 
     def find_first(self, message: Message, stored: bytes, topic: str) -> Record | None:
-        """Return a recent record of the same message in `topic`, or None.
+        """Return a recent record in `topic` that stores the same message, or None.
 
-        `stored` contains the message's encoded properties.
+        `stored` contains the encoded properties of the message.
         """
         is_known = False
         for found in islice(self._records_with_id(message), SAME_ID_READ_MAX):
@@ -135,7 +139,7 @@ class Deduplicator:
         return None
 
     def _records_with_id(self, message: Message) -> Iterator[Record]:
-        """Yield recent records with the message's id, newest first."""
+        """Yield the recent records with the id of the message, newest first."""
         store, ids, message_id = self._store, self.ids, message.message_id
         offsets: Iterable[int] = ids.offsets(digest_of(message.topic, message_id))
         if ids.is_incomplete:

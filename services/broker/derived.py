@@ -1,7 +1,7 @@
-"""Loads the derived files, which are the consume queues and the key index, at startup.
+"""Loading of the derived files, which are the consume queues and the key index, at startup.
 
-Files listed in the snapshot are used if intact. Otherwise, the queues or the key index are rebuilt from the
-log up to the snapshot. Later records are added when the log is replayed.
+The files that the snapshot lists are used if they are intact. Otherwise, the queues or the key index are
+rebuilt from the log up to the offset of the snapshot. Replay adds the later records.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from services.broker.spine.store import Store
 
 QUEUES: Final = "queues"
 QUEUES_MADE_AT: Final = "queues_made_at"
-"""The log offset of the snapshot with which the queue files were created."""
+"""The log offset of the snapshot that was written when the queue files were created."""
 QUEUES_RECORDED: Final = "queues_recorded"
-"""The recorded first offsets of queues that now begin later."""
+"""The recorded first offsets of queues whose current first offsets are higher."""
 KEYS: Final = "key_runs"
 
 
@@ -37,9 +37,9 @@ def freeze(store: Store) -> dict[str, Any]:
 
 
 class AdoptionResult(NamedTuple):
-    """Files rebuilt at startup, with reasons, and damaged log ranges below the snapshot.
+    """The files rebuilt at startup, with reasons, and the damaged log ranges below the snapshot offset.
 
-    Damaged records leave gaps in the queues. Readers skip them.
+    Damaged records leave gaps in the queues, which readers skip.
     """
 
     rebuilt_files: list[str]
@@ -49,10 +49,11 @@ class AdoptionResult(NamedTuple):
 def adopt(
     store: Store, disk: Disk, start: Snapshot, others: Iterable[Snapshot], read_topics: Set[str]
 ) -> AdoptionResult:
-    """Load or rebuild the queues and the key index up to a snapshot.
+    """Load or rebuild the queues and the key index up to the offset of a snapshot.
 
-    Key index files that other snapshots list are kept. Startup reads the queue files of `read_topics`, so
-    these files are verified here, while the queues can still be rebuilt. Raise OSError if the disk fails.
+    Key index files that other snapshots list are kept. The queue files of `read_topics` are verified here,
+    because startup reads these files at a later stage, when the queues can no longer be rebuilt. Raise
+    OSError if the disk fails.
     """
     missing: list[Callable[[FoundRecord], object]] = []
     reasons, damaged = list[str](), list[Damage]()
@@ -73,7 +74,7 @@ def adopt(
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 store.dispatch.write()
         store.dispatch.complete(start.parts[QUEUES], start.offset, recorded, firsts)
-        # A damaged range may extend beyond the offset of the snapshot, at which the scan ends.
+        # The scan ends at the offset of the snapshot, but a damaged range may extend beyond that offset.
         damaged = [Damage(one.first_offset, min(one.end_offset, start.offset)) for one in scan.damaged]
     return AdoptionResult(reasons, [one for one in damaged if one.first_offset < one.end_offset])
 
@@ -81,8 +82,8 @@ def adopt(
 def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Callable[[FoundRecord], object]:
     """Return a function that adds a record to its queue.
 
-    `firsts` maps (topic, queue id) to the queue's first offset in an undamaged log. A queue whose first
-    records are damaged begins with a gap.
+    `firsts` maps (topic, queue id) to the first offset that the queue would have in an undamaged log. A queue
+    whose first records are damaged begins with a gap.
     """
 
     def put(found: FoundRecord) -> None:
@@ -96,6 +97,6 @@ def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Cal
 
 
 def drop(store: Store) -> None:
-    """Delete the queues and the key index. Without a snapshot, the whole log is replayed."""
+    """Delete the queues and the key index, because a store without a snapshot replays the whole log."""
     store.dispatch.drop()
     store.keys.drop()

@@ -1,27 +1,29 @@
-"""Controls disk space by deleting old segments and refusing new messages when the disk is almost full.
+"""Disk space control: old segments are deleted, and an almost full disk refuses new messages.
 
 Disk usage is checked every `housekeeping_ms` milliseconds. Recovery must be able to start from either of the
-two retained snapshots. A segment can therefore be deleted only if the older snapshot covers all of it.
-Otherwise, new snapshots are requested first. The deletion then proceeds as follows:
+two retained snapshots. A segment can therefore be deleted only if the older snapshot covers the whole
+segment. If the older snapshot does not cover the segment, new snapshots are requested first. The deletion
+then proceeds as follows:
 
-    needed records are in a keep file --> record of the cut --applied--> no more reads below the cut
-                                                             --durable, published--> the files are deleted
+    copy needed records to a keep file --> append the cut record --applied--> no more reads below the cut
+                                                          --durable, published--> delete the files
 
 A worker deletes the segments and the empty queue files, because each deletion syncs a directory and can block
 until the device times out. These files are not read during the deletion.
 
-A cut record contains all changes of the cut: the new first log offset, the new lowest offset of each queue
-that loses entries, and the number of messages that each group missed. Files below a recorded cut are deleted
-in the same way after a restart. A record containing only "cut_offset" may precede a cut. It advances the end
-of the log so that the second snapshot has a higher log offset than the first. If records above this
-"cut_offset" are missing, recovery reports them as damage.
+A cut truncates the log at its start. A cut record contains all changes of the cut: the new first log offset,
+the new lowest offset of each queue that loses entries, and the number of messages that each group missed.
+Files below a recorded cut are also deleted after a restart. A record that contains only "cut_offset" may
+precede a cut. Such a record advances the end of the log, which gives the second snapshot a higher log offset
+than the first snapshot. Records that are missing above this "cut_offset" are reported as damage during
+recovery.
 
     disk used   effect
     >= 75 %     with --retain-hours or --retain-bytes, the oldest covered segments of any age are deleted
-    >= 85 %     the same, and lagging groups no longer prevent a deletion
+    >= 85 %     as above, and lagging groups no longer prevent a deletion
     >= 90 %     new messages, half messages, and timers are refused (`DiskFull`), but receives,
                 acknowledgements, commits, rollbacks, recalls, and deliveries continue
-    full        the same, and the reserve (an empty segment) is deleted to make room for a new segment
+    full        as above, and the reserve (an empty segment) is deleted to make room for a new segment
 
 If new messages are refused for another reason (`stopped`), the effects are the same as at 90 % disk usage.
 
@@ -31,14 +33,15 @@ offsets, and "skipped", a list of [group, topic, queue, count] of missed message
 in `services.broker.groups.missed_messages`, and one line per group is logged when the last record of the cut
 becomes durable. Queues are processed in batches to avoid blocking the event loop. A first pass over the
 queues finds the oldest message that any group still needs. A second pass appends one record per batch of
-queues. Other records may be appended between these records. The last of these records has "done" set to true
-and cuts the log itself. Queues with a damaged file are left out of the cut and rebuilt at the next startup,
-which also determines their first offsets. A record with a "cut_offset" of 0 is then appended. It contains the
-first offsets of the rebuilt queues and the number of messages that each group missed there. Until then, group
-positions in a rebuilt queue do not change, either in memory or in snapshots.
+queues. Other records may be appended between the records of a cut. The last record of a cut has "done" set to
+true and truncates the log. Queues with a damaged file are excluded from the cut and rebuilt at the next
+startup, which also determines the first offsets of these queues. The broker then appends a record with a
+"cut_offset" of 0, which contains the first offsets of the rebuilt queues and the number of messages that each
+group missed in these queues. Before this record is applied, the group offsets in a rebuilt queue do not
+change, either in memory or in snapshots.
 
-Limitations: if the last tenth of the disk fills up between two measurements, the reserve segment is used, and
-no data is lost. A cut processes all groups of a queue in a single step, which takes 6 us per group.
+Limitation: if the last tenth of the disk fills up between two measurements, the reserve segment is used, and
+no data is lost. Cost: a cut processes all groups of a queue in a single step, which takes 6 us per group.
 """
 
 from __future__ import annotations
@@ -75,19 +78,20 @@ _NO_OFFSET: Final = 1 << 62
 class RetentionScan:
     """A scan for the oldest message that any group still needs.
 
-    Groups whose next message is below `young_offset` lag too far behind and are ignored.
+    The scan ignores a group whose next message is below `young_offset`, because the lag of the group is too
+    large.
     """
 
     keys: deque[tuple[str, int]]
     young_offset: int
     groups: deque[GroupQueue] = field(default_factory=deque)
-    """The groups of the current queue that are not scanned yet."""
+    """The groups of the current queue that have not been scanned yet."""
     offset: int = _NO_OFFSET
 
 
 @dataclass(frozen=True, slots=True)
 class CutContents:
-    """The contents of a retention record for a batch of queues."""
+    """The contents of a `LogCut` record for a batch of queues."""
 
     queues: list[tuple[str, int, int]]
     """The new lowest queue offsets, as (topic, queue id, lowest offset)."""
@@ -117,10 +121,10 @@ class Housekeeping:
         self._cut_queues_max = settings.cut_queues_max
         self._running: Retirement | None = None
         self._remaining_queues: deque[tuple[str, int]] | None = None
-        """The queues still to be processed by the current cut."""
+        """The queues that the current cut has not processed yet."""
         self._scan: RetentionScan | None = None
         self._deletable_offset = 0
-        """The offset of a durable cut whose files are not deleted yet, or 0.
+        """The offset of a durable cut whose files have not been deleted yet, or 0 if there is none.
         """
         self._requested_offset = 0
         self.disk_used = 0.0
@@ -129,11 +133,11 @@ class Housekeeping:
         self._no_reserve = ""
         self.wants_checkpoint = False
         self._unreported: Counter[tuple[str, str]] = Counter()
-        """Recorded missed messages per (group, topic) that are not logged yet."""
+        """Number of recorded missed messages that have not been logged yet, keyed by (group, topic)."""
         self.missed_reports: list[str] = []
         """Log lines about messages that groups missed because of a cut."""
         self.stopped: Busy | None = None
-        """The error for new messages for a reason other than disk space, or None."""
+        """The error for new messages that are refused for a reason other than disk space, or None."""
 
     @property
     def is_refusing(self) -> bool:
@@ -146,7 +150,7 @@ class Housekeeping:
         return self.disk_used >= DISK_USED_REFUSE or not self.has_reserve
 
     def refusal(self) -> DiskFull | None:
-        """Return the error for new messages if the disk is almost full, or None."""
+        """Return the error for new messages if the disk is almost full. Otherwise, return None."""
         if not self.is_full:
             return None
         if self.disk_used >= DISK_USED_REFUSE:
@@ -168,15 +172,15 @@ class Housekeeping:
     def check_space(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
         """Check the disk usage. Return the `Retirement` to run (a `KeepFileWrite` or `Deletion`), or None.
 
-        During a checkpoint, return None. The checkpoint's snapshot may already be on disk while the core
+        During a checkpoint, return None. A checkpoint may already have written its snapshot while the core
         still reads log records that the snapshot covers.
         """
         self.measure_space()
         self._scan = None
         if self._running is not None or is_checkpointing:
             return None
-        # A cut made by another leader may be covered by that leader's snapshots but not by the snapshots of
-        # this node.
+        # A cut made by another leader may be covered by the snapshots of that leader but not by those of this
+        # node.
         is_covered = self._deletable_offset > 0 and self._ensure_covered(self._deletable_offset, now_ms)
         self._running = self._deletion() if is_covered else None
         if self._running is None:
@@ -186,13 +190,14 @@ class Housekeeping:
 
     @property
     def has_more(self) -> bool:
-        """Whether a scan is running or some queues' first offsets have not been recorded yet."""
+        """Whether a scan is running, or the first offset of any queue has not been recorded yet."""
         return self._scan is not None or self._store.dispatch.has_unrecorded
 
     def continue_scan(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
-        """Scan more queues for messages that groups need. After the last queue, return a `KeepFileWrite`.
+        """Scan more queues for messages that groups need. Return a `KeepFileWrite` after the last queue.
 
-        If some queues' first offsets have not been recorded yet, record a batch of them instead.
+        If any queue has a first offset that has not been recorded yet, record a batch of such first offsets
+        instead.
         """
         if is_checkpointing:
             self._scan = None  # The next call of `check_space` begins a new scan.
@@ -213,9 +218,9 @@ class Housekeeping:
         return self._running
 
     def _scan_next(self, scan: RetentionScan) -> int:
-        """Process the next group or queue. Return the step's cost, in queues.
+        """Process the next group or queue. Return the cost of the step, in queues.
 
-        The cost increases by 1 for every `CUT_QUEUE_BYTES` bytes of queue files read and verified.
+        The cost increases by 1 for every `CUT_QUEUE_BYTES` bytes of queue files that are read and verified.
         """
         if not scan.groups:
             scan.groups.extend(self._groups.receiving_keys(*scan.keys.popleft()))
@@ -261,17 +266,17 @@ class Housekeeping:
         return KeepFileWrite(cut_offset, segments, needed, log.keep, durable_at)
 
     def is_needed(self, offset: int) -> bool:
-        """Return whether a record is an open or expired half message or a held timer."""
+        """Return whether the record at `offset` is an open or expired half message or a held timer."""
         outcomes = self._transactions.outcomes
         return offset in outcomes.open or offset in outcomes.expired or offset in self._held
 
     def continue_retirement(self, done: Retirement, now_ms: int) -> bool:
-        """Complete a `Deletion`, or cut the next batch of queues after a `KeepFileWrite`.
+        """Complete a `Deletion`, or append a cut record for the next batch of queues after a `KeepFileWrite`.
 
-        Return False if any queues remain. The caller must then call this method again, but may make other
-        calls first. The last record cuts the log, and records below the cut are then read from the keep file.
-        A `KeepFileWrite` stays in progress until the last record is published, so an incomplete cut never
-        deletes files. Raise OSError if the disk fails.
+        Return False if any queues remain. The caller must then call this method again, and may call other
+        methods in the meantime. The last record truncates the log, and needed records below the cut are then
+        read from the keep file. An incomplete cut never deletes files, because a `KeepFileWrite` is in
+        progress until the last record is published. Raise OSError if the disk fails.
         """
         assert done is self._running, "one retirement at a time"
         if isinstance(done, Deletion):
@@ -283,7 +288,7 @@ class Housekeeping:
         if self._remaining_queues is None:
             self._remaining_queues = deque(
                 dispatch.keys()
-            )  # A queue that is created later begins above the cut.
+            )  # A queue that is created later begins above the cut offset.
         queues, places = dispatch.minimums(
             done.cut_offset,
             dispatch.take_some(self._remaining_queues, self._cut_queues_max, self._cost_of_groups),
@@ -297,13 +302,13 @@ class Housekeeping:
         return is_last
 
     def _cost_of_groups(self, topic: str) -> int:
-        """Return the cost, in queues, of counting the messages missed by a queue's groups."""
+        """Return the cost, in queues, of counting the messages that the groups of a topic have missed."""
         return self._groups.receiver_count(topic) // limits.CUT_QUEUE_GROUPS
 
     def _cut_contents(
         self, queues: list[tuple[str, int, int]], places: list[int], log_offset: int
     ) -> CutContents:
-        """Return the contents of a cut record for queues whose first offsets increase.
+        """Return the contents of a `LogCut` record for queues whose first offsets increase.
 
         `queues` contains (topic, queue id, first offset) for a log that begins at `log_offset`.
         """
@@ -312,10 +317,10 @@ class Housekeeping:
         return CutContents(queues, places, self._groups.count_missed(rises, log_offset))
 
     def advance_queues(self, queues: list[tuple[str, int, int]], places: list[int], now_ms: int) -> int:
-        """Advance the first offsets of queues. Return the log's end offset.
+        """Advance the first offsets of queues. Return the end offset of the log.
 
-        `queues` contains (topic, queue id, new first offset), and `places` contains the log offsets in the
-        corresponding entries. The first log offset does not change.
+        `queues` contains one (topic, queue id, new first offset) per queue, and `places` contains the log
+        offsets of the queue entries at the new first offsets. The first log offset does not change.
         """
         self._record(self._cut_contents(queues, places, _NO_OFFSET), 0, now_ms, is_last=False)
         return self._store.log.end_offset
@@ -330,7 +335,7 @@ class Housekeeping:
             queues, places = [], []
 
     def keep_records_below(self, cut: LogCut) -> None:
-        """Copy needed records to a keep file before another broker's cut is applied.
+        """Copy needed records to a keep file before the cut of another broker is applied.
 
         Raise OSError if the disk fails.
         """
@@ -342,7 +347,10 @@ class Housekeeping:
         log.keep.add(keeping.cut_offset, keeping.places)
 
     def delete_covered(self) -> None:
-        """Delete the segments below a cut if both retained snapshots cover the cut. May raise OSError."""
+        """Delete the segments below a cut if both retained snapshots cover the cut.
+
+        Raise OSError if the disk fails.
+        """
         covering = [one for one in snapshot.offsets(self._disk) if one >= self._deletable_offset]
         if len(covering) >= 2 and (deletion := self._deletion()) is not None:
             deletion.run(self._disk)
@@ -350,11 +358,11 @@ class Housekeeping:
             self._store.dispatch.deleted(deletion.gone)
 
     def abandon_retirement(self) -> None:
-        """Abandon a failed or interrupted retirement. The next `check_space` retries it."""
+        """Abandon a failed or interrupted retirement, which the next `check_space` retries."""
         self._running = self._remaining_queues = None
 
     def apply(self, cut: LogCut, stamp: Stamp) -> None:
-        """Cut the log, and advance queues and groups to the positions in the record."""
+        """Truncate the log, and advance the offsets of queues and groups to those in the record."""
         self._store.may_begin_at = max(self._store.may_begin_at, cut.cut_offset)
         if cut.queues is not None:
             self._store.dispatch.advance_first_offsets(cut.queues, cut.places)
@@ -375,7 +383,7 @@ class Housekeeping:
                 self._scheduler.schedule(Purpose.HOUSE, 0, 0)
 
     def _count_missed(self, cut: LogCut) -> None:
-        """Count missed messages. Create the log lines after the last record of a cut."""
+        """Count missed messages. After the last record of a cut, create the log lines."""
         for group, topic, _, count in cut.skipped:
             self._unreported[group, topic] += count
         is_whole = cut.is_done or (cut.cut_offset == 0 and not self._store.dispatch.has_unrecorded)
@@ -384,10 +392,10 @@ class Housekeeping:
             self._unreported.clear()
 
     def apply_log_start(self) -> None:
-        """Advance queues and groups to the first log offset, and find files to delete.
+        """Advance the offsets of queues and groups to the log start, and find files to delete.
 
-        Groups advance only in queues whose first offsets are recorded. `continue_scan` later records the
-        first offsets of rebuilt queues.
+        The offset of a group advances only in queues whose first offsets are recorded. `continue_scan` later
+        records the first offsets of rebuilt queues.
         """
         log, dispatch = self._store.log, self._store.dispatch
         dispatch.advance_unrecorded(*dispatch.minimums(log.first_offset, dispatch.keys()))
@@ -402,7 +410,7 @@ class Housekeeping:
         self.has_reserve, self._no_reserve = False, "it has taken the place of a segment"
 
     def measure_space(self) -> None:
-        """Measure the disk usage. Create a missing reserve segment if there is room."""
+        """Measure the disk usage. If the reserve segment is missing and the disk has room, create it."""
         segment_bytes = self._store.log.segment_bytes
         if self._disk.size(layout.RESERVE) not in (-1, segment_bytes):
             with suppress(OSError):
@@ -439,8 +447,8 @@ class Housekeeping:
         if len(covering) >= 2:
             return True
         self.wants_checkpoint = True
-        # A second snapshot at the same log offset would replace the first snapshot. On an idle broker, the
-        # end of the log moves only because of the record that is appended here.
+        # A second snapshot at the same log offset would replace the first snapshot. On an idle broker, only
+        # the record that is appended here advances the end of the log.
         if covering and self._requested_offset < cut_offset:
             self._requested_offset = cut_offset
             self._store.append(record_of(LogCut(cut_offset, is_done=False)), now_ms)

@@ -2,12 +2,13 @@
 
     action --> its records are durable --> `add_entry` --> the entry is durable --> response to the caller
 
-1. Every acknowledged action remains in the journal after a restart or leader change, because journal entries
-   are messages in the log. If a crash interrupts an action before its entry is durable, the caller receives
-   no response.
+1. Every acknowledged action remains in the journal after a restart or a change of leader, because journal
+   entries are messages in the log. If a crash occurs before the entry of an action is durable, the caller
+   receives no response.
 2. The body of an entry is a JSON object (`JournalEntry`) of at most `ENTRY_BYTES_MAX` bytes. The time of an
-   entry is the store time of its message. Entries have no keys, so they are not found by message searches.
-3. Entries are deleted when retention deletes their segments.
+   entry is the store time of its message. Entries have no keys and are therefore not found by message
+   searches.
+3. Entries are deleted when log retention deletes the segments that contain the entries.
 
 Cost: each action adds a record of about 300 bytes. A page request reads one record per entry, newest first,
 and examines at most `EXAMINED_MAX` entries.
@@ -65,7 +66,10 @@ class StoredEntry:
 
 @dataclass(slots=True, frozen=True)
 class JournalPage:
-    """A page of journal entries, newest first. `before` is the next cursor, or None on the last page."""
+    """A page of journal entries, newest first.
+
+    `before` is the cursor for the next page, or None on the last page.
+    """
 
     entries: list[StoredEntry]
     before: int | None
@@ -80,7 +84,7 @@ class Journal:
     def add_entry(self, entry: JournalEntry, now_ms: int) -> int:
         """Append a journal entry. Long fields are truncated.
 
-        Return the offset up to which the log must be durable before a response is sent.
+        Return the log offset below which all records must be durable before a response is sent.
         """
         short = JournalEntry(*(one if len(one) <= _TEXT_MAX else f"{one[: _TEXT_MAX - 1]}…" for one in entry))
         body = json.dumps(short._asdict(), ensure_ascii=False).encode("utf-8", "replace")
@@ -88,7 +92,9 @@ class Journal:
         return self._store.append(record, now_ms).end_offset
 
     def page(self, before: int | None, count_max: int, about: str = "") -> JournalPage:
-        """Return up to `count_max` entries below `before`, or the newest entries if `before` is None.
+        """Return up to `count_max` entries whose journal offsets are below `before`, newest first.
+
+        If `before` is None, return the newest entries.
 
         If `about` is not empty, return only entries that contain this text in any field, ignoring case.
         Unreadable entries are omitted.
@@ -110,6 +116,6 @@ class Journal:
 
 
 def _entry(record: Record) -> JournalEntry:
-    """Return the journal entry in a record. Unknown fields from later releases are ignored."""
+    """Return the journal entry in a record. Ignore unknown fields, which later releases may write."""
     said = json.loads(record.body)
     return JournalEntry(*(str(said.get(field, "")) for field in JournalEntry._fields))

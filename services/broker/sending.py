@@ -1,14 +1,15 @@
-"""Send operations. They check a message, choose its queue, and store it according to its type.
+"""Send operations, which check a message, choose its queue, and store the message according to its type.
 
 If a message has the same id and content as a stored message, it is not stored again, and the sender receives
-the original receipt (`broker.deduplicator`). For timers and half messages, `broker.timers.timer_ends` and
-`broker.halves.half_receipts` keep ids much longer, for `dedupe_ms`. A message with the same id but different
-content is treated as a new message.
+the original receipt (`broker.deduplicator`). The ids of timers and half messages are kept much longer, for
+`dedupe_ms`, in `broker.timers.timer_ends` and `broker.halves.half_receipts`. A message with the same id but
+different content is treated as a new message.
 
 A client may send a message several times, and only the last response matters. An error response must
-therefore guarantee that no attempt has stored the message. If the cause of an error can change between
-attempts (disk space, clock, settings, or topics), the error is returned only if no earlier attempt has stored
-the message. An illegal message is rejected immediately, because no earlier attempt can have stored it.
+therefore guarantee that no earlier attempt has stored the message. If the cause of an error can change
+between attempts (disk space, clock, settings, or topics), the error is returned only if no earlier attempt
+has stored the message. An illegal message is rejected immediately, because no earlier attempt can have stored
+it.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from tidewheel.errors import TidewheelError
 
 
 class MessageSender:
-    """A broker's send operations."""
+    """The send operations of a broker."""
 
     def __init__(
         self,
@@ -74,7 +75,7 @@ class MessageSender:
         self.deduplicator = Deduplicator(store, statistics)
 
     def send_many(self, messages: Iterable[Message], now_ms: int) -> list[SendReceipt | TidewheelError]:
-        """Store each message independently. Return one receipt or error per message."""
+        """Store each message independently of the others. Return one receipt or error per message."""
         answers: list[SendReceipt | TidewheelError] = []
         for message in messages:
             try:
@@ -87,8 +88,8 @@ class MessageSender:
         """Store a normal, FIFO, delayed, or half message, depending on its attributes.
 
         Raise a `ClientMistake` if the message is illegal, `TopicNotFound` if its topic does not exist, or
-        `DiskFull` if the disk is almost full. On error, neither this call nor an earlier one has stored the
-        message.
+        `DiskFull` if the disk is almost full. On error, neither this call nor an earlier attempt has stored
+        the message.
         """
         message_type = message.message_type
         check_message(message, message_type)
@@ -118,8 +119,8 @@ class MessageSender:
         if message_type is MessageType.DELAY:
             return self._send_timer(message, queue_id, carried, now_ms)
         if carried is None and not message.lite_topic:
-            # A `NewMessage` draft is not applied to the parts, because the message does not change their
-            # state.
+            # A `NewMessage` draft is not applied to the parts of the core, because the message does not
+            # change the state of any part.
             stored = properties.encode_message(message)
             id_digest = digest_of(message.topic, message.message_id)
             if self.deduplicator.ids.may_hold(id_digest):
@@ -179,7 +180,7 @@ class MessageSender:
     def _find_first_receipt(
         self, message: Message, message_type: MessageType, now_ms: int
     ) -> SendReceipt | None:
-        """Return the receipt from a message's first attempt, or None if the message is new."""
+        """Return the receipt of the first attempt to send a message, or None if the message is new."""
         if message_type is MessageType.TRANSACTION:
             return self._find_half_receipt(message, now_ms)
         if message_type is MessageType.DELAY:
@@ -187,10 +188,10 @@ class MessageSender:
         return self._find_plain_receipt(message, properties.encode_message(message))
 
     def _find_plain_receipt(self, message: Message, stored: bytes) -> SendReceipt | None:
-        """Return the receipt from a plain message's first attempt, or None if the message is new.
+        """Return the receipt of the first attempt to send a plain message, or None if the message is new.
 
-        A plain message is neither a timer nor a half message. `stored` contains the message's encoded
-        properties.
+        A plain message is neither a timer nor a half message. `stored` contains the encoded properties of the
+        message.
         """
         if not self.deduplicator.ids.may_hold(digest_of(message.topic, message.message_id)):
             return None
@@ -232,7 +233,7 @@ class MessageSender:
         return None if found is None else self._transactions.receipts.receipt_of(found)
 
     def _record_of(self, found: NamedTimer) -> Record | None:
-        """Return a timer's record, or None if it was deleted or is damaged."""
+        """Return the record of a timer, or None if the record was deleted or is damaged."""
         store, offset = self._store, found.timer_offset
         try:
             is_durable = offset < store.log.durable_offset
@@ -241,7 +242,10 @@ class MessageSender:
             return None
 
     def send_scheduled(self, message: Message, now_ms: int) -> SendReceipt:
-        """Store a scheduled message. The template was checked when the schedule was set."""
+        """Store a scheduled message without a check.
+
+        The template of the message was checked when the schedule was set.
+        """
         topic = self._topics.get_or_create(message.topic, now_ms)
         record = message_record(message, self._queue_for(message, topic))
         self._store.append(record, now_ms)
@@ -276,10 +280,10 @@ class MessageSender:
     def _find_replaced_timer(
         self, message: Message, keyed: NameWords | None, now_ms: int
     ) -> ReplacedTimer | None:
-        """Return the pending timer that a message with the key `keyed` replaces, or None.
+        """Return the pending timer that a message with the key `keyed` replaces, or None if there is none.
 
-        Raise `KeyPending` if that timer must not be replaced, or `TooManyTimers` if too many timers are
-        pending.
+        Raise `KeyPending` if the pending timer must not be replaced, or `TooManyTimers` if too many timers
+        are pending.
         """
         self._timers.check_room(message.topic)
         found = None if keyed is None else self._timers.ends.find_by_hash(keyed)

@@ -1,6 +1,6 @@
-"""Reports damage that startup finds in snapshots, the log, or keep files.
+"""Reports of damage that startup finds in snapshots, the log, or keep files.
 
-The code that rebuilds derived files reports their damage.
+Damage to derived files is reported by the code that rebuilds these files.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def report_startup_damage(
 
 
 def clip_to_cut(damaged: Sequence[Damage], cut_offset: int) -> list[Damage]:
-    """Return the damaged ranges above a retention cut."""
+    """Return the damaged ranges of the log without the parts below `cut_offset`."""
     rest = [Damage(max(one.first_offset, cut_offset), one.end_offset) for one in damaged]
     return [one for one in rest if one.first_offset < one.end_offset]
 
 
 def describe_missing_segments(may_begin_at: int, first_offset: int) -> str:
-    """Describe missing segments that the broker has not deleted."""
+    """Describe segments that are missing although the broker has not deleted them."""
     return (
         f"the log begins at {first_offset}, though it was deleted only up to {may_begin_at}: segments are "
         "missing. Restore them from a backup; what lay there is lost."

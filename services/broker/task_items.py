@@ -4,13 +4,14 @@
 
 1. Each record lists one batch of at most `limits.TASK_SLICE` items. The record's key is the task id, so the
    key index finds a task's newest record. The newest record contains the offset of the task's first record.
-   Records between these two belong to this task or to concurrent tasks.
+   Records between the first and the newest record belong to this task or to concurrent tasks.
 2. The body is a JSON object with the task's id and kind, the offset of its first record (null in the first
    record itself), and the items. Each item is a list [topic, name, message id, verdict].
-3. Each list is appended after the batch's changes. A crash can lose the last batch's list, but no other list.
-4. The records are deleted when retention deletes their segments.
-5. In a cluster, the records require a finalized version (`services.broker.spine.record_versions`). Below this
-   version, tasks run without storing their items.
+3. The list of a batch is appended after the changes of the batch. A crash can lose the list of the last
+   batch, but no other list.
+4. Task records are deleted when log retention deletes the segments that contain the records.
+5. In a cluster, task records require a finalized version (`services.broker.spine.record_versions`). Below
+   this version, tasks run without storing task items.
 
 Cost: about 100 bytes per item. A page request examines at most `EXAMINED_MAX` records.
 """
@@ -64,8 +65,8 @@ class StoredTaskItem:
 class ItemsPage:
     """A page of task items in processing order.
 
-    `after` is the next cursor, or None on the last page. A cursor consists of a record's offset and the
-    number of its items on earlier pages.
+    `after` is the cursor for the next page, or None on the last page. A cursor consists of the queue offset
+    of a record and the number of items of that record on earlier pages.
     """
 
     items: list[StoredTaskItem]
@@ -73,7 +74,11 @@ class ItemsPage:
 
 
 class AddedItems(NamedTuple):
-    """The offset of a task's first record, and the offset up to which the log must be durable."""
+    """The result of `TaskItems.add_items`.
+
+    `first` is the queue offset of the first record of the task, and `durable_at` is the log offset below
+    which all records must be durable.
+    """
 
     first: int
     durable_at: int
@@ -95,7 +100,7 @@ class TaskItems:
     ) -> AddedItems:
         """Append a record that lists a batch of items.
 
-        `first` is the offset of the task's first record, or None if there is none yet.
+        `first` is the queue offset of the first record of the task, or None if the task has no record yet.
         """
         said = {"task": task_id, "kind": kind, "first": first, "items": items}
         record = Record(
@@ -109,9 +114,10 @@ class TaskItems:
     def page(
         self, task_id: str, kind: str, after: tuple[int, int] | None, count_max: int
     ) -> ItemsPage | None:
-        """Return up to `count_max` items of a task, or None if the log contains none.
+        """Return up to `count_max` items of a task, or None if the log contains no record of the task.
 
-        Unreadable records are omitted. A page may be short if many examined records belong to other tasks.
+        Unreadable records are omitted. A page may contain fewer items if many examined records belong to
+        other tasks.
         """
         newest = self._find_newest(task_id, kind)
         if newest is None:

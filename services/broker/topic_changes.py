@@ -1,4 +1,4 @@
-"""Topic changes made by operators, and the use of a topic before a change.
+"""Topic changes made by operators, and the counts of a topic in use before a change.
 
     verb      records appended by one call                    refused if
     alter     `TopicSet`, and `LogCut` for queues with        messages would be lost or reordered
@@ -9,20 +9,23 @@
     delete    one record with the facts `LogCut`,             timers, half messages, or schedules exist, or
               `GroupLeft`, and `TopicDeleted`                 messages are unfinished and `discard` is false
 
-1. A message is unfinished until all of the topic's consumer groups have finished it. If no consumer group
-   exists, every message is unfinished. `use` returns the counts, and each change checks them again.
+1. A message is unfinished until all of the topic's consumer groups have finished it. If a topic has no
+   consumer group, all its messages are unfinished. `describe_use` returns the counts, and each change checks
+   the counts again.
 2. A purge sets the first offset of each queue to its end offset, which discards exactly the durable messages.
-   Their records stay in the log until retention deletes the segments.
+   The records of discarded messages stay in the log until retention deletes the segments.
 3. After a crash, a single-record change is either complete or absent. If more than `_GROUPS_MAX` groups
-   receive a topic, the excess groups are removed by separate records before the deletion. If a crash occurs
-   between the record of a new retention and its `LogCut`, the next retention check discards the messages.
-4. In a cluster, setting a retention and holding, releasing, or deleting a topic require a finalized version,
-   because older nodes could not read the records (`services.broker.spine.record_versions`).
-5. The queue offsets of a deleted topic are never reused. A new topic with the same name begins after the old
-   offsets. A receipt handle from the old topic therefore cannot acknowledge a message in the new one.
+   receive a topic, the excess groups are removed by separate records before the topic is deleted. If a crash
+   occurs between the record of a new retention and its `LogCut`, the next retention check discards the
+   messages.
+4. In a cluster, setting a retention and holding or deleting a topic require a finalized version, because
+   older nodes could not read the records (`services.broker.spine.record_versions`).
+5. The queue offsets of a deleted topic are never reused. The queues of a new topic with the same name begin
+   after the old offsets. A receipt handle from the old topic therefore cannot acknowledge a message in the
+   new one.
 
-Cost: `use` examines each of the topic's queues once per consumer group. Limitation: the next offset of every
-deleted queue remains in memory and in snapshots, which takes about 100 bytes per queue.
+Cost: `describe_use` examines each queue of the topic once per consumer group. Limitation: the next offset of
+every deleted queue remains in memory and in snapshots and takes about 100 bytes.
 """
 
 from __future__ import annotations
@@ -50,9 +53,9 @@ from services.broker.topic_retention import ExpiredMessages, TopicRetention
 from tidewheel.errors import ClientMistake
 
 _ORDERED: Final = (MessageType.FIFO, MessageType.MIXED)
-"""The topic types with message groups. Their number of queues determines a group's queue."""
+"""The topic types with message groups, which the number of queues assigns to queues."""
 _GROUPS_MAX: Final = 1_000
-"""The maximum number of groups that the record of a deletion removes."""
+"""Maximum number of groups that the record of a topic deletion removes."""
 _NAMES_MAX: Final = 10
 """Maximum number of names in an error message."""
 
@@ -66,35 +69,35 @@ class GroupUse(NamedTuple):
 
 
 class TopicUse(NamedTuple):
-    """How a topic is used.
+    """The messages, timers, half messages, schedules, and groups of a topic.
 
-    `messages` is the number of messages in its queues, including finished ones.
+    `messages` is the number of messages in the queues of the topic, including finished messages.
     """
 
     topic: Topic
     messages: int
     timers: int
     held_timers: int
-    """Number of held due timers, which `timers` includes."""
+    """Number of due timers that are held. These timers are also counted in `timers`."""
     halves: int
     schedules: list[str]
     groups: list[GroupUse]
 
     @property
     def unfinished(self) -> int:
-        """Number of unfinished messages, each counted once for every group that needs it."""
+        """Number of unfinished messages. A message counts once for each group that has not finished it."""
         counts = [one.unfinished for one in self.groups]
         return sum(counts) if counts else self.messages
 
 
 class TopicChange(NamedTuple):
-    """The result of a topic change, and the topic's use before the change."""
+    """The result of a topic change, and the use of the topic before the change."""
 
     use: TopicUse
     topic: Topic
     durable_at: int
     expired: ExpiredMessages = ExpiredMessages(0, 0)
-    """The messages that a new retention has discarded immediately."""
+    """The messages that were discarded immediately because of a new retention."""
 
 
 class TopicChanges:
@@ -116,7 +119,7 @@ class TopicChanges:
         self._transactions, self._schedules, self._retention = transactions, schedules, retention
 
     def describe_use(self, name: str) -> TopicUse:
-        """Return how a topic is used. Raise `TopicNotFound`."""
+        """Return the use of a topic. Raise `TopicNotFound`."""
         topic = self._topics.get(name)
         return TopicUse(
             topic,
@@ -129,7 +132,7 @@ class TopicChanges:
         )
 
     def expired(self, name: str, retention_ms: int, now_ms: int) -> ExpiredMessages:
-        """Return the messages that a retention would discard immediately. Raise `TopicNotFound`."""
+        """Count the messages that a retention would discard immediately. Raise `TopicNotFound`."""
         _check_retention(retention_ms)
         topic = replace(self._topics.get(name), retention_ms=retention_ms)
         return self._retention.count(self._retention.find_expired(topic, now_ms))
@@ -144,12 +147,13 @@ class TopicChanges:
         retention_ms: int | None = None,
         discard: bool = False,
     ) -> TopicChange:
-        """Change a topic's type, number of queues, or retention. None leaves a setting unchanged.
+        """Change the type, number of queues, or retention of a topic. None leaves a setting unchanged.
 
         The retention is in milliseconds, and 0 disables it. Messages older than a new retention are discarded
         immediately. Unfinished messages are discarded only if `discard` is true. Raise `TopicNotFound`,
-        `IllegalTopic`, `ClientMistake` if the change is never allowed, `TopicInUse` if the topic's use
-        prevents it, or `VersionNotFinalized` if older nodes in the cluster do not support a retention.
+        `IllegalTopic`, `ClientMistake` if the change is never allowed, `TopicInUse` if messages or other
+        objects of the topic prevent the change, or `VersionNotFinalized` if older nodes in the cluster do not
+        support a retention.
         """
         require_alterable_topic(name)
         use = self.describe_use(name)
@@ -179,17 +183,17 @@ class TopicChanges:
         return TopicChange(use, topic, max(topic.durable_at, self._retention.cut(rises, now_ms)), expired)
 
     def purge(self, name: str, now_ms: int, *, discard: bool = False) -> TopicChange:
-        """Discard a topic's durable messages. Raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
+        """Discard the durable messages of a topic. Raise `TopicNotFound`, `IllegalTopic`, or `TopicInUse`."""
         require_alterable_topic(name)
         use = self.describe_use(name)
         _check_unfinished(use, "purge", discard=discard)
         return TopicChange(use, use.topic, self._purge_queues(use.topic, now_ms))
 
     def hold(self, name: str, reason: str, now_ms: int) -> TopicChange:
-        """Hold the timers of a topic as they become due, until `release` is called.
+        """Hold each timer of a topic when the timer becomes due, until `release` is called.
 
-        This includes timers already set. Raise `TopicNotFound`, `IllegalTopic`, `HoldConflict` if the timers
-        are already held, or `VersionNotFinalized`.
+        The hold also applies to timers that were set before this call. Raise `TopicNotFound`, `IllegalTopic`,
+        `HoldConflict` if the timers are already held, or `VersionNotFinalized`.
         """
         require_alterable_topic(name)
         use = self.describe_use(name)
@@ -202,10 +206,10 @@ class TopicChanges:
         return TopicChange(use, topic, topic.durable_at)
 
     def release(self, name: str, per_second: int, now_ms: int) -> TopicChange:
-        """Deliver up to `per_second` held timers of a topic per second. If it is 0, deliver all at once.
+        """Deliver up to `per_second` held timers of a topic per second, or all at once if it is 0.
 
-        During a release, change its rate. Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake` if the rate
-        is out of range, or `HoldConflict` if no timers are held.
+        If a release is in progress, change its rate. Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake`
+        if the rate is out of range, or `HoldConflict` if no timers are held.
         """
         require_alterable_topic(name)
         if not 0 <= per_second <= limits.RELEASE_PER_SECOND_MAX:
@@ -245,7 +249,10 @@ class TopicChanges:
         record_versions.require(self._store, record_versions.TOPIC_CHANGES, what)
 
     def _purge_queues(self, topic: Topic, now_ms: int) -> int:
-        """Set the first offset of each queue to its end offset, and return the end offset of the record."""
+        """Set the first offset of each queue to its end offset. Return the end offset of the log record.
+
+        Return 0 if all queues are empty.
+        """
         queues = self._list_ends(topic)
         if not queues:
             return 0
@@ -351,7 +358,7 @@ def _check_unfinished(use: TopicUse, verb: str, *, discard: bool) -> None:
 
 
 def _messages(count: int, topic: str) -> str:
-    """Return a count of messages followed by its verb, such as "1 message of 't' is"."""
+    """Return a count of messages with a verb of the same number, such as "1 message of 't' is"."""
     return f"{_counted(count, 'message')} of {topic!r} {'is' if count == 1 else 'are'}"
 
 

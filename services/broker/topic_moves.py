@@ -1,21 +1,22 @@
-"""Moves individual messages from one topic to another for an operator task (`live/bulk/move_tasks.py`).
+"""Moves of single messages from one topic to another for an operator task (`live/bulk/move_tasks.py`).
 
-    unfinished message --copy--> target --same call--> finished for each group of the source topic
-                                                       (no groups: first offset of the queue advanced)
+    unfinished message --copy--> target --same call--> finish it for each group of the source topic
+                                                       (no groups: advance the first offset of the queue)
 
 1. A message is moved if a group that receives the source topic has not finished it, or if no group receives
-   the source topic. Every group that receives the target topic then receives the copy, even if the group had
-   finished the message in the source topic.
+   the source topic. Every group that receives the target topic then receives the copy, even if the group has
+   already finished the message in the source topic.
 2. The copy has the same id, keys, tag, and properties as the original message. The property `TW_REDRIVE_OF`
-   contains the topic, queue, and offset of the message, and `TW_ORIGIN_TOPIC` contains the name of the
-   message's original topic.
+   contains the topic, queue, and offset of the moved message, and `TW_ORIGIN_TOPIC` contains the name of the
+   topic to which the message was originally sent.
 3. The copy is appended to the log before the record that finishes the message. After a crash, the log may
    therefore contain only the copy. In this case, the next move finds the copy by its id and `TW_REDRIVE_OF`,
-   and does not append a second copy. The same holds for a message that a new group has not finished. Copies
-   that are not durable yet, and thus not in the key index, are kept in a table.
+   and does not append a second copy. A second copy is also avoided if a moved message is unfinished for a new
+   group of the source topic. Copies that are not durable yet, and thus not in the key index, are kept in a
+   table.
 4. A message is not moved if a consumer holds it or another message in the same message group (`LEASED`). A
-   message waiting for its next attempt after a failure is moved, which ends its lease. The messages in a
-   message group are moved to a single queue, in order.
+   message in the pause after a failed delivery attempt is moved, and the move ends the lease of the message.
+   The messages in a message group are moved to a single queue, in order.
 
 Cost: one key index lookup, one record read, and one append per move. Limitation: an existing copy is not
 found if the message has no id, or if more than `SAME_ID_READ_MAX` later messages in the target topic have the
@@ -56,9 +57,10 @@ WHY_LEFT: Final = {
     FINISHED: "every group finished the message before it could be moved",
     UNREADABLE: "the record of the message is damaged; tidewheel store verify",
 }
-"""The reason for which a message with a verdict other than MOVED is left."""
+"""The reason for each verdict other than MOVED, for messages that remain in the source topic."""
 _APART: Final = (MessageType.LITE, MessageType.PRIORITY)
-"""The topic types whose messages cannot be moved. They would lose their lite topic or priority."""
+"""The topic types whose messages cannot be moved without losing their lite topic or priority.
+"""
 
 
 class MovableMessage(NamedTuple):
@@ -70,9 +72,9 @@ class MovableMessage(NamedTuple):
 
 
 class MovePage(NamedTuple):
-    """A page of a queue's unfinished messages in offset order.
+    """A page of the unfinished messages in a queue, in offset order.
 
-    `after` is the next offset to read, or None on the last page.
+    `after` is the first queue offset of the next page, or None on the last page.
     """
 
     messages: list[MovableMessage]
@@ -103,7 +105,7 @@ class TopicMoves:
         self._store, self._topics, self._groups = store, topics, groups
         self._reading, self._housekeeping = reading, housekeeping
         self._unflushed: OrderedDict[tuple[str, str], int] = OrderedDict()
-        """The log ends of copies that may not be durable yet, by target topic and original place."""
+        """The end offsets of copies that may not be durable yet, by target topic and source position."""
 
     def check(self, source: str, target: str, *, is_filtered: bool) -> None:
         """Raise `TopicNotFound`, `IllegalTopic`, `ClientMistake`, or `TopicInUse` if a move is impossible."""
@@ -123,7 +125,7 @@ class TopicMoves:
         """Return unfinished messages of a queue, starting at the queue offset `first`.
 
         Messages at or above the log offset `end_offset` are excluded. The page has up to `count_max`
-        messages, or fewer if they are large. Raise `StoreDamaged` if the queue is damaged.
+        messages, or fewer if the messages are large. Raise `StoreDamaged` if the queue is damaged.
         """
         queue, found, body_bytes = (
             self._store.dispatch.find_queue(source, queue_id),
@@ -178,8 +180,8 @@ class TopicMoves:
     def verdict(self, source: str, queue_id: int, queue_offset: int, target: str, *, is_behind: bool) -> str:
         """Return the verdict for a move without moving the message. The arguments are those of `move`.
 
-        `is_behind` specifies whether an earlier message remains in the queue. The method does not check for a
-        full disk.
+        `is_behind` specifies whether an earlier message remains in the queue. This method does not check
+        whether the disk is almost full.
         """
         if is_behind and not self._groups.groups_of(source):
             raise _prefix_error(source)
@@ -187,7 +189,7 @@ class TopicMoves:
         return found if isinstance(found, str) else MOVED
 
     def _find(self, source: str, queue_id: int, queue_offset: int, topic: Topic) -> _Found | str:
-        """Find a message that can be moved to a topic, or return the verdict if it cannot be moved."""
+        """Return a message that can be moved to a topic, or the verdict if the message cannot be moved."""
         queue = self._store.dispatch.find_queue(source, queue_id)
         keys = [GroupQueue(group, source, queue_id) for group in self._groups.groups_of(source)]
         opened = [key for key in keys if not self._groups.peek_in_flight(key).offsets.is_done(queue_offset)]
@@ -203,7 +205,7 @@ class TopicMoves:
         return _Found(record, message_group, opened)
 
     def _copy(self, record: Record, topic: Topic, place: str, queue_offset: int, now_ms: int) -> int:
-        """Append a copy of a message. Return the log offset that must be durable."""
+        """Append a copy of a message. Return the log offset up to which records must be durable."""
         first_topic = properties.value_of(record.properties, property_names.ORIGIN_TOPIC) or record.topic
         marks = {property_names.REDRIVE_OF: place, property_names.ORIGIN_TOPIC: first_topic}
         if first_topic == topic.name:
@@ -215,7 +217,7 @@ class TopicMoves:
         return end_offset
 
     def _is_copied(self, record: Record, target: str, place: str) -> bool:
-        """Return whether an earlier move has left a copy of the message."""
+        """Return whether an earlier move has already copied the message to `target`."""
         durable_offset = self._store.log.durable_offset
         while self._unflushed and next(iter(self._unflushed.values())) <= durable_offset:
             self._unflushed.popitem(last=False)
@@ -234,7 +236,7 @@ class TopicMoves:
         return False
 
     def _open_from(self, source: str, queue_id: int, offset: int, queue: ConsumeQueue) -> int:
-        """Return the first offset at or after `offset` that some group has not finished.
+        """Return the lowest offset at or above `offset` that at least one group has not finished.
 
         If there are no groups, every offset in the queue is unfinished.
         """
@@ -243,7 +245,10 @@ class TopicMoves:
         return min(opened, default=max(offset, queue.min_offset))
 
     def _check_groups(self, source: str) -> None:
-        """Raise `TopicInUse` if the topic has no groups, because messages must then be moved in order."""
+        """Raise `TopicInUse` if the topic has no groups, because a filter cannot be used in this case.
+
+        The messages of a topic without groups must be moved in order, starting with the oldest.
+        """
         if not self._groups.groups_of(source):
             raise TopicInUse(
                 f"No group receives {source!r}, so its messages are moved from the oldest on, all of them: "

@@ -3,15 +3,15 @@
     `begin` (every `housekeeping_ms`) -> batch of queues -> `LogCut` of expired messages -> next tick -> ...
 
 1. All topics share the log, so a topic retention shorter than the log retention frees no disk space. Expired
-   messages are no longer delivered, but can still be found by id until log retention deletes their segments.
-   A topic retention longer than the log retention has no effect.
+   messages are no longer delivered, but queries by id can still find the messages until log retention deletes
+   the segments. A topic retention longer than the log retention has no effect.
 2. A message's age is measured from its store time. A message is discarded within `housekeeping_ms`
    milliseconds after its age exceeds the retention, and never before.
-3. Messages expire even if groups have not finished them. The cut record contains each group's number of
-   unfinished messages, which are counted as missed (`services.broker.groups.missed_messages`).
+3. Messages expire even if groups have not finished them. The `LogCut` record contains the number of
+   unfinished messages of each group, which are counted as missed (`services.broker.groups.missed_messages`).
 
-Cost: one record read per queue in a topic with a retention, and about 20 more reads if messages have expired.
-Each tick checks up to `QUEUES_MAX` queues.
+Cost: one record is read per queue of a topic with a retention, and about 20 more records if messages have
+expired. Each tick checks up to `QUEUES_MAX` queues.
 """
 
 from __future__ import annotations
@@ -35,7 +35,10 @@ QUEUES_MAX: Final = 10
 
 
 class ExpiredMessages(NamedTuple):
-    """Messages older than a retention. `unfinished` counts a message once per group that needs it."""
+    """The numbers of messages older than a retention.
+
+    `unfinished` counts a message once per group that has not finished it.
+    """
 
     messages: int
     unfinished: int
@@ -51,7 +54,7 @@ class QueueAdvance(NamedTuple):
 
 
 class TopicRetention:
-    """The retention of topics. For log retention, see `services.broker.housekeeping`."""
+    """The retention of topics, as opposed to that of the log (`services.broker.housekeeping`)."""
 
     def __init__(
         self, store: Store, topics: Topics, groups: Groups, reading: MessageReader, housekeeping: Housekeeping
@@ -75,7 +78,7 @@ class TopicRetention:
             self._remaining += ((name, queue_id) for queue_id, _ in queues)
 
     def advance(self, now_ms: int) -> None:
-        """Check some queues. Append a record if any first offset advances."""
+        """Check up to `QUEUES_MAX` queues. Append a `LogCut` record if any first offset advances."""
         rises = list[QueueAdvance]()
         for _ in range(min(QUEUES_MAX, len(self._remaining))):
             name, queue_id = self._remaining.popleft()
@@ -84,12 +87,12 @@ class TopicRetention:
         self.cut(rises, now_ms)
 
     def find_expired(self, topic: Topic, now_ms: int) -> list[QueueAdvance]:
-        """Return the queues whose first offset advances under the topic's retention."""
+        """Return the queues whose first offsets advance because of the retention of a topic."""
         queues = self._store.dispatch.queues_of(topic.name, topic.queue_count)
         return list(self._rises(topic, [queue_id for queue_id, _ in queues], now_ms))
 
     def count(self, rises: Iterable[QueueAdvance]) -> ExpiredMessages:
-        """Count the messages lost from queues whose first offset advances."""
+        """Count the messages that are discarded when the first offsets of queues advance."""
         messages = unfinished = 0
         for topic, queue_id, first, offset in rises:
             messages += offset - first
@@ -100,7 +103,10 @@ class TopicRetention:
         return ExpiredMessages(messages, unfinished)
 
     def cut(self, rises: Iterable[QueueAdvance], now_ms: int) -> int:
-        """Let queues begin later. Return the log offset that must be durable, or 0 if there are no queues."""
+        """Append a `LogCut` record that advances the first offsets of queues.
+
+        Return the log offset that must be durable, or 0 if there are no queues.
+        """
         queues, places = list[tuple[str, int, int]](), list[int]()
         for topic, queue_id, _, offset in rises:
             queues.append((topic, queue_id, offset))
@@ -108,7 +114,10 @@ class TopicRetention:
         return self._housekeeping.advance_queues(queues, places, now_ms) if queues else 0
 
     def _rises(self, topic: Topic, queue_ids: Iterable[int], now_ms: int) -> Iterator[QueueAdvance]:
-        """Yield the queues to be advanced. A queue with a damaged file is skipped until the rebuild."""
+        """Yield the queues whose first offsets advance.
+
+        A queue with a damaged file is skipped until the queue is rebuilt and its first offset is recorded.
+        """
         since_ms = now_ms - topic.retention_ms
         for queue_id in queue_ids if topic.retention_ms else ():
             if self._store.dispatch.is_unrecorded(topic.name, queue_id):

@@ -1,4 +1,4 @@
-"""State that is lost on restart because it is not in the log, and why each loss is safe.
+"""State that is lost on restart because it is not in the log, and the reason why each loss is safe.
 
 The log restores all other state. For each entry in `UNRECOVERED_STATE`, a test sets the state, restarts the
 broker, and verifies that the state is lost.
