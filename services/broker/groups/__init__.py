@@ -1,1 +1,1 @@
-"""Implements consumer groups: offsets, filters, leases, receives, lite topics, and dead letters."""
+"""Consumer groups: offsets, filters, leases, receives, lite topics, and dead letters."""

@@ -1,12 +1,12 @@
-"""Stores dead letters with failure reasons and errors in the topic `%DLQ%<group>`.
+"""Dead letters, which are stored with failure reasons and errors in the topic `%DLQ%<group>`.
 
-A dead letter is a message that a consumer group has failed to process. It stays open until an operator
-redrives or purges it. Either action is recorded as an acknowledgement by the group `OPERATORS` on the
-dead-letter topic.
+A dead letter is a message that a consumer group has failed to process. A dead letter stays open until an
+operator redrives or purges it. Either action is recorded as an acknowledgement by the group `OPERATORS` on
+the dead-letter topic.
 
-A message redriven to its original topic is delivered only to the group that failed to process it. The other
-groups have already received it. A message redriven to another topic is delivered to all groups. A redriven
-message keeps its id.
+A message redriven to its original topic is delivered only to the group that failed to process it, because the
+other groups have already received the message. A message redriven to another topic is delivered to all groups
+that receive the topic. A redriven message keeps its id.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ class DeadLetters:
     def read_page(self, group: str, after: int | None, count_max: int) -> DeadLetterPage:
         """Return up to `count_max` open dead letters of a group, oldest first.
 
-        The bodies in a page total at most `QUERY_BYTES_MAX` bytes, unless the page contains only one dead
-        letter.
+        The total size of the bodies in a page is at most `QUERY_BYTES_MAX` bytes, unless the page contains
+        only one dead letter.
         """
         key = _key(group)
         queue, offsets = (
@@ -120,7 +120,7 @@ class DeadLetters:
         return [name.removeprefix(DEAD_LETTER_PREFIX) for name in names]
 
     def count_open(self, group: str) -> DeadLetterCount:
-        """Count a group's open dead letters."""
+        """Count the open dead letters of a group."""
         key = _key(group)
         if key.topic not in self._topics:
             return DeadLetterCount(group, 0, 0)
@@ -131,7 +131,7 @@ class DeadLetters:
     def redrive(self, group: str, queue_offset: int, target: str, now_ms: int) -> int:
         """Resend a dead letter to the topic `target`, or to its original topic if `target` is empty.
 
-        In its original topic, the message is delivered only to the group that failed to process it. Return
+        A message sent to its original topic is delivered only to the group that failed to process it. Return
         the offset up to which the log must be durable before a response is sent. Raise `DiskFull`,
         `MessageNotFound`, `IllegalTopic`, `MessageTypeConflict`, or `TopicNotFound`.
         """
@@ -144,7 +144,7 @@ class DeadLetters:
         marks = {property_names.REDRIVE_OF: f"{key.topic}:{queue_offset}"}
         if topic.name == origin:
             marks[property_names.FOR_GROUP] = group
-        else:  # The consumers of the target topic receive the name of the original topic.
+        else:  # Pass the name of the original topic to the consumers.
             sent_to = properties.value_of(record.properties, property_names.ORIGIN_TOPIC)
             marks[property_names.ORIGIN_TOPIC] = sent_to or origin
         again = copy_of(record, topic.name, marks)
@@ -161,7 +161,7 @@ class DeadLetters:
         return self._groups.finish(key, [queue_offset], now_ms)
 
     def _find_open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
-        """Return a dead letter's queue and record. Raise `MessageNotFound` if the dead letter is not open."""
+        """Return the queue and record of a dead letter. Raise `MessageNotFound` if it is not open."""
         key = _key(group)
         queue, offsets = (
             self._store.dispatch.find_queue(key.topic, 0),
@@ -179,10 +179,11 @@ class DeadLetters:
 
 
 def queue_number(record: Record, topic: Topic, queue_offset: int) -> int:
-    """Return the number that determines a copied message's queue.
+    """Return the number that determines the queue of a copied message.
 
-    The number comes from the lite topic, the message group, or the queue offset. Raise `MessageTypeConflict`
-    if a lite message is copied to a topic of another type, or any other message to a LITE topic.
+    The number is derived from the lite topic, the message group, or the queue offset. Raise
+    `MessageTypeConflict` if a lite message is copied to a topic of another type, or any other message to a
+    LITE topic.
     """
     lite_topic = properties.value_of(record.properties, property_names.LITE_TOPIC)
     if (topic.message_type is MessageType.LITE) != bool(lite_topic):
@@ -202,7 +203,7 @@ def _key(group: str) -> GroupQueue:
 
 
 def copy_of(record: Record, topic: str, marks: dict[str, str]) -> Record:
-    """Return a copy of a message for another topic, without properties from earlier deliveries."""
+    """Return a copy of a message for `topic`, without the properties that earlier deliveries added."""
     stored = properties.decode(record.properties)
     for done in (*_DONE, *_MARKS):
         stored.pop(done, None)

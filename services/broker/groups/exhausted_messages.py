@@ -1,30 +1,30 @@
-"""Moves messages that have no attempts left to the dead-letter topic.
+"""Moves of messages without remaining attempts to the dead-letter topic.
 
-A message that crashes its consumers must reach the dead-letter topic even if no consumer sends another
+A message that crashes its consumers must be moved to the dead-letter topic even if no consumer sends another
 receive. The end of the last attempt therefore triggers the move:
 
-    the last attempt's lease expires -----+
-    the consumer reports a failure -------+
-    a start finds no attempts left -------+--> `ExhaustedMessages` --> a dead letter, and done
-    a policy allows fewer attempts -------+
+    lease of the last attempt expires ----+
+    consumer reports a failure -----------+
+    startup finds no attempts left -------+--> `ExhaustedMessages` --> dead letter, message finished
+    new policy allows fewer attempts -----+
 
 If a new policy allows more attempts before the message is moved, the lease expires normally and the message
 is redelivered.
 
 Rules:
-- A pause follows each failed attempt except the last one. The lease of the last attempt expires as soon as
-  the consumer reports the failure, or when a new policy makes the attempt the last one.
-- The lease of the last attempt stays valid until the message is moved, so a late acknowledgement is accepted.
-  A single step ends the lease and moves the message.
-- A tick stops moving messages when more than `UNFLUSHED_BYTES_MAX` log bytes are unflushed. The next flush
-  triggers the next tick. A tick also stops after reading `QUEUE_FILES_COMPARED_BYTES` bytes of whole queue
-  files, and the next tick follows immediately.
-- A receive that finds a message with no attempts left also moves it (`receiving.py`).
+- A pause follows each failed attempt except the last attempt. The lease of the last attempt expires as soon
+  as the consumer reports the failure, or when a new policy makes a failed attempt the last one.
+- The lease of the last attempt stays valid until the message is moved, and a late acknowledgement is
+  therefore accepted. A single step ends the lease and moves the message.
+- A tick stops moving messages if more than `UNFLUSHED_BYTES_MAX` log bytes have not been flushed. The next
+  flush triggers the next tick. A tick also stops moving messages after full reads of queue files with a total
+  of `QUEUE_FILES_COMPARED_BYTES` bytes, and the next tick follows immediately.
+- A receive also moves a message if the message has no attempts left (`receiving.py`).
 
-Memory usage is one entry per queued message. Cost: each message is read once and appended once.
+Cost: each message requires one entry in memory, one read, and one append.
 
 Limitation: an entry stays queued even if its message is acknowledged, moved, or delivered, or if its lease is
-renewed. Each entry is therefore checked again when it is processed.
+renewed. An entry is therefore checked again when it is processed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ATTEMPTS_EXHAUSTED = "attempts used up"
 
 
 class ExhaustedMessages:
-    """The messages to move to the dead-letter topic, in the order found."""
+    """The messages to be moved to the dead-letter topic, in the order in which they were found."""
 
     def __init__(
         self,
@@ -65,16 +65,16 @@ class ExhaustedMessages:
         self._last_leases: deque[int] = deque()
         self._exhausted: deque[tuple[GroupQueue, int]] = deque()
         self._compared_bytes = 0
-        """Total size in bytes of the queue files that this tick has read in full."""
+        """Total size in bytes of the queue files that the current tick has read in full."""
 
     def has_more(self) -> bool:
         """Return whether queued messages can be moved now."""
         return bool(self._last_leases or self._exhausted) and not self._store.has_flush_backlog
 
     def queue_if_last(self, key: GroupQueue, lease: Lease) -> bool:
-        """After a failed attempt, queue the message if it has no attempts left.
+        """Queue the message of a failed attempt if the message has no attempts left.
 
-        Return whether the message was queued.
+        Return whether the message has been queued.
         """
         is_last = self.is_last_attempt(key, lease)
         if is_last:
@@ -89,8 +89,8 @@ class ExhaustedMessages:
     def find_exhausted(self, now_ms: int, group: str = "") -> None:
         """Queue all unleased messages with no attempts left, in one group or in all groups.
 
-        If the policy now allows more attempts for a queued message, its lease expires normally at the next
-        tick, because a redelivery need not wait for a flush.
+        If the policy now allows more attempts for a queued message, the lease of the message expires normally
+        at the next tick, because a redelivery need not wait for a flush.
         """
         self._exhausted += self._groups.exhausted_messages(group)
         for key, lease in self._leases.all_leases():
@@ -105,9 +105,9 @@ class ExhaustedMessages:
                 self._leases.reschedule_expiry(generation)
 
     def move_queued(self, now_ms: int) -> list[str]:
-        """Move queued messages to the dead-letter topic within the limits of a tick.
+        """Move queued messages to the dead-letter topic, up to the limits of a tick.
 
-        Return the topics of messages that must be redelivered instead.
+        Return the topics of queued messages that must be redelivered instead of moved.
         """
         given_back, self._compared_bytes = [], 0
         while self._last_leases and self._has_budget:
@@ -125,9 +125,9 @@ class ExhaustedMessages:
         return not self._store.has_flush_backlog and self._compared_bytes < limits.QUEUE_FILES_COMPARED_BYTES
 
     def _move_leased(self, generation: int, now_ms: int) -> str | None:
-        """End a lease and move its message, unless the lease has ended or been renewed.
+        """End a lease and move its message, unless the lease has already ended or has been renewed.
 
-        If the message must be redelivered instead, return its topic.
+        Return the topic of the message if the message must be redelivered, or None otherwise.
         """
         found = self._leases.find_lease(generation)
         if found is None or not self._leases.has_expired(found[1], now_ms):
@@ -143,12 +143,12 @@ class ExhaustedMessages:
         return None
 
     def is_last_attempt(self, key: GroupQueue, lease: Lease) -> bool:
-        """Return whether a lease is for the last attempt under the group's current policy."""
+        """Return whether a lease belongs to the last attempt that the policy of the group allows."""
         count = self._groups.peek_in_flight(key).attempts(lease.queue_offset).made
         return count >= self._groups.policy(key.group).attempts_max
 
     def _move_unleased(self, key: GroupQueue, offset: int, now_ms: int) -> None:
-        """Move an unleased message unless it has since been delivered, finished, or moved."""
+        """Move an unleased message, unless it has been delivered, finished, or moved since it was queued."""
         attempts_max = self._groups.policy(key.group).attempts_max
         if not self._groups.peek_in_flight(key).is_exhausted(offset, attempts_max):
             return
@@ -163,7 +163,7 @@ class ExhaustedMessages:
             self._subscriptions.mark_ready(key.topic, lite_topic, key.group)
 
     def _find_record(self, key: GroupQueue, offset: int) -> Record | None:
-        """Return a message's record, or None if the record was deleted or is damaged."""
+        """Return the record of a message, or None if the record was deleted or is damaged."""
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         compared_bytes, record = queue.compared_bytes, None
         with suppress(StoreDamaged):

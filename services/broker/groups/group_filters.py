@@ -1,39 +1,41 @@
-"""Group filters: a group receives every message that matches a filter of any of its clients.
+"""Filters of consumer groups. A group receives every message that matches a filter of any of its clients.
 
-RocketMQ keeps a single filter per group and topic. If clients use different filters, messages are lost,
-because a message rejected by one client's filter is considered finished for the whole group. Tidewheel skips
-a message only if it matches none of the group's filters:
+RocketMQ keeps a single filter per group and topic. If the clients of a group use different filters, messages
+are lost, because a message that does not match the filter of one client is considered finished for the whole
+group. Tidewheel skips a message only if the message matches none of the filters of the group:
 
-    no filter of the group matches it                 done
-    the filter of the receive matches it              leased
-    only other filters of the group match it          set aside for them (`consumequeue.groups.set_aside`)
+    no filter of the group matches a message          finished
+    the filter of the receive matches a message       leased
+    only other filters of the group match a message   set aside for them (`consumequeue.groups.set_aside`)
 
-    a receive has a known filter                      the filter is marked as used
-    a receive has a new filter                        a record adds the filter before any message is skipped
-    a filter is not used for FILTER_IDLE_MS           a record removes it; set-aside messages are reevaluated
+    a receive has a known filter                      mark the filter as used
+    a receive has a new filter                        append a record of it before any message is skipped
+    a filter is not used for FILTER_IDLE_MS           append its removal; reevaluate set-aside messages
 
 Rules
-1. Filters are recorded (`TW_SYS_GROUP`, see `groups.py`), so they are known before the first client request
-   after a restart or leader change.
-2. A group has at most `FILTERS_PER_GROUP_MAX` filters on a topic. Evaluating them for one message cannot be
-   interrupted, so it may cost at most `FILTERS_WORK_MAX`. A new filter beyond these limits is rejected.
-   Filters are equal if their texts are equal (`consumequeue.filters.filter.FilterText`).
-3. A filter not used since startup is kept for an additional `FILTER_SETTINGS_MS`, so that clients can report
-   their subscriptions.
+1. Filters are recorded in the log (`TW_SYS_GROUP`, see `groups.py`) and are therefore known before the first
+   client request after a restart or a change of leader.
+2. A group has at most `FILTERS_PER_GROUP_MAX` filters on a topic. The evaluation of all filters of a group
+   for one message cannot be interrupted, and may therefore cost at most `FILTERS_WORK_MAX`. A new filter that
+   would exceed one of these limits is rejected. Filters are equal if their texts are equal
+   (`consumequeue.filters.filter.FilterText`).
+3. A filter that has not been used since startup is kept for an additional `FILTER_SETTINGS_MS`, to give
+   clients time to report their subscriptions.
 4. Idle time accumulates only while the group is receiving. Each receive advances the clock of a `FilterSet`
-   by at most `FILTER_STEP_MS`. Otherwise, the first receive after a pause would remove the filters of other
-   clients.
-5. A filter is kept if one of its latest clients sends heartbeats, because a push consumer with a full cache
-   sends no receives. A client uses the filter from its latest receive. Until the first receive after a
-   restart or leader change, a client uses the filter from its subscription
+   by at most `FILTER_STEP_MS`. Without this limit, the first receive after a pause would remove the filters
+   of other clients.
+5. A filter is kept while one of its latest clients sends heartbeats, because a push consumer with a full
+   cache sends no receives. The filter of a client is the filter of its latest receive. After a restart or a
+   change of leader, the filter of a client is that of its subscription until the first receive
    (`GroupFilters.record_subscription`).
-6. A recorded filter that this version cannot parse matches every message, so no message is lost.
+6. A recorded filter that this version cannot parse matches every message, which prevents the loss of
+   messages.
 
-The log contains only the filter texts. Clocks, clients, and filter bits do not survive a restart.
+The log contains only the texts of filters. Clocks, clients, and filter bits are lost on restart.
 
-Memory usage is 1 KiB per group and topic, plus at most `FILTERS_BYTES_MAX` of filter texts for all groups.
-Cost: a receive performs one identity test and marks its filter as used. Limitation: a message that matches
-only an unused filter blocks its message group until the filter is removed.
+Memory usage is 1 KiB per group and topic, plus at most `FILTERS_BYTES_MAX` bytes for the filter texts of all
+groups. Cost: each receive performs one identity test and marks its filter as used. Limitation: a message that
+matches only an unused filter blocks its message group until the filter is removed.
 """
 
 from __future__ import annotations
@@ -59,22 +61,22 @@ GroupTopic = tuple[str, str]
 class KnownFilter:
     """A filter that a group uses on a topic.
 
-    `used_ms` is the time of its last use on the `FilterSet` clock.
+    `used_ms` is the time at which the filter was last used, measured by the clock of the `FilterSet`.
     """
 
     filter: Filter
     bit: int
     others: tuple[KnownFilter, ...] = ()
-    """The group's other filters."""
+    """The other filters of the group on the topic."""
     used_ms: int = 0
     is_used: bool = False
     """Whether a client has used the filter since startup."""
     clients: dict[str, None] = field(default_factory=dict)
-    """The filter's `FILTER_CLIENTS_MAX` latest clients, oldest first."""
+    """The latest clients of the filter, up to `FILTER_CLIENTS_MAX`, oldest first."""
 
 
 class FilterSet:
-    """A group's filters on a topic, with derived state."""
+    """The filters of a group on a topic, with derived state."""
 
     def __init__(self, texts: Iterable[FilterText]) -> None:
         self.known = {text: KnownFilter(_parsed(text), 1 << place) for place, text in enumerate(texts)}
@@ -90,7 +92,7 @@ class FilterSet:
         self._served_ms = self._heard_ms = self._looked_ms = 0
 
     def find(self, wanted: Filter) -> KnownFilter | None:
-        """Return the group's filter with the same text as `wanted`, or None."""
+        """Return the filter of the group that has the same text as `wanted`, or None."""
         latest = self._latest
         if latest is not None and latest.filter is wanted:
             return latest
@@ -100,7 +102,7 @@ class FilterSet:
         return latest
 
     def advance_clock(self, now_ms: int) -> None:
-        """Advance the clock for a receive, even if the receive's filter is rejected."""
+        """Advance the clock for a receive, even if the filter of the receive is rejected."""
         step_ms = now_ms - self._heard_ms
         if step_ms > 0:
             self._served_ms += min(step_ms, limits.FILTER_STEP_MS) if self._heard_ms else 0
@@ -155,18 +157,18 @@ class GroupFilters:
         self._alive_ms: dict[str, int] = {}
 
     def filter_set(self, group: str, topic: str) -> FilterSet:
-        """Return a group's filter set on a topic. Create it on first use."""
+        """Return the filter set of a group on a topic, which is created on first use."""
         found = self._sets.get((group, topic))
         if found is None:
             found = self._sets[group, topic] = FilterSet(self._texts.get((group, topic), ()))
         return found
 
     def peek(self, group: str, topic: str) -> FilterSet:
-        """Return a read-only view of a group's filter set on a topic."""
+        """Return the filter set of a group on a topic for reading only."""
         return self._sets.get((group, topic)) or FilterSet(self._texts.get((group, topic), ()))
 
     def texts(self, group: str, topic: str) -> list[FilterText]:
-        """Return the texts of a group's filters on a topic, oldest first."""
+        """Return the texts of the filters of a group on a topic, oldest first."""
         return list(self._texts.get((group, topic), ()))
 
     def all(self) -> list[tuple[str, str, list[FilterText]]]:
@@ -197,7 +199,7 @@ class GroupFilters:
             )
 
     def _check_work(self, group: str, topic: str, wanted: Filter) -> None:
-        """Raise `TooManyFilters` if evaluating all of a group's filters would take too long."""
+        """Raise `TooManyFilters` if the evaluation of all filters of a group would take too long."""
         others = [(_work_of(one.filter), text) for text, one in self.peek(group, topic).known.items()]
         work, taken = _work_of(wanted), sum(work for work, _ in others)
         if work + taken <= limits.FILTERS_WORK_MAX or not others:
@@ -219,23 +221,23 @@ class GroupFilters:
             del self._alive_ms[next(iter(self._alive_ms))]
 
     def remove_client(self, client_id: str) -> None:
-        """Remove a client that has left, so that its filters can become idle."""
+        """Remove a client that has left, after which its filters can become idle."""
         self._alive_ms.pop(client_id, None)
 
     def record_subscription(self, group: str, topic: str, text: FilterText, client_id: str) -> None:
-        """Treat a client as a user of its subscription's filter until its first receive."""
+        """Treat a client as a user of the filter in its subscription until its first receive."""
         if text in self._texts.get((group, topic), ()):
             self.filter_set(group, topic).add_client(text, client_id)
 
     def idle_filters(self, group: str, topic: str, now_ms: int) -> list[FilterText]:
-        """Return a group's idle filters on a topic."""
+        """Return the idle filters of a group on a topic."""
         return self.filter_set(group, topic).idle_filters(self._alive_ms, now_ms)
 
     def add(self, group: str, topic: str, text: FilterText) -> set[int]:
         """Add a filter. Return the ids of queues with messages to reevaluate."""
         texts = self._texts.get((group, topic), {})
         if text not in texts:
-            self._texts[group, topic] = texts | {text: None}  # A checkpoint may still use the old dict.
+            self._texts[group, topic] = texts | {text: None}  # A checkpoint may still read the old dict.
             self._bytes += _text_bytes(text)
         return self._rebuild_set(group, topic)
 
@@ -249,7 +251,7 @@ class GroupFilters:
         return self._rebuild_set(group, topic)
 
     def remove_group(self, group: str, topic: str) -> None:
-        """Remove a group's filters on a topic, or on all topics if `topic` is empty."""
+        """Remove the filters of a group on a topic, or on all topics if `topic` is empty."""
         for use in [one for one in self._texts if one[0] == group and topic in ("", one[1])]:
             self._bytes -= sum(map(_text_bytes, self._texts.pop(use)))
         for use in [one for one in self._sets if one[0] == group and topic in ("", one[1])]:
@@ -266,7 +268,7 @@ class GroupFilters:
                 self.add(group, topic, FilterText(*text))
 
     def _rebuild_set(self, group: str, topic: str) -> set[int]:
-        """Rebuild a filter set from its texts. Keep the clock, the use times, and the clients.
+        """Rebuild a filter set from its texts, and keep its clock, use times, and clients.
 
         Return the ids of the queues that may have set-aside messages.
         """
@@ -284,7 +286,7 @@ class GroupFilters:
 
 
 def format_filter(text: FilterText) -> str:
-    """Return a filter as display text. A long expression is truncated, and its CRC-32 is appended."""
+    """Return a filter as text for display. Truncate a long expression, and append its CRC-32."""
     expression = text.expression
     if len(expression) <= _SHOWN_CHARACTERS:
         return f"{text.type} {expression}"

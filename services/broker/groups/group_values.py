@@ -1,4 +1,4 @@
-"""Arguments and results of operations on consumer groups and dead letters."""
+"""Values passed to and returned by operations on consumer groups and dead letters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from services.broker.spine.values import Delivery, StartPosition
 
 
 class GroupQueue(NamedTuple):
-    """The key for a group's state on a queue."""
+    """The key for the state of a group on a queue."""
 
     group: str
     topic: str
@@ -25,8 +25,8 @@ class GroupStart:
     """A start position for every queue in a topic.
 
     Depending on `kind`, `at` is a store time in milliseconds since the Unix epoch or a queue offset. For
-    queues already searched, `places` maps (topic, queue id) to the offset for the store time. A search
-    requires about 20 reads.
+    queues that were already searched, `places` maps (topic, queue id) to the queue offset for the store time.
+    A search requires about 20 reads.
     """
 
     kind: StartPosition = StartPosition.EARLIEST
@@ -36,12 +36,12 @@ class GroupStart:
 
 @dataclass(slots=True, frozen=True)
 class GroupPolicy:
-    """A group's delivery policy.
+    """The delivery policy of a group.
 
     `retry_after_ms` contains the pauses between attempts in milliseconds, which are also sent to consumers.
     `fifo_run_max` is the maximum number of consecutive messages of a message group in one receive. If
-    `is_lite_exclusive` is set, only the client with the latest subscription to a lite topic receives its
-    messages.
+    `is_lite_exclusive` is set, only the client with the latest subscription to a lite topic receives the
+    messages of the lite topic.
     """
 
     attempts_max: int = limits.ATTEMPTS_DEFAULT
@@ -53,14 +53,14 @@ class GroupPolicy:
 
 @dataclass(slots=True, frozen=True)
 class QueueView:
-    """A group's state on a queue.
+    """The state of a group on a queue.
 
     All messages below `committed_offset` are finished, and no message at or above `next_offset` has been
-    delivered. `done_above` is the number of finished messages between the two offsets. The queue contains the
-    offsets from `min_offset` up to but not including `end_offset`. `in_flight` is the number of leased
-    messages, except those that were discarded during their lease. `waiting` is the number of messages that
-    were released or held back and will be delivered later. `oldest_ms` is the store time of the first
-    unfinished message.
+    delivered. `done_above` is the number of finished messages between `committed_offset` and `next_offset`.
+    The queue contains the offsets from `min_offset` up to but not including `end_offset`. `in_flight` is the
+    number of leased messages, without messages that were discarded while leased. `waiting` is the number of
+    messages that were released or parked and will be delivered later. `oldest_ms` is the store time of the
+    first unfinished message.
     """
 
     topic: str
@@ -84,8 +84,8 @@ class QueueView:
 class FilterView:
     """A filter that a group uses on a topic.
 
-    `clients` contains the ids of the filter's latest clients. `waiting` is the number of messages set aside
-    for the filter. A message that matches several filters is counted for each of them.
+    `clients` contains the ids of the latest clients that use the filter. `waiting` is the number of messages
+    set aside for the filter. A message that matches several filters is counted for each of them.
     """
 
     topic: str
@@ -96,7 +96,7 @@ class FilterView:
 
 @dataclass(slots=True, frozen=True)
 class MissedMessagesView:
-    """The number of messages that a group lost to retention, and the time of its latest loss."""
+    """The number of messages that a group missed because of retention, and the time of the latest loss."""
 
     topic: str
     count: int
@@ -105,7 +105,7 @@ class MissedMessagesView:
 
 @dataclass(slots=True, frozen=True)
 class GroupView:
-    """A consumer group's policy, queue positions, filters, and missed messages."""
+    """The policy, queue states, filters, and missed messages of a consumer group."""
 
     name: str
     policy: GroupPolicy
@@ -116,7 +116,7 @@ class GroupView:
 
 @dataclass(slots=True, frozen=True)
 class PositionChange:
-    """A group's position in a queue before and after a reset."""
+    """The committed offset of a group in a queue before and after a reset."""
 
     topic: str
     queue_id: int
@@ -128,7 +128,7 @@ class PositionChange:
 
 @dataclass(slots=True, frozen=True)
 class ResetResult:
-    """The position changes of a reset. In a dry run, `durable_at` is 0."""
+    """The position changes made by a reset. In a dry run, `durable_at` is 0."""
 
     moves: list[PositionChange]
     durable_at: int
@@ -138,10 +138,10 @@ class ResetResult:
 class ReceivedMessages:
     """The messages leased by a receive.
 
-    They may be delivered once the log is durable up to `durable_at`. If `is_unfinished` is set, the receive
-    has reached a limit, and more messages may be available. If `has_set_aside` is set, the receive has set
-    messages aside for the group's other filters. If `has_read_damage` is set, it has read a damaged queue
-    file. An immediate retry then makes progress, because the file is not read again.
+    The messages may be delivered once the log is durable up to `durable_at`. If `is_unfinished` is set, the
+    receive has reached a limit, and more messages may be available. If `has_set_aside` is set, the receive
+    has set messages aside for other filters of the group. If `has_read_damage` is set, the receive has read a
+    damaged queue file, and an immediate retry makes progress, because the file is not read again.
     """
 
     deliveries: list[Delivery]
@@ -157,7 +157,7 @@ class ReceivedMessages:
 class DeadLetter:
     """A message that a group has failed to process.
 
-    Each error has the form "<ms since 1970> <description>", or is empty if unknown.
+    Each error has the form "<ms since the Unix epoch> <description>", or is empty if unknown.
     """
 
     queue_offset: int
@@ -172,7 +172,7 @@ class DeadLetter:
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterCount:
-    """A group's number of open dead letters, and the end offset of its dead-letter topic."""
+    """The number of open dead letters of a group, and the end offset of its dead-letter topic."""
 
     group: str
     count: int
@@ -181,7 +181,7 @@ class DeadLetterCount:
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterPage:
-    """A page of dead letters, oldest first. `after` is the next cursor, or None on the last page."""
+    """A page of dead letters, oldest first. `after` is the cursor for the next page, or None."""
 
     dead_letters: list[DeadLetter]
     after: int | None

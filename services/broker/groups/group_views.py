@@ -1,4 +1,4 @@
-"""Views of consumer groups and their positions, and operations to manage groups."""
+"""Views of consumer groups, and operations that create, change, reset, and delete groups."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tidewheel.errors import ClientMistake
 
 
 class GroupViews:
-    """Views of consumer groups, and the group operations for operators."""
+    """Views of consumer groups, and group operations for operators."""
 
     def __init__(
         self,
@@ -49,7 +49,7 @@ class GroupViews:
         self._lite_subscriptions = lite_subscriptions
 
     def view_all(self) -> list[GroupView]:
-        """Return views of all groups without filters, sorted by name."""
+        """Return views of all groups, sorted by name. The views do not include filters."""
         return [self._view(name) for name in self._groups.names()]
 
     def view_group(self, name: str) -> GroupView:
@@ -58,7 +58,7 @@ class GroupViews:
         return self._with_filters(self._view(name))
 
     def queues_of(self, name: str) -> Iterator[QueueView]:
-        """Yield a view of each queue of a group. The caller can pause between queues."""
+        """Yield a view of each queue of each topic of a group. The caller can pause between queues."""
         for topic in self._groups.topics_of(name):
             for queue_id, queue in self._queues(topic):
                 yield self._queue_view(GroupQueue(name, topic, queue_id), queue)
@@ -72,7 +72,7 @@ class GroupViews:
         return self._with_filters(self._build_view(name, queues))
 
     def mixed_filters(self) -> Iterator[tuple[str, FilterView]]:
-        """Yield (group, filter) for each filter of a group with several filters on the topic."""
+        """Yield (group, filter) for each filter of a group that has several filters on the same topic."""
         for group, topic in self._groups.filters.mixed_groups():
             for one in self.filters(group, topic):
                 yield group, one
@@ -87,8 +87,8 @@ class GroupViews:
         """Create a group that receives `topic` from a start position. `topic` may be empty.
 
         Return the offset up to which the log must be durable before a response is sent. If `topic` is empty
-        and the group exists with the same policy, do nothing. Raise `GroupExists`, `TopicNotFound`,
-        `IllegalGroup`, or `ClientMistake` before any change.
+        and the group already exists with the same policy, make no change. Raise `GroupExists`,
+        `TopicNotFound`, `IllegalGroup`, or `ClientMistake` before any change.
         """
         check_group_name(name)
         _check_policy(policy or self._groups.policy(name))
@@ -108,7 +108,7 @@ class GroupViews:
         return durable_at if policy is None else self.set_policy(name, policy, now_ms)
 
     def set_policy(self, name: str, policy: GroupPolicy, now_ms: int) -> int:
-        """Set a group's delivery policy.
+        """Set the delivery policy of a group.
 
         Return the offset up to which the log must be durable before a response is sent. Raise `IllegalGroup`
         for an illegal group name, or `ClientMistake` for an illegal policy.
@@ -184,7 +184,7 @@ class GroupViews:
         return replace(view, filters=tuple(one for topic in topics for one in self.filters(view.name, topic)))
 
     def filters(self, name: str, topic: str) -> list[FilterView]:
-        """Return a group's filters on a topic, oldest first."""
+        """Return the filters of a group on a topic, oldest first."""
         waiting, found = self._groups.aside_counts(name, topic), self._groups.filters.peek(name, topic)
         return [
             FilterView(topic, text, tuple(known.clients), waiting[text])
@@ -208,9 +208,10 @@ class GroupViews:
         )
 
     def _oldest_ms(self, key: GroupQueue, committed_offset: int) -> int | None:
-        """Return the store time of a group's next message, or None if there is none.
+        """Return the store time of the first unfinished message of a group in a queue, or None.
 
-        Also return None if the queue is damaged, so that other queues stay visible.
+        Return None if all messages are finished. Also return None if the queue is damaged, because a damaged
+        queue must not prevent views of other queues.
         """
         with suppress(StoreDamaged):
             return self._reading.store_ms(key.topic, key.queue_id, committed_offset)

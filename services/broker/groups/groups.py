@@ -1,32 +1,33 @@
-"""Consumer groups, with their subscriptions, policies, queue positions, and records.
+"""Consumer groups with their subscriptions, policies, and queue offsets, and the records of changes.
 
-The first receive or the first policy creates a group. The body of a `TW_SYS_GROUP` record is a JSON object in
-one of these forms:
+A group is created by its first receive or by its first policy. The body of a `TW_SYS_GROUP` record is a JSON
+object in one of these forms:
 
-    {"group", "topic"}                the group receives the topic from its earliest message onward
-    {"group", "topic", "positions"}   the group continues at these offsets ({queue id: offset}); leases end
-    {"group", "topic", "left"}        the group leaves the topic; an empty topic removes the group entirely
-    {"group", "topic", "reopened"}    these messages of lite topics are unfinished again
+    {"group", "topic"}                subscribes the group to the topic, from the earliest message
+    {"group", "topic", "positions"}   moves the group to the offsets ({queue id: offset}), and ends leases
+    {"group", "topic", "left"}        removes the group from the topic, or entirely if the topic is empty
+    {"group", "topic", "reopened"}    marks messages of lite topics as unfinished
                                       ({queue id: [first offset, distance to the next offset, ...]})
-    {"group", "topic", "filter"}      the group also uses this filter on the topic: [type, expression]
-    {"group", "topic", "forgotten"}   the group no longer uses these filters: [[type, expression], ...]
-    {"group", "policy"}               the delivery policy (`services.broker.groups.group_values`)
+    {"group", "topic", "filter"}      adds a filter of the group on the topic: [type, expression]
+    {"group", "topic", "forgotten"}   removes filters of the group: [[type, expression], ...]
+    {"group", "policy"}               sets the delivery policy (`services.broker.groups.group_values`)
 
-If the log no longer begins at 0 when a group joins a topic, the record also contains "log_offset", the first
-log offset. Messages below it are not counted as missed, even in a queue whose first offset is unknown because
-of a damaged file. Limitation: if more of the log is deleted before that queue is rebuilt, all of the queue's
-deleted messages are counted as missed.
+If the first log offset is greater than 0 when a group joins a topic, the record also contains the member
+"log_offset", the first log offset. Messages below "log_offset" are not counted as missed, even in a queue
+whose first offset is unknown because of a damaged file. Limitation: if more of the log is deleted before such
+a queue is rebuilt, all deleted messages of the queue are counted as missed.
 
-The log records every change to a group's offsets on a queue (`consumequeue.groups.offsets`). The in-flight
-messages (`consumequeue.groups.in_flight`) are derived from these offsets on first use. Changes to messages
-and leases take effect immediately, and an open record collects them until the next flush (`open_records.py`).
+The log records every change to the offsets of a group on a queue (`consumequeue.groups.offsets`). The
+in-flight messages (`consumequeue.groups.in_flight`) are derived from these offsets on first use. Changes to
+messages and leases take effect immediately and are collected in open records until the next flush
+(`open_records.py`).
 
-These invariants hold for a group on a queue. All messages below the committed offset are finished. The
-committed offset does not exceed the next offset. Leased, ready, and parked messages are unfinished.
+Invariants for a group on a queue: all messages below the committed offset are finished, the committed offset
+does not exceed the next offset, and leased, ready, and parked messages are unfinished.
 
 A lease is stored in `InFlight`, in `Leases` (with its expiry timer), and, if recorded, in `GroupOffsets`.
-Only methods of `Groups` create, replace, and end leases, and they update all three of these structures.
-Finishing or removing a message also ends its lease.
+Only methods of `Groups` create, replace, and end leases, and these methods update all three structures. When
+a message is finished or removed, its lease is also ended.
 """
 
 from __future__ import annotations
@@ -72,36 +73,36 @@ from services.broker.spine.store import Store
 
 
 class Groups:
-    """All groups, with their finished and in-flight messages."""
+    """All consumer groups with their finished and in-flight messages."""
 
     def __init__(self, store: Store, settings: BrokerSettings, leases: Leases) -> None:
         self._store, self.leases = store, leases
         self._default = GroupPolicy(attempts_max=settings.attempts_max)
         self._members: dict[str, dict[str, int]] = {}
-        """Each topic's groups, with the first log offset when the group joined (0 if unknown)."""
+        """The groups of each topic, with the first log offset at the time the group joined (0 if unknown)."""
         self._frozen_members: dict[str, list[str]] = {}
         self._frozen_joined: dict[str, dict[str, int]] = {}
         self._changed_members: dict[str, None] = {}
         """The topics whose groups have changed since the last checkpoint."""
         self._topics_of: dict[str, dict[str, None]] = {}
-        """The topics of each group. The inverse of `_members`."""
+        """The topics of each group, which is the inverse mapping of `_members`."""
         self._subscription_count = 0
         self._policies: dict[str, GroupPolicy] = {}
         self._offsets: dict[GroupQueue, GroupOffsets] = {}
         self._frozen: DeferredRows[GroupQueue, GroupOffsets] = NOTHING
         self._in_flight: dict[GroupQueue, InFlight] = {}
         self._leasing: list[tuple[GroupQueue, Lease]] | None = None
-        """The current receive's leases, or None if no receive is running."""
+        """The leases of the current receive, or None if no receive is running."""
         self.filters = GroupFilters()
         self.missed_messages = MissedMessages()
         self.open_records = OpenRecords(store)
         self.woken: dict[str, None] = {}
         """The topics with newly available messages.
 
-        Cleared when waiting receives are notified.
+        This table is cleared when waiting receives are notified.
         """
         self.forgotten: list[str] = []
-        """Notices about removed filters for the server log."""
+        """Notices for the server log about removed filters."""
 
     def names(self) -> list[str]:
         """Return the names of all groups in alphabetical order."""
@@ -116,7 +117,7 @@ class Groups:
         return group in self._topics_of or group in self._policies
 
     def topics_of(self, group: str) -> list[str]:
-        """Return a group's topics in alphabetical order."""
+        """Return the topics of a group in alphabetical order."""
         return sorted(self._topics_of.get(group, ()))
 
     def is_subscribed(self, group: str, topic: str) -> bool:
@@ -124,14 +125,14 @@ class Groups:
         return group in self._members.get(topic, ())
 
     def policy(self, group: str) -> GroupPolicy:
-        """Return a group's delivery policy."""
+        """Return the delivery policy of a group."""
         return self._policies.get(group, self._default)
 
     def join(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
         """Subscribe a group to a topic, starting at `positions` ({queue id: offset}).
 
-        All other queues start at their earliest message. Return the offset up to which the log must be
-        durable before a response is sent. Raise `TooManyGroups` if the subscription limit is reached.
+        In all other queues, the group starts at the earliest message. Return the offset up to which the log
+        must be durable before a response is sent. Raise `TooManyGroups` if the subscription limit is reached.
         """
         self._check_room(self._subscription_count, "subscriptions of groups to topics")
         log_offset = self._store.log.first_offset
@@ -140,11 +141,11 @@ class Groups:
     def use_filter(
         self, group: str, topic: str, wanted: Filter, client_id: str, now_ms: int
     ) -> tuple[FilterSet, KnownFilter, int, bool]:
-        """Record that a group's client uses a filter on a topic.
+        """Record that a client of a group uses a filter on a topic.
 
-        Return the group's filters, the filter in use, the log offset that must be durable before the response
-        is sent, and whether the filters of the client or group have changed. Raise `TooManyFilters` if a new
-        filter would exceed a limit.
+        Return the filters of the group, the filter in use, the log offset that must be durable before the
+        response is sent, and whether the filters of the client or the group have changed. Raise
+        `TooManyFilters` if a new filter would exceed a limit.
         """
         filters, durable_at = self.filters.filter_set(group, topic), 0
         filters.advance_clock(now_ms)
@@ -152,8 +153,8 @@ class Groups:
         is_new = known is None or filters.record_use(known, client_id)
         if known is not None and not known.others:
             return filters, known, 0, is_new
-        # Idle filters are removed before the limit is checked, so that the clients of a group at the limit
-        # can switch to new filters.
+        # Idle filters are removed before the limit is checked. The clients of a group at the limit can then
+        # switch to new filters.
         if idle := self.filters.idle_filters(group, topic, now_ms):
             self._forget_filters(group, topic, idle, now_ms)
             is_new = True
@@ -177,7 +178,7 @@ class Groups:
             )
 
     def aside_counts(self, group: str, topic: str) -> Counter[FilterText]:
-        """Count the messages set aside for each of a group's filters on a topic."""
+        """Count the messages that are set aside for each filter of a group on a topic."""
         filters, counts = self.filters.peek(group, topic), Counter[FilterText]()
         for queue_id in filters.queue_ids:
             flight = self._in_flight.get(GroupQueue(group, topic, queue_id))
@@ -189,12 +190,12 @@ class Groups:
     def set_aside(
         self, key: GroupQueue, filters: FilterSet, offset: int, wanted_by: int, message_group: str
     ) -> None:
-        """Set the candidate message aside for the group's filters in the bit mask `wanted_by`."""
+        """Set the candidate message aside for the filters of the group in the bit mask `wanted_by`."""
         filters.queue_ids.add(key.queue_id)
         self.in_flight(key).set_aside(offset, wanted_by, message_group)
 
     def exhausted_messages(self, group: str = "") -> Iterator[tuple[GroupQueue, int]]:
-        """Yield unleased messages with no attempts left, in one group or in all groups."""
+        """Yield unleased messages with no attempts left, in `group` or, if it is empty, in all groups."""
         for key, offsets in self._offsets.items():
             attempts_max = self.policy(key.group).attempts_max
             for offset in offsets.find_exhausted(attempts_max) if group in ("", key.group) else ():
@@ -202,7 +203,7 @@ class Groups:
                     yield key, offset
 
     def set_policy(self, group: str, policy: GroupPolicy, now_ms: int) -> int:
-        """Set a group's delivery policy. Raise `TooManyGroups` if too many groups have a policy.
+        """Set the delivery policy of a group. Raise `TooManyGroups` if too many groups have a policy.
 
         Return the offset up to which the log must be durable before a response is sent.
         """
@@ -211,14 +212,14 @@ class Groups:
         return self._write(PolicySet(group, asdict(policy)), now_ms)
 
     def move_group(self, group: str, topic: str, positions: Mapping[int, int], now_ms: int) -> int:
-        """Move a group to new offsets, and end its leases.
+        """Move a group to new offsets in a topic, and end its leases there.
 
         Return the offset up to which the log must be durable before a response is sent.
         """
         return self._write(GroupJoined(group, topic, positions=positions), now_ms)
 
     def reopen_messages(self, key: GroupQueue, offsets: list[int], now_ms: int) -> int:
-        """Reopen the messages at `offsets`, which must be in ascending order.
+        """Mark the messages at `offsets` as unfinished. The offsets must be in ascending order.
 
         Return the offset up to which the log must be durable before a response is sent.
         """
@@ -230,7 +231,7 @@ class Groups:
         return durable_at
 
     def committed_offset(self, key: GroupQueue) -> int:
-        """Return the offset below which a group has finished all messages in a queue."""
+        """Return the queue offset below which a group has finished all messages."""
         offsets = self._offsets.get(key)
         return 0 if offsets is None else offsets.committed_offset
 
@@ -247,14 +248,14 @@ class Groups:
         return self._write(GroupLeft(group, topic), now_ms)
 
     def in_flight(self, key: GroupQueue) -> InFlight:
-        """Return a group's in-flight state on a queue. Create it on first use."""
+        """Return the in-flight state of a group on a queue, which is created on first use."""
         flight = self._in_flight.get(key)
         if flight is None:
             flight = self._in_flight[key] = InFlight(self._offsets_to_change(key))
         return flight
 
     def peek_in_flight(self, key: GroupQueue) -> InFlight:
-        """Return a read-only view of a group's in-flight state on a queue."""
+        """Return the in-flight state of a group on a queue for reading only."""
         return self._in_flight.get(key) or InFlight(self._offsets.get(key) or GroupOffsets())
 
     def finish(self, key: GroupQueue, queue_offsets: list[int], now_ms: int) -> int:
@@ -275,9 +276,9 @@ class Groups:
         return self.open_records.durable_at
 
     def skip_messages(self, key: GroupQueue, first: int, end: int, now_ms: int) -> None:
-        """Finish fresh messages from the candidate `first` to `end` (exclusive) without delivering them.
+        """Finish fresh messages without delivery, from the candidate `first` up to but not including `end`.
 
-        The range must not include a gap, because only `skip_gap` reports gaps.
+        The range must not include a gap, because gaps are reported only by `skip_gap`.
         """
         assert first < end, "nothing is passed over"
         flight = self.in_flight(key)
@@ -288,9 +289,10 @@ class Groups:
         self.open_records.add_skipped(key, first, end, now_ms)
 
     def skip_gap(self, key: GroupQueue, queue: ConsumeQueue, offset: int, now_ms: int) -> None:
-        """Report the gap at the candidate offset, and finish its fresh offsets.
+        """Report the gap at the candidate offset, and finish the fresh offsets in the gap.
 
-        Only this method skips gaps, so every skipped gap is reported. Raise `StoreDamaged`.
+        Gaps are skipped only by this method, which ensures that every skipped gap is reported. Raise
+        `StoreDamaged` if the queue is damaged.
         """
         flight, end = self.in_flight(key), offset + 1
         if offset >= flight.next_offset:
@@ -300,12 +302,15 @@ class Groups:
 
     @contextmanager
     def leasing(self) -> Iterator[None]:
-        """Begin a receive's leases at the end of the block, so that a single call sets all their timers."""
+        """Begin the leases of a receive at the end of the block.
+
+        A single call then sets the timers of all these leases.
+        """
         assert self._leasing is None, "two receives at a time"
         begun = self._leasing = list[tuple[GroupQueue, Lease]]()
         try:
             yield
-        finally:  # The scan may have leased messages before the exception was raised.
+        finally:  # The scan may have leased messages before an exception.
             self._leasing = None
             if begun:
                 self.leases.begin(begun)
@@ -343,7 +348,7 @@ class Groups:
         return self.record_lease(key, lease, attempts, now_ms) if lease.message_group else 0
 
     def record_lease(self, key: GroupQueue, lease: Lease, attempts: int, now_ms: int) -> int:
-        """Record a valid lease, so that it survives a restart.
+        """Record a valid lease in the log, from which it is restored after a restart.
 
         Return the offset up to which the log must be durable before a response is sent.
         """
@@ -369,7 +374,7 @@ class Groups:
     def end_unanswered(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
         """End the lease on an unacknowledged message.
 
-        The end is recorded if the attempt is counted or if the lease is recorded.
+        The end of the lease is recorded if the attempt is counted or if the lease itself is recorded.
         """
         offset, flight = lease.queue_offset, self.in_flight(key)
         if failure is not None or lease.message_group:
@@ -381,7 +386,7 @@ class Groups:
         self.leases.end([flight.return_message(offset)])
 
     def apply(self, fact: OfGroup, stamp: Stamp) -> None:
-        """Apply a change to a group's finished messages, leases, topics, filters, or policy."""
+        """Apply a change to the finished messages, leases, topics, filters, or policy of a group."""
         match fact:
             case MessagesFinished(group, topic, queue_id, ranges):
                 offsets = self._offsets_to_change(GroupQueue(group, topic, queue_id))
@@ -414,7 +419,10 @@ class Groups:
             self._offsets[key] = GroupOffsets(offset)
 
     def resume(self, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
-        """Derive the in-flight messages at startup, and restore recorded leases (`Leases.restore`)."""
+        """Restore the recorded leases at startup (`Leases.restore`).
+
+        The in-flight messages of groups with recorded leases are derived first.
+        """
         assert not self._in_flight, "something is out before the start has come to leases"
         self.leases.set_first_generation(self._store.last_store_ms, now_ms)
         for key, offsets in self._offsets.items():
@@ -428,8 +436,8 @@ class Groups:
     def count_missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[Skipped]:
         """Count the messages that each group misses when the first offsets of queues advance.
 
-        `rises` contains (topic, queue id, first offset, new first offset) for each queue. A group that joined
-        when the log began at or after `log_offset` misses no messages.
+        `rises` contains (topic, queue id, first offset, new first offset) for each queue. A group misses no
+        messages if the first log offset was `log_offset` or higher when the group joined.
         """
         keys = (
             (GroupQueue(group, topic, queue_id), first, end)
@@ -444,7 +452,7 @@ class Groups:
         return [row for row in counts if row.message_count]
 
     def skip_deleted(self, minimums: Iterable[tuple[str, int, int]]) -> None:
-        """Advance all groups to the new first offsets of their queues.
+        """Advance the offsets of all groups to the new first offsets of queues.
 
         `minimums` contains (topic, queue id, new first offset) for each queue.
         """
@@ -467,11 +475,11 @@ class Groups:
         return [GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ())]
 
     def groups_of(self, topic: str) -> list[str]:
-        """Return the names of a topic's groups in any order."""
+        """Return the names of the groups of a topic in any order."""
         return [*self._members.get(topic, ())]
 
     def unfinished_count(self, key: GroupQueue, first: int, end: int) -> int:
-        """Return a group's number of unfinished messages from `first` to `end` (exclusive)."""
+        """Return the number of unfinished messages of a group from `first` up to but not including `end`."""
         offsets = self._offsets.get(key)
         return end - first if offsets is None else offsets.open_count(first, end)
 
@@ -480,7 +488,7 @@ class Groups:
         return len(self._members.get(topic, ()))
 
     def next_log_offset(self, key: GroupQueue, queue: ConsumeQueue, unknown_offset: int) -> int:
-        """Return the log offset of a group's next message, or -1 if there is none.
+        """Return the log offset of the first unfinished message of a group, or -1 if there is none.
 
         Return `unknown_offset` if the queue file is damaged.
         """
@@ -498,7 +506,7 @@ class Groups:
                 yield key, queue, max(self.committed_offset(key), queue.min_offset)
 
     def freeze(self) -> Any:
-        """Return the topic members, policies, filters, missed messages, and offsets for a snapshot."""
+        """Return the members of topics, policies, filters, missed messages, and offsets for a snapshot."""
         self._frozen.take_all()
         self._frozen = DeferredRows(self._offsets, _snapshot_row, lambda key, taken: (*key, kept(taken)))
         self._freeze_members()
@@ -549,7 +557,7 @@ class Groups:
             )
 
     def _offsets_to_change(self, key: GroupQueue) -> GroupOffsets:
-        """Return a group's offsets on a queue for modification. Create them on first use."""
+        """Return the offsets of a group on a queue for modification. Create the offsets on first use."""
         self._frozen.before_change(key)
         offsets = self._offsets.get(key)
         if offsets is None:
@@ -568,7 +576,7 @@ class Groups:
         return self._store.append(record_of(fact), now_ms).end_offset
 
     def _freeze_members(self) -> None:
-        """Update the frozen group lists for changed topics."""
+        """Update the snapshot copies of the group lists for topics that have changed."""
         for topic in self._changed_members:
             self._frozen_members.pop(topic, None)
             self._frozen_joined.pop(topic, None)
@@ -613,13 +621,13 @@ class Groups:
             self._policies.pop(group, None)
 
     def _forget_in_flight(self, key: GroupQueue) -> None:
-        """Remove a group's in-flight state for a queue, and end its leases on that queue."""
+        """Remove the in-flight state of a group on a queue, and end the leases in that state."""
         if (flight := self._in_flight.pop(key, None)) is not None:
             self.leases.end([*flight.leases()])
 
 
 def _snapshot_row(offsets: GroupOffsets) -> int | dict[str, Any] | None:
-    """Return the offsets' snapshot value, or None if they have never changed."""
+    """Return the snapshot value of the offsets, or None if the offsets have never changed."""
     return offsets.taken() or None
 
 

@@ -1,32 +1,34 @@
-"""Leases. A lease assigns a message to a consumer for a limited time.
+"""Leases, each of which assigns a message to a consumer for a limited time.
 
-    receive --> `MessageLeasing.lease` --> valid until `visible_ms` --> acknowledged: done
-                                        ^        |           --> expires: a failed attempt
-                                        +--------+           --> released, undelivered: no attempt
-                          renewed by heartbeats of its client, or set to another time by its consumer
+    receive --> `MessageLeasing.lease` --> valid until `visible_ms` --> acknowledged: message finished
+                                        ^        |           --> expired: a failed attempt
+                                        +--------+           --> released undelivered: no attempt
+                          extended by heartbeats of the client, or changed by the consumer
 
-The generation identifies a lease, so an old receipt handle does not match a later lease on the same message.
-Most leases exist only in memory, and their messages are redelivered after a restart. Leases on messages in a
-message group are recorded (`commitlog.facts.lease_records`) and restored at startup.
+A lease is identified by its generation, which ensures that an old receipt handle does not match a later lease
+on the same message. Most leases exist only in memory, and their messages are redelivered after a restart.
+Leases on messages in a message group are recorded (`commitlog.facts.lease_records`) and restored at startup.
 
-The generation counter is initialized from the startup time, so new generations exceed those of earlier broker
-runs. If the clock has stopped, or if the node has been a follower for a long time, generations may overlap.
-Receipt handles still differ, because they also contain the message offset, the times, and the epoch.
+The generation counter is initialized from the startup time, and new generations therefore exceed those of
+earlier broker runs. Generations may overlap if the clock has stopped or if the node has been a follower for a
+long time. Receipt handles still differ, because they also contain the message offset, the times, and the
+epoch.
 
-A new leader extends all leases that would end before their consumers can acknowledge messages. Each extension
-is recorded. A later takeover does not extend the same lease again unless a consumer heartbeat has been
-recorded since then.
+A new leader extends all leases that would end before the consumers can acknowledge messages. Each extension
+is recorded in the log. A later takeover does not extend the same lease again unless a consumer heartbeat has
+been recorded since then.
 
-Leases are measured in elapsed time (`services.broker.spine.lease_clock`), so clock steps neither end nor
-extend them.
+Leases are measured in elapsed time (`services.broker.spine.lease_clock`). Clock steps therefore neither end
+nor extend leases.
 
-Only `Groups` creates, replaces, and ends leases, because `InFlight` and `GroupOffsets` store parts of their
-state. All other callers only look up leases or change their end times.
+Only `Groups` creates, replaces, and ends leases, because parts of the state of a lease are stored in
+`InFlight` and `GroupOffsets`. All other callers only look up leases or change their end times.
 
-Cost: one object, one dict entry each in `Leases` and `InFlight`, and one timing wheel timer per lease.
+Cost: each lease requires one object, two dict entries (in `Leases` and in `InFlight`), and one timer in the
+timing wheel.
 
-Limitation: a lease's expiry is not rescheduled after its timer has fired. A lease is ended either by
-`MessageReceiver.expire_lease` or when its message is moved to the dead-letter topic
+Limitation: the timer of a lease is not set again after it has fired. The lease must then be ended by
+`MessageReceiver.expire_lease` or by the move of its message to the dead-letter topic
 (`exhausted_messages.py`).
 """
 
@@ -46,7 +48,7 @@ from services.broker.spine.lease_clock import LeaseClock
 from services.broker.spine.scheduler import Purpose, Scheduler
 
 _GENERATIONS_PER_MS: Final = 1 << 16
-"""Maximum leases per millisecond with generations that are unique across restarts."""
+"""Maximum number of leases per millisecond for which generations are unique across restarts."""
 
 
 class Leases:
@@ -64,22 +66,23 @@ class Leases:
     def set_first_generation(self, store_ms: int, now_ms: int) -> None:
         """Set the generation counter to a value above all generations of earlier broker runs.
 
-        If the clock was set back, store times do not advance until it has caught up. Several runs may then
-        start with the same store time, so their first generations are far apart.
+        After the clock was set back, store times do not advance until the clock reaches the last store time.
+        Several runs may then start with the same store time, and the startup time keeps their first
+        generations far apart.
         """
         assert not self._leases, "leases stand already, of generations that would be given again"
         if now_ms <= store_ms:
             self._generation = (store_ms + 1 + now_ms % _GENERATIONS_PER_MS) * _GENERATIONS_PER_MS
 
     def next_generation(self) -> int:
-        """Return a generation for a new lease."""
+        """Return the next unused generation, for a new lease."""
         self._generation += 1
         return self._generation
 
     def begin(self, leases: Sequence[tuple[GroupQueue, Lease]]) -> None:
-        """Begin one or more leases of the same client with the same end time.
+        """Begin one or more leases that belong to the same client and have the same end time.
 
-        Leases with a `client_id` stay valid while the client sends heartbeats.
+        Leases with a `client_id` stay valid while the client sends heartbeats, up to the maximum lease time.
         """
         count, (_, first) = len(self._leases) + len(leases), leases[0]
         generations = [lease.generation for _, lease in leases]
@@ -97,17 +100,17 @@ class Leases:
         renewed_until_ms: int,
         until_ms: int = 0,
     ) -> None:
-        """Restore a recorded lease, and extend it until its consumer can renew it.
+        """Restore a recorded lease, and extend it to give its consumer time for a renewal.
 
-        All times are broker times, including the recorded end, because elapsed time does not survive a
+        All times, including the recorded end, are times of the broker clock, because elapsed time is lost on
         restart. The lease ends no earlier than `until_ms`, which is set only during a takeover. A lease
-        extended by an earlier takeover keeps its recorded end. Otherwise, the lease of a lost consumer would
-        never end if the leader changed more often than every 30 s.
+        extended by an earlier takeover keeps its recorded end. If such leases were extended again, the lease
+        of a lost consumer would never end when the leader changes more often than every 30 s.
         """
         self._generation = max(self._generation, lease.generation)
         if lease.is_lengthened:
-            # The recorded end time is based on the clock of the leader that extended the lease. That clock
-            # may have been ahead of the clock of this node.
+            # The recorded end time is based on the clock of the leader that extended the lease. The clock of
+            # that leader may have been ahead of the clock of this node.
             lease.visible_ms = min(lease.visible_ms, max(renewed_until_ms, until_ms))
         else:
             _lengthen(lease, now_ms, renewed_until_ms, until_ms)
@@ -119,15 +122,15 @@ class Leases:
         self.begin([(key, lease)])
 
     def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
-        """Return the valid leases that a receive with this attempt id obtained before a restart.
+        """Return the valid leases that a receive with the given attempt id obtained before a restart.
 
-        They are returned only once.
+        Each lease is returned only once.
         """
         generations = self._restored.pop((consumer, attempt_id), ()) if attempt_id else ()
         return [self._leases[generation] for generation in generations if generation in self._leases]
 
     def find_lease(self, generation: int) -> tuple[GroupQueue, Lease] | None:
-        """Return the lease with this generation, or None if it is no longer valid."""
+        """Return the valid lease with the given generation and its queue key, or None."""
         return self._leases.get(generation)
 
     def all_leases(self) -> Collection[tuple[GroupQueue, Lease]]:
@@ -135,7 +138,7 @@ class Leases:
         return self._leases.values()
 
     def end_pause(self, lease: Lease, now_ms: int) -> None:
-        """End the pause after a failed attempt. The lease expires at the next tick."""
+        """End the pause after a failed attempt, which makes the lease expire at the next tick."""
         lease.visible_ms = min(lease.visible_ms, self.clock.to_elapsed_time(now_ms))
         self._scheduler.schedule(Purpose.LEASE, lease.generation, lease.visible_ms)
 
@@ -177,7 +180,7 @@ class Leases:
         return lease.visible_ms <= self.clock.to_elapsed_time(now_ms)
 
     def renew_client_leases(self, client_id: str, until_ms: int) -> list[tuple[GroupQueue, Lease]]:
-        """Extend a client's auto-renewed leases to `until_ms`, up to the maximum lease time.
+        """Set the end of the auto-renewed leases of a client to `until_ms`, up to the maximum lease time.
 
         Return the renewed leases that a takeover had extended. The next takeover may extend them again.
         """
@@ -189,7 +192,7 @@ class Leases:
         return heard
 
     def expire_client_leases(self, client_id: str, now_ms: int) -> None:
-        """Make a lost client's auto-renewed leases expire at the next tick."""
+        """Make the auto-renewed leases of a lost client expire at the next tick."""
         self._set_client_end(client_id, now_ms, is_gone=True)
 
     def _set_client_end(self, client_id: str, until_ms: int, *, is_gone: bool) -> None:
@@ -202,7 +205,10 @@ class Leases:
 
 
 def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
-    """Extend a restored lease to `until_ms`, and an auto-renewed one to at least `renewed_until_ms`."""
+    """Extend a restored lease to `until_ms` or later.
+
+    An auto-renewed lease is extended to `renewed_until_ms` or later.
+    """
     _shorten_if_clock_ahead(lease, now_ms)
     least_ms = max(renewed_until_ms, until_ms) if lease.client_id else until_ms
     stands_ms = 0 if lease.client_id and lease.leased_ms > now_ms else lease.visible_ms
@@ -211,17 +217,17 @@ def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -
 
 
 def _shorten_if_clock_ahead(lease: Lease, now_ms: int) -> None:
-    """Shorten a restored lease that starts in the future.
+    """Shorten a restored lease whose start time is in the future.
 
-    `leased_ms` is part of the receipt handle and stays unchanged. The caller computes the end of an
-    auto-renewed lease.
+    `leased_ms` is part of the receipt handle and stays unchanged. The end of an auto-renewed lease is
+    computed by the caller.
     """
     if lease.leased_ms > now_ms and not lease.client_id:
         lease.visible_ms = now_ms + lease.visible_ms - lease.leased_ms
 
 
 def failure_of(lease: Lease, now_ms: int) -> Failure | None:
-    """Return the failure of an expired lease, or None if the attempt does not count."""
+    """Return the failure that an expired lease represents, or None if its attempt is not counted."""
     if lease.is_suspended:
         return None
     cause = Cause.GONE if lease.is_gone else Cause.SET_ASIDE if lease.is_changed else Cause.EXPIRED

@@ -1,14 +1,15 @@
-"""Receives from LITE topics. A receive returns messages of the client's subscribed lite topics.
+"""Receives from LITE topics, which return messages of the lite topics to which the client is subscribed.
 
 Within a consumer group, a lite topic is ordered like a message group. Only one message, or a run of messages
-up to the policy's limit, is leased at a time. Any subscriber may receive the messages. Messages are not
-parked, because the index locates the next one. If a client has sent no subscription since the broker started,
-its receives neither return nor skip messages.
+up to the limit in the policy, is leased at a time. The messages of a lite topic may be leased to any
+subscriber. Messages are not parked, because the index locates the next message of a lite topic. A receive
+neither returns nor skips messages if its client has sent no subscription since the broker started.
 
 Cost: one binary search per ready lite topic (`services.broker.groups.lite_subscriptions`).
 
-Limitation: readiness is not polled. Code that unblocks a message must mark its lite topic as ready, as
-`Leases.end` does. Otherwise, the message is not delivered until another one arrives in the lite topic.
+Limitation: readiness is not polled. Code that unblocks a message must mark the lite topic of the message as
+ready, as `Leases.end` does. If the lite topic is not marked, the message is not delivered until another
+message arrives in the lite topic.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from services.broker.spine.values import Subscriber, Topic
 from tidewheel import property_names
 
 _UNCODED = 0
-"""The code of gaps and of records without a lite topic."""
+"""The hash code in the index for gaps and for records without a lite topic."""
 
 
 class LiteMessageReceiver:
-    """Scans lite topics for messages during a receive."""
+    """The scan of lite topics during a receive."""
 
     def __init__(
         self,
@@ -54,10 +55,10 @@ class LiteMessageReceiver:
         self._leasing, self._reading, self._dead_letters = leasing, reading, dead_letters
 
     def scan(self, topic: Topic, state: ReceiveState) -> None:
-        """Lease messages from the client's ready lite topics.
+        """Lease messages from the lite topics that are ready for the client.
 
-        Raise `StoreDamaged` if a queue is damaged and no message was leased. A lite topic in a damaged queue
-        stays ready.
+        Raise `StoreDamaged` if a queue is damaged and no messages were leased. A lite topic in a damaged
+        queue stays ready.
         """
         subscriber = Subscriber(state.group, state.topic, state.client_id)
         subscription = self.subscriptions.record_heartbeat(subscriber, state.now_ms)
@@ -85,12 +86,12 @@ class LiteMessageReceiver:
         """Lease messages from a lite topic. Return whether the lite topic must stay ready."""
         flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
         offsets = flight.offsets
-        index.reach(offsets.committed_offset)  # Trimmed index entries may be needed after a reset.
+        index.reach(offsets.committed_offset)  # A reset can require index entries that were trimmed.
         self._skip_uncoded(key, index, offsets, state)
         if state.is_over:
             return True
         code = hash_lite_topic(lite_topic)
-        # The search resumes where the previous search ended, because all earlier messages of the lite topic
+        # The search resumes at the end of the previous search, because all earlier messages of the lite topic
         # are finished.
         offset = next_open_offset(index, offsets, code, subscription.lite_topics[lite_topic])
         subscription.lite_topics[lite_topic] = index.read_offset if offset is None else offset
@@ -111,9 +112,9 @@ class LiteMessageReceiver:
     def _skip_uncoded(
         self, key: GroupQueue, index: LiteIndex, offsets: GroupOffsets, state: ReceiveState
     ) -> None:
-        """Skip records without a lite topic, and report and skip gaps.
+        """Skip records without a lite topic. Report and skip gaps.
 
-        Skipped records count toward the receive's scan limit.
+        Skipped records count toward the scan limit of the receive.
         """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         while not state.is_over and _UNCODED in index:
@@ -128,10 +129,10 @@ class LiteMessageReceiver:
     def _lease_message(
         self, key: GroupQueue, flight: InFlight, offset: int, lite_topic: str, state: ReceiveState
     ) -> bool:
-        """Lease the message at `offset` unless it is deleted, is filtered out, or has no attempts left.
+        """Lease the message at `offset` unless it is deleted, matches no filter, or has no attempts left.
 
-        Return False if the message matches only the group's other filters. The message then blocks the lite
-        topic.
+        Return False if the message matches only other filters of the group. In this case, the message blocks
+        the lite topic.
         """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         entry = queue.entry(offset)
@@ -140,7 +141,7 @@ class LiteMessageReceiver:
         record = self._reading.record(queue, offset, entry)
         state.count_record(entry.record_bytes)
         if record is not None and not _has_lite_topic(record, lite_topic):
-            return True  # The record belongs to another lite topic whose name has the same code.
+            return True  # The record belongs to another lite topic with the same hash code.
         wanted_by = 0 if record is None else state.matching_mask(record)
         if record is None or not wanted_by:
             self._groups.skip_messages(key, offset, offset + 1, state.now_ms)
@@ -155,7 +156,7 @@ class LiteMessageReceiver:
 
 
 def next_open_offset(index: LiteIndex, offsets: GroupOffsets, code: int, offset: int) -> int | None:
-    """Return the offset of a lite topic's first unfinished message at or after `offset`, or None."""
+    """Return the offset of the first unfinished message of a lite topic at or above `offset`, or None."""
     found = index.next(code, offsets.open_from(offset))
     while found is not None and (unfinished := offsets.open_from(found)) != found:
         found = index.next(code, unfinished)

@@ -1,18 +1,19 @@
-"""Client subscriptions to lite topics (RocketMQ's SyncLiteSubscription).
+"""Client subscriptions to lite topics (SyncLiteSubscription in RocketMQ).
 
-Subscribing to a lite topic also subscribes the client's group to the LITE topic. A subscription may specify a
-new position for the group in the added lite topics (`LiteStart`). Without one, an existing group keeps its
-position, and a new group begins at the configured start. A move forward acknowledges the skipped messages. A
-move back appends a record that lists the reopened messages.
+A subscription to a lite topic also subscribes the group of the client to the LITE topic. A subscription may
+specify a new position for the group in the added lite topics (`LiteStart`). Without a new position, an
+existing group keeps its position, and a new group begins at the configured start. A move to a later position
+acknowledges the skipped messages. A move to an earlier position appends a record that lists the reopened
+messages.
 
-A TAIL position is a number of messages before the group's position, as in RocketMQ. An OFFSET position is a
-queue offset, which consumers can read from delivered messages.
+A TAIL position is a number of messages before the position of the group, as in RocketMQ. An OFFSET position
+is a queue offset, which consumers can read from delivered messages.
 
-Cost: a start position other than LAST scans all messages in the lite topic. It writes one record for the
-reopened messages and one range per skipped message, for at most `LITE_MOVED_MAX` messages.
+Cost: a start position other than LAST requires a scan of all messages in the lite topic. One record is
+written for the reopened messages, and one range per skipped message, for at most `LITE_MOVED_MAX` messages.
 
-Limitation: the position belongs to the group, not the client. A client that subscribes with a position moves
-its whole group in the lite topic, and ends the group's leases on its messages.
+Limitation: a position belongs to the group, not to the client. A subscription with a position moves the whole
+group in the lite topic, and ends the leases of the group on messages of the lite topic.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class LiteStart:
 class SubscriptionResult:
     """The result of a subscription change.
 
-    `lost` contains (client id, lite topic) for each lite topic that a client has lost.
+    `lost` contains one (client id, lite topic) pair for each lite topic that a client has lost.
     """
 
     lost: list[tuple[str, str]]
@@ -95,8 +96,9 @@ class LiteSubscribing:
     ) -> SubscriptionResult:
         """Add lite topics to a subscription.
 
-        In an exclusive group, other clients lose these lite topics. Raise `TopicNotFound`, `IllegalGroup`,
-        `MessageTypeConflict`, `IllegalLiteTopic`, `TooManyLiteSubscriptions`, or `ClientMistake`.
+        In an exclusive group, other clients lose the added lite topics. Raise `TopicNotFound`,
+        `IllegalGroup`, `MessageTypeConflict`, `IllegalLiteTopic`, `TooManyLiteSubscriptions`, or
+        `ClientMistake`.
         """
         topic = self._check_topic(subscriber, lite_topics, now_ms)
         others = self._other_subscribers(subscriber, lite_topics)
@@ -117,15 +119,16 @@ class LiteSubscribing:
         return SubscriptionResult([], 0)
 
     def unsubscribe(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> SubscriptionResult:
-        """Remove lite topics from a subscription. Leases on their messages stay valid."""
+        """Remove lite topics from a subscription. Leases on messages of these lite topics stay valid."""
         self._check_topic(subscriber, (), now_ms)
         self._subscriptions.remove_lite_topics(subscriber, lite_topics)
         return SubscriptionResult([], 0)
 
     def replace(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> SubscriptionResult:
-        """Replace a client's lite topics. Raise the same errors as `subscribe`.
+        """Replace the lite topics of a client. Raise the same errors as `subscribe`.
 
-        In an exclusive group, lite topics held by other clients are excluded and returned as lost.
+        In an exclusive group, lite topics to which other clients are subscribed are excluded and returned in
+        `lost`.
         """
         self._check_topic(subscriber, lite_topics, now_ms)
         lost = dict.fromkeys(lite_topic for _, lite_topic in self._other_subscribers(subscriber, lite_topics))
@@ -136,16 +139,16 @@ class LiteSubscribing:
         return SubscriptionResult([(subscriber.client_id, lite_topic) for lite_topic in lost], durable_at)
 
     def remove_all(self, subscriber: Subscriber, now_ms: int) -> SubscriptionResult:
-        """Remove all of a client's subscriptions under a topic."""
+        """Remove all subscriptions of a client under a topic."""
         self._subscriptions.remove_all(subscriber)
         return SubscriptionResult([], 0)
 
     def remove_client(self, client_id: str, now_ms: int) -> None:
-        """Remove a terminated client's subscriptions."""
+        """Remove the subscriptions of a terminated client."""
         self._subscriptions.remove_client(client_id)
 
     def wake_up_key(self, group: str, topic: str, client_id: str) -> WakeUpKey:
-        """Return the key under which a receive waits for messages."""
+        """Return the key whose wake-ups end the wait of a receive for messages."""
         return Subscriber(group, topic, client_id) if self.is_lite(topic) else topic
 
     def is_lite(self, topic: str) -> bool:
@@ -180,12 +183,13 @@ class LiteSubscribing:
     def adopt_subscriptions(self, before: LiteSubscribing, by_ms: int = 0) -> None:
         """Adopt the subscriptions of the core that is being replaced.
 
-        `by_ms` is the sum, in milliseconds, of the clock steps between the starts of the two cores.
+        `by_ms` is the sum, in milliseconds, of the clock steps that occurred between the starts of the two
+        cores.
         """
         self._subscriptions.adopt_subscriptions(before._subscriptions, by_ms)
 
     def _check_topic(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> Topic:
-        """Return a subscription's topic. Raise the same errors as `subscribe`."""
+        """Return the topic of a subscription. Raise the same errors as `subscribe`."""
         check_group_name(subscriber.group)
         topic = self._topics.get_or_create(subscriber.topic, now_ms)
         if topic.message_type is not MessageType.LITE:
@@ -200,7 +204,7 @@ class LiteSubscribing:
     def _other_subscribers(
         self, subscriber: Subscriber, lite_topics: list[str]
     ) -> list[tuple[Subscriber, str]]:
-        """Return (subscriber, lite topic) for each lite topic with another subscriber.
+        """Return a (subscriber, lite topic) pair for each other subscriber to one of `lite_topics`.
 
         Return an empty list if the group is not exclusive.
         """
@@ -238,8 +242,8 @@ class LiteSubscribing:
                 f"{len(again)} messages of {lite_topic!r} would come again and {len(passed)} would not, the "
                 f"limit is {limits.LITE_MOVED_MAX}. Begin nearer to where the group is."
             )
-        # All leases are ended first. A remaining lease would block the lite topic, and its expiry would count
-        # as a failed attempt.
+        # All leases are ended before the move, because a remaining lease would block the lite topic and its
+        # expiry would count as a failed attempt.
         self._receiving.end_group_leases(key, lite_topic, now_ms)
         if again:
             durable_at = self._groups.reopen_messages(key, again, now_ms)
@@ -268,7 +272,10 @@ class LiteSubscribing:
 
 
 def _tail_offset(index: LiteIndex, offsets: GroupOffsets, code: int, count: int) -> int:
-    """Return the queue offset `count` messages before a lite topic's first unfinished message."""
+    """Return the queue offset of the message `count` messages before the first unfinished one.
+
+    The messages are those of one lite topic, given by its hash `code`.
+    """
     here = next_open_offset(index, offsets, code, 0)
     here = index.read_offset if here is None else here
     before = index.between(code, 0, here)[-count:] if count > 0 else ()

@@ -1,15 +1,15 @@
-"""Lite topic subscriptions, and the lite topics that may have messages for each subscriber.
+"""Subscriptions to lite topics, and the lite topics that may have messages for each subscriber.
 
 A subscriber is a client of a group under a topic. Subscriptions are not durable, because every client sends
-all of them every 30 s. A subscription ends when the client removes it, leaves, or sends no heartbeat for
-`LITE_SILENT_MS_MAX`.
+all its subscriptions every 30 s. A subscription ends when the client removes the subscription, leaves, or
+sends no heartbeat for `LITE_SILENT_MS_MAX`.
 
 A lite topic becomes *ready* for a subscriber when a message arrives, when a lease on one of its messages
 ends, or when the subscriber subscribes to it. A receive examines only ready lite topics, in the order in
-which they became ready. The cost of a receive thus depends on the number of available messages, not the
-number of subscriptions.
+which they became ready. The cost of a receive therefore depends on the number of available messages, not on
+the number of subscriptions.
 
-Several clients of a group may share a lite topic. If the group's policy sets `is_lite_exclusive`, a new
+Several clients of a group may share a lite topic. If the policy of the group sets `is_lite_exclusive`, a new
 subscription takes over the lite topic from other clients. A periodic full update never takes over a lite
 topic.
 
@@ -32,9 +32,9 @@ from services.broker.spine.values import Subscriber
 
 @dataclass(slots=True)
 class Subscription:
-    """A subscriber's lite topics. All messages below a lite topic's offset are finished.
+    """The lite topics of a subscriber, each with an offset below which all its messages are finished.
 
-    `heard_ms` is the elapsed time of the last heartbeat, so a clock step does not end a subscription.
+    `heard_ms` is the elapsed time of the last heartbeat. A clock step therefore does not end a subscription.
     """
 
     heard_ms: int
@@ -43,7 +43,7 @@ class Subscription:
 
 
 class LiteSubscriptions:
-    """All clients' lite topic subscriptions."""
+    """The lite topic subscriptions of all clients."""
 
     def __init__(self, settings: BrokerSettings, clock: LeaseClock) -> None:
         self._clock = clock
@@ -55,15 +55,15 @@ class LiteSubscriptions:
         self.woken: dict[Subscriber, None] = {}
         """The subscribers with newly ready lite topics.
 
-        Cleared when waiting receives are notified.
+        This table is cleared when waiting receives are notified.
         """
 
     def find(self, subscriber: Subscriber) -> Subscription | None:
-        """Return a subscriber's subscription, or None."""
+        """Return the subscription of a subscriber, or None."""
         return self._subscriptions.get(subscriber)
 
     def check(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
-        """Raise `TooManyLiteSubscriptions` if the lite topics would exceed a limit."""
+        """Raise `TooManyLiteSubscriptions` if additional lite topics would exceed a limit."""
         known = self._subscriptions.get(subscriber)
         wanted = dict.fromkeys(lite_topics)
         self._check_limits(
@@ -82,7 +82,7 @@ class LiteSubscriptions:
             self._link(subscriber, subscription, lite_topic)
 
     def set_lite_topics(self, subscriber: Subscriber, lite_topics: Iterable[str], now_ms: int) -> None:
-        """Replace a subscription's lite topics.
+        """Replace the lite topics of a subscription.
 
         Raise `TooManyLiteSubscriptions` before any change.
         """
@@ -94,7 +94,7 @@ class LiteSubscriptions:
         self.add_lite_topics(subscriber, wanted, now_ms)
 
     def remove_lite_topics(self, subscriber: Subscriber, lite_topics: Iterable[str]) -> None:
-        """Remove lite topics from a subscription. Ignore lite topics that have no subscription."""
+        """Remove lite topics from a subscription. Ignore lite topics that are not in the subscription."""
         subscription = self._subscriptions.get(subscriber)
         for lite_topic in lite_topics if subscription else ():
             self._unlink(subscriber, lite_topic)
@@ -112,19 +112,19 @@ class LiteSubscriptions:
                 del self._of_client[subscriber.client_id]
 
     def remove_client(self, client_id: str) -> None:
-        """Remove a client's subscriptions."""
+        """Remove the subscriptions of a client."""
         for subscriber in list(self._of_client.get(client_id, ())):
             self.remove_all(subscriber)
 
     def record_heartbeat(self, subscriber: Subscriber, now_ms: int) -> Subscription | None:
-        """Record a subscriber's heartbeat. Return the subscriber's subscription, or None."""
+        """Record a heartbeat of a subscriber. Return the subscription of the subscriber, or None."""
         subscription = self._subscriptions.get(subscriber)
         if subscription is not None:
             subscription.heard_ms = self._clock.to_elapsed_time(now_ms)
         return subscription
 
     def renew_client(self, client_id: str, now_ms: int) -> None:
-        """Renew a client's subscriptions after a heartbeat."""
+        """Renew the subscriptions of a client after a heartbeat."""
         for subscriber in self._of_client.get(client_id, ()):
             self.record_heartbeat(subscriber, now_ms)
 
@@ -135,7 +135,7 @@ class LiteSubscriptions:
             self.remove_all(subscriber)
 
     def subscribers(self, topic: str, lite_topic: str, group: str = "") -> list[Subscriber]:
-        """Return a lite topic's subscribers in `group`, or in all groups if `group` is empty."""
+        """Return the subscribers to a lite topic in `group`, or in all groups if `group` is empty."""
         found = self._subscribers.get((topic, lite_topic), ())
         return [one for one in found if group in ("", one.group)]
 
@@ -150,7 +150,7 @@ class LiteSubscriptions:
             self.woken[subscriber] = None
 
     def mark_all_ready(self, group: str, topic: str = "") -> None:
-        """Mark all lite topics of a group as ready, and search each of them from offset 0.
+        """Mark all lite topics of a group as ready. The next search of each of them begins at offset 0.
 
         If `topic` is not empty, mark only lite topics under this topic.
         """
@@ -163,8 +163,8 @@ class LiteSubscriptions:
     def adopt_subscriptions(self, before: LiteSubscriptions, by_ms: int) -> None:
         """Adopt the subscriptions of the core that is being replaced.
 
-        Because of clock steps, this core's elapsed time is `by_ms` ahead of the old core's. Heartbeat times
-        are adjusted accordingly.
+        Clock steps can put the elapsed time of this core up to `by_ms` ahead of that of the previous core.
+        The times of heartbeats are adjusted by `by_ms`.
         """
         for subscriber, subscription in before._subscriptions.items():
             heard_ms = self._clock.to_broker_time(subscription.heard_ms + by_ms)

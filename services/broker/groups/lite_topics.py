@@ -1,8 +1,9 @@
 """Lite topics, which are small topics that share the queues and files of a LITE topic.
 
-The property `__LITE_TOPIC` contains a message's lite topic, as in RocketMQ. All messages of a lite topic are
-stored in order in a single queue, and the queue's index contains their offsets (`consumequeue.lite_index`). A
-lite topic exists from its first message until retention deletes its last message.
+The property `__LITE_TOPIC` contains the lite topic of a message, as in RocketMQ. All messages of a lite topic
+are stored in order in a single queue, and the index of the queue contains the offsets of the messages
+(`consumequeue.lite_index`). A lite topic exists from its first message until retention deletes its last
+message.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class LiteTopics:
     def count(self, topic: Topic) -> int:
         """Count the lite topics under a topic.
 
-        In a damaged queue, only lite topics indexed so far are counted.
+        In a damaged queue, only the lite topics that are already indexed are counted.
         """
         if topic.message_type is not MessageType.LITE:
             return 0
@@ -63,7 +64,7 @@ class LiteTopics:
         return sum(index.known_count for index in indexes)
 
     def index(self, topic: str, queue_id: int) -> LiteIndex:
-        """Return a queue's lite topic index, which contains the message offsets of each lite topic."""
+        """Return the lite topic index of a queue, which contains the message offsets of each lite topic."""
         index = self._indexes.get((topic, queue_id))
         if index is None:
             queue = self._store.dispatch.queue(topic, queue_id)
@@ -77,7 +78,7 @@ class LiteTopics:
         self.trim_indexes()
 
     def trim_indexes(self) -> None:
-        """Remove messages finished by all groups from long indexes."""
+        """Remove the messages that all groups have finished from long indexes."""
         for (topic, queue_id), index in self._indexes.items():
             with suppress(StoreDamaged):  # The damage is reported by the queue and by the next receive.
                 index.read_on()

@@ -1,7 +1,7 @@
-"""Leases messages for receives, and tracks the state of each receive.
+"""Leases of messages to receives, and the state of each receive.
 
-A receive leases one message from a message group, or a run of consecutive messages up to the limit in the
-consumer group's policy. Unacknowledged messages from a run are redelivered before any later message
+From each message group, a receive leases one message, or a run of consecutive messages up to the limit in the
+policy of the consumer group. Unacknowledged messages of a run are redelivered before any later message
 (`ReceiveState.may_join_run`).
 """
 
@@ -36,9 +36,9 @@ _SPECIAL: Final = COMPRESSED | INNER_BATCH
 
 @dataclass(slots=True)
 class ReceiveState:
-    """The state of a receive: its request, its leases, and the work done so far.
+    """The state of a receive, which includes the request, the leases, and the work done so far.
 
-    If `is_renewed` is set, the client's heartbeats renew the leases.
+    If `is_renewed` is set, heartbeats of the client renew the leases.
     """
 
     group: str
@@ -55,13 +55,13 @@ class ReceiveState:
     filters: FilterSet
     known: KnownFilter
     others: tuple[KnownFilter, ...] = ()
-    """The group's other filters on the topic."""
+    """The other filters of the group on the topic."""
     deliveries: list[Delivery] = field(default_factory=list)
     near: dict[int, Record | None] = field(default_factory=dict)
-    """The records read ahead, by log offset."""
+    """The records that were read ahead, keyed by log offset."""
     runs: Counter[str] = field(default_factory=Counter)
     again: set[str] = field(default_factory=set)
-    """The message groups whose run includes messages delivered before."""
+    """The message groups whose run contains messages that were delivered by an earlier receive."""
     scanned: int = 0
     """Work done so far, in units of one plain message (`limits.WORK_NS`)."""
     durable_at: int = 0
@@ -70,18 +70,21 @@ class ReceiveState:
     is_full: bool = False
     """Whether the next message would exceed the response size limit."""
     has_set_aside: bool = False
-    """Whether the receive has set messages aside for the group's other filters."""
+    """Whether the receive has set messages aside for other filters of the group."""
     has_read_damage: bool = False
-    """Whether the receive has read a damaged queue file in full. Later receives need not."""
+    """Whether the receive has read a damaged queue file in full.
+
+    Later receives need not read the file again.
+    """
 
     def matches_filter(self, record: Record) -> bool:
         """Return whether a record matches the filter and was not redriven for another group."""
         return self._is_for_group(record) and self.apply_filter(self.filter, record.properties)
 
     def matching_mask(self, record: Record) -> int:
-        """Return a bit mask of the group's filters that match a record, or 0.
+        """Return a bit mask of the filters of the group that match a record, or 0.
 
-        If the receive's own filter matches, the mask contains only that filter's bit.
+        If the filter of the receive matches, the mask contains only the bit of this filter.
         """
         if not self._is_for_group(record):
             return 0
@@ -90,7 +93,7 @@ class ReceiveState:
         return sum(one.bit for one in self.others if self.apply_filter(one.filter, record.properties))
 
     def apply_filter(self, wanted: Filter, stored: bytes) -> bool:
-        """Return whether a filter matches stored properties. Count the cost of the evaluation."""
+        """Return whether a filter matches encoded properties. Count the cost of the evaluation."""
         self.scanned += wanted.work(len(stored))
         return wanted.matches(stored)
 
@@ -115,7 +118,7 @@ class ReceiveState:
     def is_plain(self, record: Record) -> bool:
         """Return whether a record matches the filter and needs no special handling.
 
-        A record that must be converted, or that has a message group or a target group, is not plain.
+        A record is not plain if it must be converted or has a message group or a target group.
         """
         stored = record.properties
         is_special = record.sys_flag & _SPECIAL or _MESSAGE_GROUP in stored or _FOR_GROUP in stored
@@ -128,7 +131,7 @@ class ReceiveState:
 
     @property
     def left_count(self) -> int:
-        """Number of messages that the receive may still lease or examine."""
+        """Number of messages that the receive may lease or examine before it reaches a limit."""
         return min(self.count_max - len(self.deliveries), limits.SCANNED_PER_RECEIVE_MAX - self.scanned)
 
     @property
@@ -142,11 +145,11 @@ class ReceiveState:
         return self.is_full or self.left_count <= 0
 
     def may_join_run(self, flight: InFlight, queue_offset: int, message_group: str) -> bool:
-        """Return whether a message may join its message group's run in this receive.
+        """Return whether a message may join the run of its message group in this receive.
 
-        Unacknowledged messages from a run are redelivered before any later message. A redelivered run thus
-        contains only previously delivered messages. RocketMQ's `ConsumerOrderInfoManager` applies the same
-        rule, but also redelivers finished messages in the run.
+        Unacknowledged messages of a run are redelivered before any later message. A redelivered run therefore
+        contains only messages that were delivered before. RocketMQ's `ConsumerOrderInfoManager` applies the
+        same rule, but also redelivers finished messages in the run.
         """
         if not 0 < self.runs[message_group] < self.policy.fifo_run_max:
             return False
@@ -176,7 +179,7 @@ class MessageLeasing:
         attempt = flight.offsets.attempts(offset).made + 1
         if message_group:
             state.runs[message_group] += 1
-            # The check must precede the lease, because the lease record marks the message as delivered.
+            # This check must precede the lease, because the lease record marks the message as delivered.
             if flight.offsets.has_attempt(offset):
                 state.again.add(message_group)
         lease = self._new_lease(key, record, message_group, state)
@@ -191,11 +194,10 @@ class MessageLeasing:
     def lease_run(
         self, key: GroupQueue, flight: InFlight, entries: Iterable[Entry], state: ReceiveState
     ) -> None:
-        """Lease a run of undelivered messages from `entries`, which have been read ahead.
+        """Lease a run of undelivered messages from `entries`, whose records have been read ahead.
 
         The run ends before the first message that is not plain (`ReceiveState.is_plain`), was delivered
-        before, or would exceed a limit. Every lease is a first attempt, so earlier attempts are not looked
-        up.
+        before, or would exceed a limit. Every lease in the run is a first attempt.
         """
         run: list[Lease] = []
         try:
@@ -211,7 +213,7 @@ class MessageLeasing:
                 run.append(lease)
                 state.add_delivery(record, 1, lease)
                 state.scanned += 1 + record_bytes // limits.WORK_BYTES  # `count_record` is inlined.
-        finally:  # If a filter raises an exception, the leases created so far are kept.
+        finally:  # If a filter raises an exception, the leases created before the exception are kept.
             if run:
                 self._groups.lease_run(key, flight, run)
             assert not run or run[-1].queue_offset == flight.next_offset - 1, "a run has no gaps"

@@ -1,8 +1,8 @@
-"""Counts the messages that were deleted before a group had finished them.
+"""Counts of the messages that were deleted before a group had finished them.
 
-The counts come only from cut records (`services.broker.housekeeping`, "skipped"), so they are the same after
-a restart, on a follower, and after a replay. They are part of the snapshot. When a group leaves a topic, its
-count is removed.
+The counts are derived only from the member "skipped" of `LogCut` records (`services.broker.housekeeping`),
+and are therefore the same after a restart, on a follower, and after a replay. Snapshots include the counts.
+When a group leaves a topic, the count of the group for the topic is removed.
 
 Memory usage is one entry per subscription with missed messages, up to `limits.SUBSCRIPTIONS_MAX` entries.
 """
@@ -17,14 +17,14 @@ from commitlog.facts.facts import Skipped
 from commitlog.snapshots.snapshot import Rows
 
 LOG_LINES_MAX: Final = 10
-"""Maximum number of losses per cut that get their own log line."""
+"""Maximum number of losses per cut that are logged in separate lines."""
 RETENTION_ADVICE: Final = (
     "A group holds what it has not finished for --group-pin-hours, unless 85 % of the disk is used."
 )
 
 
 class MissedCount(NamedTuple):
-    """The number of messages that a group has missed on a topic, and when it last missed one."""
+    """The number of messages that a group has missed on a topic, and the time of the last loss."""
 
     message_count: int
     last_ms: int
@@ -37,7 +37,7 @@ class MissedMessages:
         self._missed: dict[tuple[str, str], MissedCount] = {}
 
     def find(self, group: str, topic: str) -> MissedCount | None:
-        """Return a group's missed-message count on a topic, or None."""
+        """Return the count of missed messages of a group on a topic, or None."""
         return self._missed.get((group, topic))
 
     def items(self) -> Iterator[tuple[str, str, MissedCount]]:
@@ -45,7 +45,7 @@ class MissedMessages:
         return ((group, topic, missed) for (group, topic), missed in self._missed.items())
 
     def add_losses(self, skipped: Iterable[Skipped], store_ms: int) -> None:
-        """Add the losses of a cut record that was stored at `store_ms`."""
+        """Add the losses in a `LogCut` record that was stored at `store_ms`."""
         for group, topic, _, count in skipped:
             before = self._missed.get((group, topic))
             self._missed[group, topic] = MissedCount(
@@ -53,11 +53,11 @@ class MissedMessages:
             )
 
     def forget(self, group: str, topic: str) -> None:
-        """Remove a group's count for a topic that it no longer receives."""
+        """Remove the count of a group for a topic that the group no longer receives."""
         self._missed.pop((group, topic), None)
 
     def freeze(self) -> Rows:
-        """Return one [group, topic, count, last loss] row per count for a snapshot."""
+        """Return the counts for a snapshot, as rows of [group, topic, count, time of the last loss]."""
         return Rows([self._missed.copy()], lambda key, missed: [*key, *missed])
 
     def thaw(self, rows: Iterable[list[Any]]) -> None:
@@ -68,8 +68,8 @@ class MissedMessages:
 def log_lines(missed: dict[tuple[str, str], int], *, is_cut: bool = True) -> list[str]:
     """Return one log line per large loss, and one line for all smaller losses.
 
-    Each line includes a command that shows the details. If `is_cut` is false, the cause is a topic's
-    retention or a rebuild that advanced the first offsets of queues.
+    Each line includes a command that shows the details. If `is_cut` is false, the cause of the losses is the
+    retention of a topic, or a rebuild that advanced the first offsets of queues.
     """
     who = "Retention deleted" if is_cut else "The retention of a topic, or damage of the log, took"
     holding = RETENTION_ADVICE if is_cut else "The retention of a topic (topic show) waits for no group."

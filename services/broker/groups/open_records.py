@@ -1,22 +1,23 @@
-"""Combines the group changes between two flushes into a lease record and a record of finished messages.
+"""Open records, which combine the group changes between two flushes into one record per kind.
 
-    decided --> applied to the group's offsets and added here ... --close--> appended, with the next flush
+    change --> applied to the offsets of the group, and added here --close--> appended with the next flush
 
-A group may acknowledge thousands of messages per second, so the acknowledgements between two flushes share
-one record. Adjacent messages form a range. Each change is applied immediately, by the same function that
-applies records at startup. Closing the open records therefore does not change the state. Leases are appended
-before finished messages. This has the same effect as the original order, because a lease never ends after its
-message is finished. The open records are also closed before a group record or a retention record changes a
-group's offsets.
+There are two kinds: lease records and records of finished messages. A group may acknowledge thousands of
+messages per second. The acknowledgements between two flushes therefore share one record, in which adjacent
+messages form a range. Each change is applied immediately, by the same function that applies records at
+startup. When the open records are closed, the state therefore does not change. Lease changes are appended
+before finished messages, which has the same effect as the original order, because no lease outlasts the
+finish of its message. The open records are also closed before a group record or a `LogCut` record changes the
+offsets of a group.
 
 A flush first closes the open records and then writes all appended records. The response to a change must
-therefore wait until the log is durable beyond its current end (`durable_at`).
+therefore wait until the log is durable beyond the end offset at the time of the change (`durable_at`).
 
-Cost: each acknowledgement extends a range. Each flush writes two records, or more if a body would exceed
-`OPEN_RECORD_BYTES_MAX`.
+Cost: each acknowledgement extends a range. Each flush writes up to two additional records, or more if a body
+would exceed `OPEN_RECORD_BYTES_MAX`.
 
-Limitation: changes are applied before they are in the log, so a snapshot must wait until the open records are
-closed (`Broker.is_quiet`). `durable_at` is valid only after a change has been added.
+Limitation: changes are applied before they are appended to the log, and a snapshot must therefore wait until
+the open records are closed (`Broker.is_quiet`). `durable_at` is valid only after a change has been added.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from services.broker.spine.store import Store
 
 
 class OpenRecords:
-    """The changes to append at the beginning of the next flush."""
+    """The changes that are appended at the beginning of the next flush."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -72,7 +73,7 @@ class OpenRecords:
         self._leases[key].append(entry)
 
     def close(self) -> None:
-        """Append the records of all added changes. The newest change determines the store time."""
+        """Append the records of all added changes. Their store time is that of the newest change."""
         if self.is_empty:
             return
         finished = [MessagesFinished(*key, list(ranges)) for key, ranges in self._acknowledged.items()]
@@ -93,7 +94,7 @@ class OpenRecords:
 
 
 def _bodies(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Combine parts into record bodies within the size limit, each containing at least one part."""
+    """Combine parts into record bodies within the size limit, with at least one part in each body."""
     body = bytearray()
     for part in parts:
         if body and len(body) + len(part) > limits.OPEN_RECORD_BYTES_MAX:

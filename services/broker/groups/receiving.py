@@ -1,28 +1,30 @@
-"""Receives, which lease messages, and acknowledgements, which finish them.
+"""Receives, which lease messages, and acknowledgements, which finish messages.
 
-A receive scans a topic's queues in rotation and leases messages for a limited elapsed time. The queues of a
-PRIORITY topic are scanned in descending order. If a lease ends without an acknowledgement, its message
-becomes available again. After `attempts_max` attempts, the message is moved to the dead-letter topic
+A receive scans the queues of a topic in rotation and leases messages for a limited elapsed time. The queues
+of a PRIORITY topic are scanned in descending order. If a lease ends without an acknowledgement, the leased
+message becomes available again. After `attempts_max` attempts, the message is moved to the dead-letter topic
 (`exhausted_messages.py`). Client heartbeats renew the leases of a push consumer.
 
-Only one message from a message group is leased at a time. Later messages are parked until the leased message
-is finished. Leases on messages in a message group are recorded, so another consumer does not receive a leased
-message after a restart. For LITE topics, see `services.broker.groups.lite_receiving`.
+Only one message from a message group, or one run of messages, is leased at a time. Later messages are parked
+until the leased messages are finished. Leases on messages in a message group are recorded in the log, which
+prevents the delivery of a leased message to another consumer after a restart. For LITE topics, see
+`services.broker.groups.lite_receiving`.
 
-A message that does not match a receive's filter is finished only if it matches no other filter of the group.
-Otherwise, it is set aside for a receive with a matching filter (`group_filters.py`).
+A message that does not match the filter of a receive is finished only if the message matches no other filter
+of the group. If another filter matches, the message is set aside for a receive with this filter
+(`group_filters.py`).
 
 A response contains at most `RECEIVE_BYTES_MAX` bytes of messages, or a single larger message. The limit
-applies to stored bodies. Decompressed bodies may exceed it.
+applies to stored bodies, and decompressed bodies may exceed the limit.
 
 Cost: with any filter, a receive does at most the work required for `SCANNED_PER_RECEIVE_MAX` small messages
-plus one additional message. A message costs 1, plus 1 per `WORK_BYTES`, plus the filter's maximum cost for
-properties of the same length (`Filter.work`). Entries whose tags cannot match are skipped by NumPy and cost
-one hundredth each. A gap left by damage is reported and skipped as a whole, at a cost of 1
-(`Groups.skip_gap`). A full read of a queue file is charged by size, even if the file is damaged. Later
-receives do not read it again. If a receive reaches its limit while reading a damaged file, it returns without
-raising an error. The caller immediately retries the receive (`ReceivedMessages.has_read_damage`), because the
-remaining queues have not been scanned.
+plus one additional message. A message costs 1, plus 1 per `WORK_BYTES`, plus the maximum cost of the filter
+for properties of the same length (`Filter.work`). Entries whose tags cannot match are skipped by NumPy at a
+cost of one hundredth per entry. A gap left by damage is reported and skipped as a whole, at a cost of 1
+(`Groups.skip_gap`). The cost of a full read of a queue file is proportional to the size of the file, even if
+the file is damaged. Later receives do not read the file again. A receive that reaches its limit while it
+reads a damaged file does not raise an error. The caller immediately retries such a receive
+(`ReceivedMessages.has_read_damage`), because the remaining queues have not been scanned.
 """
 
 from __future__ import annotations
@@ -68,12 +70,12 @@ from tidewheel.errors import InvalidReceiptHandle, TidewheelError
 
 ENTRIES_PASSED_AT_ONCE: Final = 8_192
 ENTRIES_PASSED_PER_SCANNED: Final = 100
-"""Number of entries that numpy skips at the cost of one examined message."""
+"""Number of entries that NumPy skips at the cost of one examined message."""
 PRIORITY: Final = "PRIORITY"
 
 
 class MessageReceiver:
-    """Implements receives and all operations on leased messages."""
+    """Receives, and all operations on leased messages."""
 
     def __init__(
         self,
@@ -114,20 +116,20 @@ class MessageReceiver:
         """Lease up to `batch_size` available messages.
 
         Raise `IllegalGroup`, `IllegalTopic`, `TopicNotFound`, `IllegalInvisibleTime`, or `TooManyFilters`.
-        Raise `TooManyRequests` if the group has the maximum number of messages in flight.
+        Raise `TooManyRequests` if the number of messages in flight in the group has reached the maximum.
         """
         check_group_name(group)
         require_receivable_topic(topic_name)
         lease_ms = self._lease_ms(invisible_ms, auto_renew)
         topic = self._topics.get_or_create(topic_name, now_ms)
-        # If the response to an earlier attempt of this receive was lost in a restart, the leases of that
-        # attempt are ended here, so that the retry returns the same messages.
+        # If a restart has prevented the response to an earlier attempt of this receive, the leases of the
+        # earlier attempt are ended here. This retry then returns the same messages.
         self._end_restored_leases(client_id, attempt_id, now_ms)
         joined_at = self.join(group, topic_name, now_ms)
         filters, known, added_at, is_new = self._groups.use_filter(
             group, topic_name, wanted, client_id, now_ms
         )
-        if is_new:  # Messages in lite topics may have been waiting for a receive with this filter.
+        if is_new:  # Messages in lite topics may wait for a receive with this filter.
             self._lite.subscriptions.mark_all_ready(group, topic_name)
         state = ReceiveState(
             group,
@@ -181,7 +183,7 @@ class MessageReceiver:
         for handle in handles:
             try:
                 key, lease = self._find_lease(group, topic, handle)
-                if lease.generation in ended:  # The same handle occurs twice in the call.
+                if lease.generation in ended:  # The call contains the handle twice.
                     raise _ended_lease_error(topic, receipts.decode(handle))
             except TidewheelError as error:
                 outlived = self._find_earlier_lease(group, topic, handle)
@@ -207,9 +209,9 @@ class MessageReceiver:
         """Set a lease to expire `invisible_ms` milliseconds from now.
 
         Return the new handle, and the offset up to which the log must be durable before the response is sent.
-        The old handle becomes invalid. If `suspend` is set, the attempt is not counted. Otherwise, a push
-        consumer's attempt is considered failed (`retry`), because heartbeats renew its leases. Raise
-        `IllegalInvisibleTime` or `InvalidReceiptHandle`.
+        The old handle becomes invalid. If `suspend` is set, the attempt is not counted. If `suspend` is not
+        set, the attempt of a push consumer is considered failed (`retry`), because the leases of push
+        consumers are extended by heartbeats. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(invisible_ms, 0)
         key, held = self._find_lease(group, topic, handle)
@@ -252,9 +254,10 @@ class MessageReceiver:
     def retry(self, group: str, topic: str, handle: str, after_ms: int | None, now_ms: int) -> int:
         """Schedule redelivery in `after_ms` milliseconds, and count the current attempt.
 
-        If `after_ms` is None, the group's policy determines the delay. After the last attempt, the next tick
-        moves the message to the dead-letter topic instead. Return the offset up to which the log must be
-        durable before a response is sent. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
+        If `after_ms` is None, the policy of the group determines the delay. If the current attempt is the
+        last one, the next tick moves the message to the dead-letter topic instead. Return the offset up to
+        which the log must be durable before a response is sent. Raise `IllegalInvisibleTime` or
+        `InvalidReceiptHandle`.
         """
         _check_invisible(after_ms or 0, 0)
         key, lease = self._find_lease(group, topic, handle)
@@ -265,7 +268,7 @@ class MessageReceiver:
         return self._replace_lease(key, lease, handle, after_ms, False, True, now_ms)[1]
 
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
-        """End the lease on a message that never reached its consumer. The attempt is not counted."""
+        """End the lease on a message that was not delivered to its consumer. The attempt is not counted."""
         key, lease = self._find_lease(group, topic, handle)
         self._end_unanswered(key, lease, None, now_ms)
 
@@ -274,10 +277,10 @@ class MessageReceiver:
     ) -> int:
         """Move a leased message to the group's dead-letter topic.
 
-        Return the offset up to which the log must be durable before a response is sent. The dead letter's
-        reason includes `reason`. `attempt`, the consumer's count, is used if it exceeds the broker's count,
-        because a FIFO push consumer makes several attempts under one lease. On `StoreDamaged`, the lease
-        remains valid.
+        Return the offset up to which the log must be durable before a response is sent. The reason stored in
+        the dead letter includes `reason`. `attempt` is the number of attempts counted by the consumer. This
+        number is used if it exceeds the count of the broker, because a FIFO push consumer makes several
+        attempts under one lease. If `StoreDamaged` is raised, the lease remains valid.
         """
         assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
         key, lease = self._find_lease(group, topic, handle)
@@ -285,7 +288,7 @@ class MessageReceiver:
         record = (
             self._reading.record(queue, offset, queue.entry(offset)) if offset >= queue.min_offset else None
         )
-        if record is None:  # The message was deleted by retention or lost through damage.
+        if record is None:  # Retention deleted the message, or damage destroyed it.
             return self._groups.finish(key, [offset], now_ms)
         counted = self._groups.peek_in_flight(key).attempts(offset)
         made = max(counted.made, min(attempt, limits.ATTEMPTS_MAX))
@@ -295,7 +298,7 @@ class MessageReceiver:
         return self._dead_letters.move_message(key, record, attempts, given_up, now_ms)
 
     def renew_client(self, client_id: str, now_ms: int) -> None:
-        """Renew a client's subscriptions and auto-renewed leases."""
+        """Renew the subscriptions and the auto-renewed leases of a client."""
         heard = self._leases.renew_client_leases(client_id, now_ms + self._settings.auto_renew_lease_ms)
         self._record_leases(heard, now_ms)
         self._groups.filters.record_heartbeat(client_id, now_ms)
@@ -304,7 +307,7 @@ class MessageReceiver:
     def record_subscription(
         self, client_id: str, group: str, topic: str, wanted: Filter, now_ms: int
     ) -> None:
-        """Record a client's subscription filter.
+        """Record the filter in the subscription of a client.
 
         The group keeps the filter while the client is alive.
         """
@@ -312,7 +315,7 @@ class MessageReceiver:
         self._groups.filters.record_heartbeat(client_id, now_ms)
 
     def expire_client(self, client_id: str, now_ms: int) -> None:
-        """Make a client's auto-renewed leases expire at the next tick.
+        """Make the auto-renewed leases of a client expire at the next tick.
 
         Lite subscriptions are kept for `LITE_SILENT_MS_MAX` in case the client reconnects.
         """
@@ -320,9 +323,9 @@ class MessageReceiver:
         self._groups.filters.remove_client(client_id)
 
     def expire_lease(self, generation: int, now_ms: int) -> str:
-        """Make an expired lease's message available again, or queue it for the dead-letter topic.
+        """Make the message of an expired lease available again, or queue it for the dead-letter topic.
 
-        Return the message's topic. The lease for the final attempt stays valid until the message is moved
+        Return the topic of the message. The lease of the last attempt stays valid until the message is moved
         (`services.broker.groups.exhausted_messages`).
         """
         found = self._leases.find_lease(generation)
@@ -334,23 +337,24 @@ class MessageReceiver:
         return key.topic
 
     def end_group_leases(self, key: GroupQueue, message_group: str, now_ms: int) -> None:
-        """End all of a queue's leases for a message group or lite topic. The attempts are not counted."""
+        """End all leases on a message group or lite topic in a queue. The attempts are not counted."""
         for lease in [
             one for one in self._groups.peek_in_flight(key).leases() if one.message_group == message_group
         ]:
             self._end_unanswered(key, lease, None, now_ms)
 
     def resume(self, now_ms: int, leases_until_ms: int = 0) -> None:
-        """Restore recorded leases, and extend those that end before `leases_until_ms` to that time.
+        """Restore recorded leases, and extend leases that end before `leases_until_ms` to that time.
 
-        During a takeover, pass `leases_until_ms`, and call `record_lengthened` once records can be appended.
+        During a takeover, the caller passes `leases_until_ms`, and calls `record_lengthened` once records can
+        be appended.
         """
         renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
         self._groups.resume(now_ms, renewed_until_ms, leases_until_ms)
         self._exhausted_messages.find_exhausted(now_ms)
 
     def record_lengthened(self, now_ms: int) -> None:
-        """Record which leases this takeover extended so that the next takeover skips them."""
+        """Record the leases that this takeover has extended, which the next takeover then does not extend."""
         look = self._groups.peek_in_flight
         lengthened = [
             (key, lease)
@@ -369,7 +373,7 @@ class MessageReceiver:
         self._exhausted_messages.queue_if_exhausted(key, lease.queue_offset)
 
     def _end_restored_leases(self, client_id: str, attempt_id: str, now_ms: int) -> None:
-        """End the leases from a receive that is retried because its response was lost in a restart."""
+        """End the restored leases of an earlier attempt of a receive whose response was lost in a restart."""
         for key, lease in self._leases.take_restored(client_id, attempt_id):
             self._end_unanswered(key, lease, None, now_ms)
 
@@ -383,7 +387,7 @@ class MessageReceiver:
             return 0
         is_latest = self._settings.group_start is StartPosition.LATEST
         # The positions include the queues of a deleted topic with the same name. The current topic may have
-        # fewer queues, and the missing queues may be added again later.
+        # fewer queues than the deleted topic, and the missing queues may be added later.
         positions = {
             queue_id: queue.end_offset if is_latest else queue.min_offset
             for queue_id, queue in self._store.dispatch.queues_of(topic, limits.QUEUE_COUNT_MAX)
@@ -404,7 +408,7 @@ class MessageReceiver:
             raise self._in_flight_limit_error(state)
 
     def _scan_queues(self, topic: Topic, state: ReceiveState) -> None:
-        """Lease messages from a topic's queues.
+        """Lease messages from the queues of a topic.
 
         Raise `StoreDamaged` if a queue is damaged and no messages were leased.
         """
@@ -419,7 +423,7 @@ class MessageReceiver:
                 state.has_read_damage |= queue.compared_bytes > compared_bytes
             state.count_files(queue.compared_bytes - compared_bytes)
             if state.is_over and number < topic.queue_count:
-                return  # The next receive scans the other queues without rereading the damaged files.
+                return  # The next receive scans the other queues and does not read the damaged files again.
         if damaged is not None and not state.deliveries:
             raise damaged
 
@@ -442,7 +446,7 @@ class MessageReceiver:
     def _rotation(self, topic: Topic, state: ReceiveState) -> Iterator[int]:
         """Yield each queue id once, in rotation or, for a PRIORITY topic, in descending order.
 
-        Without priorities, each call starts with the next queue to prevent starvation.
+        For topics of other types, each call starts with the next queue, which prevents starvation.
         """
         if topic.message_type.value == PRIORITY:
             return iter(range(topic.queue_count - 1, -1, -1))
@@ -454,13 +458,15 @@ class MessageReceiver:
         """Lease messages from one queue."""
         flight = self._groups.in_flight(key)
         if self._store.dispatch.is_unrecorded(key.topic, key.queue_id):
-            flight.begin_at(queue.min_offset)  # A later record counts and finishes all earlier messages.
+            flight.begin_at(
+                queue.min_offset
+            )  # A later record counts and finishes all messages below this offset.
         while not state.is_over:
             offset = self._next_candidate(key, queue, flight, state)
             if offset is None:
                 state.is_crowded |= flight.is_crowded
                 return
-            if offset < queue.min_offset:  # The message of a restored lease was deleted by retention.
+            if offset < queue.min_offset:  # Retention deleted the message of a restored lease.
                 is_fresh = offset == flight.next_offset
                 end = flight.unleased_until(offset, queue.min_offset) if is_fresh else offset + 1
                 self._groups.skip_messages(key, offset, end, state.now_ms)
@@ -478,19 +484,19 @@ class MessageReceiver:
             elif record is None or not wanted_by:
                 self._groups.skip_messages(key, offset, offset + 1, state.now_ms)
             elif (attempts := flight.attempts(offset)).made >= state.policy.attempts_max:
-                # `exhausted_messages.py` has not yet moved the exhausted message to the dead letters.
+                # `exhausted_messages.py` has not moved this message to the dead-letter topic yet.
                 self._dead_letters.move_message(key, record, attempts, ATTEMPTS_EXHAUSTED, state.now_ms)
             else:
                 self._lease_or_park(key, queue, flight, record, wanted_by, state)
 
     def _lease_run(self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState) -> bool:
-        """Lease consecutive messages, starting at the next offset.
+        """Lease consecutive messages, starting at the next offset of the group.
 
         Return whether any messages were leased.
         """
         count, offset = min(state.left_count, flight.fresh_room), flight.next_offset
-        # With a tag filter, each message must be found by `_next_candidate`. A run of a single message has no
-        # advantage.
+        # With a tag filter, `_next_candidate` must find each message separately. A run of a single message
+        # has no advantage.
         if state.tags_codes is not None or count < 2:
             return False
         entries = queue.entries(offset, count)
@@ -502,7 +508,7 @@ class MessageReceiver:
     def _read_entry(
         self, queue: ConsumeQueue, offset: int, entry: Entry, state: ReceiveState
     ) -> Record | None:
-        """Return an entry's record, from the records read ahead or from the log."""
+        """Return the record of a queue entry, from the records read ahead or from the log."""
         near = state.near.get(entry.physical_offset)
         if near is None or near.queue_offset != offset or near.sys_flag & INNER_BATCH:
             return self._reading.record(queue, offset, entry)
@@ -511,7 +517,7 @@ class MessageReceiver:
     def _next_candidate(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, state: ReceiveState
     ) -> int | None:
-        """Return the next offset that has a matching tag or lies in a gap. Finish all earlier messages.
+        """Return the next offset with a matching tag or in a gap. Finish the skipped messages.
 
         Return None if there is no such offset or if the scan limit is reached.
         """
@@ -553,23 +559,23 @@ class MessageReceiver:
     def _may_lease(
         self, flight: InFlight, offset: int, message_group: str, is_mine: bool, state: ReceiveState
     ) -> bool:
-        """Return whether a message is next in its message group or can be added to this receive's run.
+        """Return whether a message is next in its message group or can be added to the run of this receive.
 
-        A message matched only by other filters is not added to the run.
+        A message that matches only other filters of the group is not added to the run.
         """
         if flight.message_groups.is_free(message_group, offset):
             return True
         if not is_mine:
             return False
         # A fresh message may join a run only if its message group has no parked messages, because parked
-        # messages must be leased first (`_lease_parked`).
+        # messages must be leased before fresh messages (`_lease_parked`).
         is_next = flight.message_groups.next_parked(message_group) is None
         return is_next and state.may_join_run(flight, offset, message_group)
 
     def _lease_parked(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, message_group: str, state: ReceiveState
     ) -> None:
-        """Lease the messages parked behind the leased message, up to the maximum run length."""
+        """Lease the parked messages that follow the leased message, up to the maximum run length."""
         while not state.is_over:
             offset = flight.message_groups.next_parked(message_group)
             if offset is None or not state.may_join_run(flight, offset, message_group):
@@ -583,22 +589,22 @@ class MessageReceiver:
             if record is None or not state.matches_filter(record):
                 return
             if flight.attempts(offset).made >= state.policy.attempts_max:
-                return  # The exhausted message is moved to the dead-letter topic by a later scan.
+                return  # A later scan moves the message to the dead-letter topic.
             self._leasing.lease(key, flight, record, message_group, state)
 
     def _find_lease(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, Lease]:
-        """Return a receipt handle's lease. Raise `InvalidReceiptHandle` if the lease has ended."""
+        """Return the lease of a receipt handle. Raise `InvalidReceiptHandle` if the lease has ended."""
         found = self._leases.find_lease(receipts.generation_of(handle))
         if found is not None:
             key, lease = found
-            # A handle that is identical to the lease's handle is not decoded, because decoding would dominate
-            # the cost of the lookup.
+            # If `handle` is identical to the handle stored in the lease, it is not decoded, because decoding
+            # would dominate the cost of the lookup.
             if lease.handle == handle and key.group == group and key.topic == topic:
                 return found
         receipt = receipts.decode(handle)
         if found is not None:
             key, lease = found
-            # A restored lease has no handle, so the fields of the receipt are compared instead.
+            # A restored lease has no handle, and the fields of the receipt are compared instead.
             is_same = (lease.queue_offset, lease.leased_ms) == (receipt.queue_offset, receipt.leased_ms)
             if is_same and key == (group, topic, receipt.queue_id):
                 return found
@@ -607,9 +613,9 @@ class MessageReceiver:
     def _find_earlier_lease(self, group: str, topic: str, handle: str) -> tuple[GroupQueue, int] | None:
         """Return the queue and offset of a plain message leased in an earlier epoch, or None.
 
-        Leases on messages without a message group are not recorded, so they are lost when the leader changes.
-        To avoid a second delivery, the consumer's acknowledgement is accepted if the message is neither
-        finished nor leased again.
+        Leases on messages without a message group are not recorded, and are therefore lost when the leader
+        changes. To avoid a second delivery, an acknowledgement by the consumer is accepted if the message is
+        neither finished nor leased again.
         """
         try:
             receipt = receipts.decode(handle)
@@ -629,14 +635,19 @@ class MessageReceiver:
         if flight.offsets.is_done(offset) or flight.is_leased(offset):
             return None
         record: Record | None = None
-        with suppress(StoreDamaged):  # Damage must not cause errors for the other handles in the call.
+        with suppress(
+            StoreDamaged
+        ):  # Damage to one record must not cause errors for other handles in the call.
             record = self._reading.record(queue, offset, queue.entry(offset))
         if record is None or record.physical_offset != receipt.physical_offset:
             return None
         return None if properties.value_of(record.properties, property_names.MESSAGE_GROUP) else (key, offset)
 
     def _lease_ms(self, invisible_ms: int, auto_renew: bool) -> int:
-        """Return the lease duration in milliseconds. Raise `IllegalInvisibleTime` if it is out of range."""
+        """Return the lease duration in milliseconds.
+
+        Raise `IllegalInvisibleTime` if the requested duration is out of range.
+        """
         if auto_renew:
             return self._settings.auto_renew_lease_ms
         _check_invisible(invisible_ms, self._settings.invisible_ms_min)
