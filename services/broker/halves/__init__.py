@@ -1,1 +1,1 @@
-"""Implements half messages, including transaction check-backs, outcomes, and operator views."""
+"""Half messages, including transaction check-backs, outcomes, and operator views."""

@@ -1,8 +1,8 @@
-"""Receipts for recent half messages. They prevent a client's retry from storing a duplicate half message.
+"""Receipts for recent half messages, which prevent duplicates when a client retries a send.
 
 If a half message with the same topic, message id, and content was stored within the last `dedupe_ms`
-milliseconds, the sender receives the original receipt. Each row contains the half message's offset, from
-which the receipt is computed. When a half message is stored, a few of the oldest rows are removed if they
+milliseconds, the sender receives the original receipt. Each row contains the offset of the half message, from
+which the receipt is computed. When a half message is stored, a few of the oldest rows are removed if the rows
 have expired or the table is full. `commitlog.applied_limits` defines the limits. Rows are kept in insertion
 order (`commitlog.snapshots.table`).
 """
@@ -23,7 +23,7 @@ from txn import half
 NO_DUE_TIME: Final = -1
 """The stored value for a half message without a due time."""
 _SEPARATOR: Final = "\x00"
-"""Separates topic and message id in a key. Message ids never contain this character."""
+"""The separator between topic and message id in a key. Message ids never contain this character."""
 
 Row = tuple[int, ...]
 """The store time, physical offset, queue offset, and due time (or -1) of a half message."""
@@ -40,14 +40,14 @@ class HalfReceipts:
         return len(self._rows)
 
     def find_receipt(self, topic: str, message_id: str, now_ms: int) -> SendReceipt | None:
-        """Return the receipt for a half message stored within `dedupe_ms`, or None."""
+        """Return the receipt for a half message stored within the last `dedupe_ms` milliseconds, or None."""
         row = self._rows.get(f"{topic}{_SEPARATOR}{message_id}")
         if row is None or row[0] <= now_ms - self._settings.dedupe_ms:
             return None
         return self.build_receipt(topic, message_id, half.id_crc(message_id), row)
 
     def build_receipt(self, topic: str, message_id: str, id_crc: int, row: Row) -> SendReceipt:
-        """Return the receipt for a row's half message."""
+        """Return the receipt for the half message in a row."""
         _, offset, queue_offset, due_ms = row
         handle = ""
         if due_ms != NO_DUE_TIME:
@@ -62,7 +62,7 @@ class HalfReceipts:
         return self.build_receipt(fact.topic, fact.message_id, half.id_crc(fact.message_id), row)
 
     def add_half(self, topic: str, message_id: str, row: Row) -> None:
-        """Add a row for an appended half message. Remove a few expired or surplus rows."""
+        """Add a row for an appended half message. Remove a few rows that have expired or exceed the limit."""
         self._put(topic, message_id, row)
         bounds = self._store.applied
         for _ in range(bounds.half_receipts_dropped_max):

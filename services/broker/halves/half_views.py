@@ -29,9 +29,9 @@ class HalfViews:
         self._outcomes = transactions.outcomes
 
     def page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
-        """Return up to `count_max` matching half messages after the offset `after`, oldest first.
+        """Return up to `count_max` matching half messages with log offsets above `after`, oldest first.
 
-        Message contents are not included.
+        The result does not include message contents.
         """
         found: list[HalfView] = []
         while True:
@@ -43,8 +43,8 @@ class HalfViews:
     def scan_page(self, wanted: HalfFilter, after: int | None, count_max: int) -> HalfPage:
         """Examine up to `HALVES_EXAMINED_AT_ONCE` half messages, and return up to `count_max` matches.
 
-        The returned `after` is the cursor for the next call, even if nothing matched. It is None once all
-        half messages have been examined.
+        The returned `after` is the cursor for the next call, even if no half message matched. The cursor is
+        None once all half messages have been examined.
         """
         found: list[HalfView] = []
         first = 0 if after is None else after + 1
@@ -60,7 +60,10 @@ class HalfViews:
         return HalfPage(found, offsets[-1] if len(offsets) == limits.HALVES_EXAMINED_AT_ONCE else None)
 
     def get_half(self, transaction_id: str) -> HalfView:
-        """Return a half message with its content. Raise `InvalidTransactionId` if the id is unknown."""
+        """Return a half message with its content.
+
+        Raise `InvalidTransactionId` if the transaction id is unknown.
+        """
         record = self._transactions.find(half.unverified_offset(transaction_id), transaction_id)
         return self._view(record, with_message=True)
 
@@ -109,7 +112,7 @@ class HalfViews:
     def _read_ending(self, ended: Ended) -> bytes:
         """Return the encoded properties of the record that ended a half message.
 
-        Return an empty string if that record is missing or unreadable.
+        Return an empty byte string if that record is missing or unreadable.
         """
         if not 0 <= ended.ended_offset < self._store.log.durable_offset:
             return b""

@@ -1,22 +1,22 @@
-"""Half messages. They are committed or rolled back, or they expire after too many transaction check-backs.
+"""Half messages, which are committed, rolled back, or expired after too many transaction check-backs.
 
-    requested outcome --> state of the half message --> table (`txn.states`) --> one record, or a refusal
+    requested outcome --> state of the half message --> table (`txn.states`) --> one record, or an error
 
-A change takes effect when its record is appended (`apply`). A new half message can be committed or rolled
-back only once its record is durable (`publish`). A producer's attempt to commit or roll back an expired half
-message is rejected and recorded.
+A change takes effect when the record of the change is appended (`apply`). A new half message can be committed
+or rolled back only once its record is durable (`publish`). A producer's attempt to commit or roll back an
+expired half message is rejected and recorded.
 
 Open and expired half messages and the latest outcomes are kept in memory (`txn.outcomes`). Older outcomes are
-read from the log. A half message found in the log but not in memory was committed if its committed record is
-found through the key index. Otherwise, it was rolled back. If a half message was deleted by retention or
-written by another broker, its outcome is known only while that outcome is in memory.
+read from the log. If a half message is in the log but its state is not in memory, the half message was
+committed if the key index finds its committed record, and was rolled back otherwise. If a half message was
+deleted by retention or written by another broker, its outcome is known only while the outcome is in memory.
 
-To save time, `send` and `_commit` append messages without building or parsing a `Record`.
+For speed, `send` and `_commit` append messages without building or parsing a `Record`.
 
-Limitations: if log damage has destroyed a half message's committed record, the half message is considered
-rolled back. Each open half message has a timer (`Purpose.CHECK`), an entry in `waiting_check_backs` or
-`_to_read`, or a check-back in progress. If a caller begins a check-back but never calls
-`complete_check_back`, that half message gets no more check-backs until the broker restarts.
+Each open half message has a timer (`Purpose.CHECK`), an entry in `waiting_check_backs` or `_to_read`, or a
+check-back in progress. Limitations: a half message is considered rolled back if log damage has destroyed its
+committed record. If a caller begins a check-back but never calls `complete_check_back`, the half message gets
+no more check-backs until the broker restarts.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _RESOLVING: Final = {
 
 
 class Transactions:
-    """A broker's half messages."""
+    """The half messages of a broker."""
 
     def __init__(
         self,
@@ -89,14 +89,14 @@ class Transactions:
         self.outcomes = Outcomes()
         self.receipts = HalfReceipts(store, settings)
         self.waiting_check_backs = WaitingCheckBacks()
-        """Open half messages with a due check-back but no producer."""
+        """The open half messages whose check-backs are due but wait for a producer."""
         self._recent = RecentHalves()
         self._to_read: deque[int] = deque()
         self._searched_offset = 0
-        """The log offset up to which half messages were checked for lost records."""
+        """The log offset below which half messages have been checked for lost records."""
 
     def send(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
-        """Store a half message. When committed, it is added to queue `queue_id` in its topic."""
+        """Store a half message. A commit adds the message to queue `queue_id` of its topic."""
         topic, message_id = message.topic, message.message_id
         check_ms = self.policy(topic).first_check_ms(now_ms, message.check_immunity_ms)
         stored, fact = half.half_of(message, queue_id, check_ms)
@@ -109,7 +109,7 @@ class Transactions:
         return receipt
 
     def apply(self, fact: OfHalf, stamp: Stamp) -> None:
-        """Apply a fact about a half message."""
+        """Apply a stored half message, an outcome, a check-back, or a late request."""
         match fact:
             case HalfStored():
                 row = row_of(fact, stamp.store_ms, stamp.offset, stamp.queue_offset)
@@ -126,9 +126,9 @@ class Transactions:
                 self.outcomes.record_late_request(fact.half_offset, fact.asked_for, stamp.store_ms)
 
     def publish(self, durable: Sequence[tuple[HalfStored | HalfEnded, Stamp]]) -> None:
-        """Open half messages that are now durable, and schedule their first check-backs.
+        """Mark half messages that are now durable as open, and schedule their first check-backs.
 
-        If too many outcomes are in memory, the oldest durable ones are removed.
+        If too many outcomes are in memory, the oldest durable outcomes are removed.
         """
         due_together: dict[int, list[int]] = {}
         for fact, stamp in durable:
@@ -142,7 +142,7 @@ class Transactions:
         self.outcomes.forget(durable[-1][1].offset, self._store.applied.ended_halves_max)
 
     def check_room(self) -> None:
-        """Raise `TooManyHalves` if there are too many open and expired half messages in total."""
+        """Raise `TooManyHalves` if the number of open and expired half messages has reached the limit."""
         count = len(self.outcomes.open) + len(self.outcomes.expired)
         if count >= limits.HALVES_WAITING_MAX:
             raise TooManyHalves(
@@ -153,7 +153,7 @@ class Transactions:
     def end(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
     ) -> TransactionReceipt:
-        """Commit or roll back a transaction, or confirm that it already has this outcome.
+        """Commit or roll back a transaction, or confirm that the transaction already has this outcome.
 
         Raise `TransactionEnded` if the transaction has another outcome, or `InvalidTransactionId` if the id
         is unknown.
@@ -167,7 +167,7 @@ class Transactions:
         try:
             record = self.find(offset, transaction_id)
         except InvalidTransactionId:
-            # The half message may have been deleted by retention, although its outcome is still in memory.
+            # Retention may have deleted the half message although its outcome is still in memory.
             remembered = self.outcomes.ended(offset)
             if remembered is None or remembered.topic != topic:
                 raise
@@ -198,7 +198,7 @@ class Transactions:
         return self._end(record, transaction_id, resolution, _RESOLVING[resolution], reason, now_ms)
 
     def find(self, offset: int, transaction_id: str) -> Record:
-        """Return a transaction's half message record.
+        """Return the half message record of a transaction.
 
         Raise `InvalidTransactionId` if the id is unknown, or `StoreDamaged` if the record is unreadable.
         """
@@ -226,9 +226,10 @@ class Transactions:
         return is_ours and self._store.dispatch.queue(HALF_TOPIC, 0).holds(offset)
 
     def read_outcome(self, record: Record) -> Ended | None:
-        """Return a half message's outcome, or None if it is open.
+        """Return the outcome of a half message, or None if the half message is open.
 
-        Raise `StoreDamaged` if the outcome must be read from the log and its record is unreadable.
+        Raise `StoreDamaged` if the outcome must be read from the log and the record of the outcome is
+        unreadable.
         """
         offset = record.physical_offset
         if offset in self.outcomes.open:
@@ -236,13 +237,13 @@ class Transactions:
         return self.outcomes.ended(offset) or self._ended_in_log(record)
 
     def policy(self, topic: str) -> CheckBackPolicy:
-        """Return the check-back policy for a topic's half messages."""
+        """Return the check-back policy for the half messages of a topic."""
         return self._topics.check_back(topic) or self._policy
 
     def begin_check_back(self, half_offset: int, now_ms: int) -> CheckBackRequest | None:
-        """Return a half message's due check-back, or None if the half message has ended.
+        """Return the due check-back of a half message, or None if the half message has ended.
 
-        Also return None if `read_due` must first read the half message from the log.
+        Also return None if the half message must first be read from the log by `read_due`.
         """
         waiting = self.outcomes.waiting(half_offset)
         if waiting is None:
@@ -253,14 +254,14 @@ class Transactions:
         return _check_back_of(half_offset, waiting)
 
     def has_halves_to_read(self) -> bool:
-        """Return whether `read_due` has half messages to process and may append records."""
+        """Return whether half messages wait for `read_due` and records may be appended."""
         return bool(self._to_read) and not self._store.has_flush_backlog
 
     def read_due(self, now_ms: int) -> list[CheckBackRequest]:
         """Expire half messages that have no check-backs left, and return check-backs for the others.
 
-        An expiry record contains the message id, so the half message must be read from the log. Each call
-        reads at most about `CHECKS_READ_PER_TICK_BYTES_MAX` bytes.
+        The half message must be read from the log, because an expiry record contains the message id. Each
+        call reads at most about `CHECKS_READ_PER_TICK_BYTES_MAX` bytes.
         """
         read_bytes, questions = 0, []
         while self.has_halves_to_read() and read_bytes < limits.CHECKS_READ_PER_TICK_BYTES_MAX:
@@ -284,8 +285,8 @@ class Transactions:
         """Roll back half messages whose records are lost, and return their log offsets.
 
         A record is lost if it is in neither the log nor a keep file. Each call examines up to
-        `HALVES_KEPT_EXAMINED_AT_ONCE` half messages below the first log offset, starting where the previous
-        call stopped.
+        `HALVES_KEPT_EXAMINED_AT_ONCE` half messages below the first log offset, starting after the last half
+        message that the previous call examined.
         """
         log, count = self._store.log, limits.HALVES_KEPT_EXAMINED_AT_ONCE
         assert self._searched_offset <= log.first_offset, "the log begins before where it began"
@@ -321,10 +322,10 @@ class Transactions:
         return CheckBackRequest(transaction_id, waiting.topic, offset)
 
     def message(self, half_offset: int) -> Message | None:
-        """Return a half message's content for a check-back, or None if its record is damaged."""
+        """Return the content of a half message for a check-back, or None if its record is damaged."""
         record = self._read_half(half_offset)
         if record is None:
-            # The half message is rolled back in the next tick, because a check-back is impossible.
+            # The next tick rolls the half message back, because a check-back is impossible.
             self._to_read.append(half_offset)
             return None
         return properties.to_message(record)
@@ -332,9 +333,9 @@ class Transactions:
     def complete_check_back(self, transaction_id: str, asked: bool, now_ms: int) -> None:
         """Complete a check-back.
 
-        If a producer was asked, the check-back is counted, and the next one is scheduled. Otherwise, a due
-        check-back waits for a producer. An unsent manual check-back before the due time does not change the
-        schedule.
+        If `asked` is true, the check-back was sent to a producer, is counted, and the next check-back is
+        scheduled. If `asked` is false, a due check-back waits for a producer. A manual check-back that was
+        not sent and is not due does not change the schedule.
         """
         offset = half.unverified_offset(transaction_id)
         waiting = self.outcomes.waiting(offset)
@@ -346,26 +347,28 @@ class Transactions:
             self._store.append(half.check_record(offset, count, next_check_ms), now_ms)
             self._schedule_waiting(waiting.topic, 1, now_ms)
         elif waiting.next_check_ms <= now_ms:
-            self._scheduler.cancel(Purpose.CHECK, offset)  # The timer exists after a manual check-back.
+            self._scheduler.cancel(
+                Purpose.CHECK, offset
+            )  # After a manual check-back, the timer still exists.
             self.waiting_check_backs.add(waiting.topic, offset)
         elif not self.waiting_check_backs.holds(waiting.topic, offset):
-            # This was a manual check-back before the due time. Half messages in `waiting_check_backs` must
-            # not have a timer, even after a clock step.
+            # The check-back was requested manually before the due time. A half message in
+            # `waiting_check_backs` must not have a timer, even after a clock step.
             self._scheduler.schedule(Purpose.CHECK, offset, waiting.next_check_ms)
 
     def schedule_waiting_check_backs(self, topic: str, now_ms: int) -> None:
-        """Schedule up to `CHECKS_WOKEN_MAX` of a topic's check-backs that are waiting for a producer."""
+        """Schedule up to `CHECKS_WOKEN_MAX` check-backs of a topic that wait for a producer."""
         self._schedule_waiting(topic, limits.CHECKS_WOKEN_MAX, now_ms)
 
     def oldest_waiting_check_back_ms(self) -> int | None:
-        """Return the earliest due time among check-backs that are waiting for a producer, or None."""
+        """Return the earliest due time of the check-backs that wait for a producer, or None."""
         oldest = (self.outcomes.waiting(offset) for offset in self.waiting_check_backs.oldest())
         return min((one.next_check_ms for one in oldest if one is not None), default=None)
 
     def set_check_back(self, topic: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
-        """Set a topic's check-back policy, or restore the default if `policy` is None.
+        """Set the check-back policy of a topic, or restore the default if `policy` is None.
 
-        Half messages waiting for a producer expire if the new policy allows no further check-backs. Raise
+        Half messages that wait for a producer expire if the new policy allows no further check-backs. Raise
         `TopicNotFound` if the topic does not exist.
         """
         changed = self._topics.set_check_back(topic, policy, now_ms)
@@ -395,7 +398,7 @@ class Transactions:
         reason: str,
         now_ms: int,
     ) -> TransactionReceipt:
-        """Process a `txn.states` event, which ends the half message or is rejected.
+        """Process a `txn.states` event, which either ends the half message or is rejected.
 
         If the half message has expired, the rejected request is recorded.
         """
@@ -418,9 +421,9 @@ class Transactions:
     def _ended_error(
         self, transaction_id: str, ended: Ended | None, now_ms: int | None = None
     ) -> TransactionEnded:
-        """Return an error that states the transaction's outcome, and its age if `now_ms` is given.
+        """Return an error with the outcome of the transaction, and its age if `now_ms` is given.
 
-        After an expiry, the error says how to resolve it.
+        If the transaction has expired, the error contains the command that resolves the transaction.
         """
         assert ended is not None, "an open half is refused as ended"
         when = f" {away(ended.ended_ms - now_ms)}" if ended.ended_ms and now_ms is not None else ""
@@ -436,7 +439,8 @@ class Transactions:
     def _ended_in_log(self, record: Record) -> Ended:
         """Return the outcome of a half message whose state is not in memory.
 
-        It was committed if the log contains its committed record. Otherwise, it was rolled back.
+        The half message was committed if the log contains its committed record, and was rolled back
+        otherwise.
         """
         stored = properties.of_record(record)
         topic, message_id = (
@@ -444,7 +448,7 @@ class Transactions:
             stored.get(property_names.MESSAGE_ID, ""),
         )
         for offset in self._store.offsets_named(topic, message_id, self._store.log.first_offset):
-            # The offsets are in descending order, so all remaining records are older than the half message.
+            # The offsets are in descending order. All remaining records are older than the half message.
             if offset <= record.physical_offset:
                 break
             found = self._store.read(offset)
@@ -453,7 +457,7 @@ class Transactions:
         return Ended(State.ROLLED_BACK, 0, -1)
 
     def _append_end(self, record: Record, event: Event, reason: str, now_ms: int) -> int:
-        """Append and count an outcome.
+        """Append the record of an outcome, and count the outcome.
 
         Return the offset up to which the log must be durable before a response is sent.
         """
@@ -464,13 +468,14 @@ class Transactions:
         return durable_at
 
     def _append(self, ending: Record, now_ms: int) -> int:
-        """Append an outcome's record, and return its end offset.
+        """Append the record of an outcome, and return the end offset of the record.
 
-        A timer operation in a committed message is also executed. If the timer names cannot be read, raise
-        `StoreDamaged` before appending anything.
+        A timer operation in a committed message is also executed. Raise `StoreDamaged` if the names of timers
+        cannot be read, in which case no record is appended.
         """
         if ending.topic == TIMER_TOPIC:
-            # This call may raise an error and must therefore precede the record of any timer operation.
+            # This call may raise an error, and must therefore precede the append of a record for a timer
+            # operation.
             self._timers.mark_replaced(ending, now_ms)
         if ending.type == TYPE_COMMIT and may_have_verb(ending.properties):
             carried = parse_verb(properties.to_message(ending), now_ms)
@@ -481,7 +486,7 @@ class Transactions:
         return self._store.append(ending, now_ms).end_offset
 
     def _count_check(self, fact: CheckBackSent, stamp: Stamp) -> None:
-        """Record a half message's check-back count, and schedule the next check-back."""
+        """Record the check-back count of a half message, and schedule the next check-back."""
         next_check_ms = half.check_ms_of(fact, stamp.store_ms)
         waiting = self.outcomes.record_check_back(fact.half_offset, fact.asked_count, next_check_ms)
         if waiting is not None:
@@ -489,12 +494,12 @@ class Transactions:
             self._scheduler.schedule(Purpose.CHECK, fact.half_offset, waiting.next_check_ms)
 
     def _schedule_waiting(self, topic: str, count_max: int, now_ms: int) -> None:
-        """Schedule up to `count_max` of a topic's check-backs that are waiting for a producer."""
+        """Schedule up to `count_max` check-backs of a topic that wait for a producer."""
         for offset in self.waiting_check_backs.take(topic, count_max):
             self._scheduler.schedule(Purpose.CHECK, offset, now_ms)
 
     def _read_half(self, half_offset: int) -> Record | None:
-        """Return a half message's record, or None if it is damaged."""
+        """Return the record of a half message, or None if the record is damaged."""
         try:
             return self._store.read(half_offset)
         except StoreDamaged:
@@ -524,7 +529,7 @@ def _end_record(record: Record, event: Event, reason: str) -> Record:
 
 
 def _check_topic(record: Record, topic: str, transaction_id: str) -> None:
-    """Raise `InvalidTransactionId` if the topic is wrong, without revealing the real topic."""
+    """Raise `InvalidTransactionId` if the topic is wrong. The error does not reveal the real topic."""
     real_topic = properties.of_record(record).get(property_names.REAL_TOPIC, "")
     if topic != real_topic:
         raise InvalidTransactionId(f"{transaction_id} names no half message of topic {topic!r}.")
