@@ -1,1 +1,1 @@
-"""Implements recurring messages, including cron line parsing, occurrences, and missed runs."""
+"""Recurring messages, including cron line parsing, occurrences, and missed runs."""

@@ -1,4 +1,4 @@
-"""A parser for cron lines as described in Vixie cron's crontab(5).
+"""A parser for cron lines in the format of Vixie cron, described in crontab(5).
 
     field    numbers                          names
     second   0-59, only in a 6-field line     -
@@ -10,18 +10,18 @@
 
 A field is a comma-separated list of items. An item is a number, a range, or `*` for all numbers. A range or
 `*` can have a step, as in `1-9/2` and `*/5`. Names are not case-sensitive and can be abbreviated to three or
-more letters. Two rules apply to the whole line:
-1. If both the day and the weekday are restricted, a date must match at least one of them. If either field
-   begins with `*`, a date must match both. A field that begins with `*` is never considered restricted, even
-   if it excludes some dates.
-2. A line has a wildcard if its second, minute, or hour field begins with `*`. As in cron(8), this matters at
-   clock changes; see `services.broker.schedules.recurrence`.
+more letters. Two rules apply to a line as a whole:
+1. If both the day and the weekday are restricted, a date must match at least one of the two fields. If either
+   field begins with `*`, a date must match both fields. A field that begins with `*` is never considered
+   restricted, even if the field excludes some dates.
+2. A line has a wildcard if its second, minute, or hour field begins with `*`. As in cron(8), a wildcard
+   changes the behavior at clock changes (`services.broker.schedules.recurrence`).
 
 The extensions to Vixie cron are seconds, `L`, a step after a single number (`20/5`), weekday ranges that wrap
 around the end of the week (`fri-mon`), and `?` instead of `*` as the weekday. The syntax of other cron
 programs is rejected with a suggested correction.
 
-Parsed fields use the syntax of APScheduler's CronTrigger. Parsing takes about 20 us per line.
+Parsed fields use the syntax of CronTrigger in APScheduler. Cost: about 20 us per line.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WEEKDAYS: Final = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 
 @dataclass(slots=True, frozen=True)
 class CronLine:
-    """A parsed cron line, with CronTrigger fields and the outcome of the rules for the whole line."""
+    """A parsed cron line, with CronTrigger fields and the results of the two rules for whole lines."""
 
     fields: dict[str, str]
     has_wildcard: bool
@@ -52,7 +52,7 @@ class CronLine:
 
 
 def parse_cron(line: str) -> CronLine:
-    """Parse a cron line. On error, raise ValueError with a suggested fix."""
+    """Parse a cron line. Raise ValueError with a suggested correction if the line is illegal."""
     texts = _fields_of(_expand_name(line.strip()))
     fields = {name: _FIELDS[name].read(text) for name, text in texts.items()}
     return CronLine(
@@ -63,7 +63,7 @@ def parse_cron(line: str) -> CronLine:
 
 
 def _expand_name(line: str) -> str:
-    """Return the five fields of a predefined schedule such as `@daily`, or any other line unchanged."""
+    """Return the five fields of a predefined schedule such as `@daily`. Return any other line unchanged."""
     if not line.startswith("@"):
         return line
     name = line.lower().split()[0]
@@ -101,7 +101,7 @@ def _fields_of(line: str) -> dict[str, str]:
 
 @dataclass(slots=True, frozen=True)
 class _Field:
-    """A field of a cron line and its legal values."""
+    """A field of a cron line, with the legal values of the field."""
 
     word: str
     low: int
@@ -111,12 +111,12 @@ class _Field:
     wraps: bool = False
 
     def read(self, text: str) -> str:
-        """Convert a field to CronTrigger syntax. Raise ValueError if it is illegal."""
+        """Convert a field to CronTrigger syntax. Raise ValueError if the field is illegal."""
         if text == "*" or (self.wraps and text == "?"):
             return "*"
         items = [self._read_item(item) for item in text.split(",")]
         if self.wraps:
-            # Weekdays are converted to names, because CronTrigger numbers weekdays from Monday.
+            # Weekdays are converted to names, because weekday 0 is Monday in CronTrigger.
             return ",".join(WEEKDAYS[day] for day in sorted({day % 7 for days in items for day in days}))
         return ",".join(map(_format_range, items))
 
@@ -151,7 +151,7 @@ class _Field:
         return max(first, 6) if self.wraps else self.high
 
     def _parse_number(self, word: str) -> int:
-        """Return the value of a number or name. Raise ValueError if it is illegal."""
+        """Return the value of a number or name. Raise ValueError if the number or name is illegal."""
         if word.isdecimal() and self.low <= int(word) <= self.high:
             return int(word)
         for number, name in enumerate(self.names, self.first_name):
@@ -164,7 +164,7 @@ class _Field:
         return f"{self.low} to {self.high}{names}"
 
     def _refuse_foreign(self, item: str) -> None:
-        """Raise ValueError with a suggested correction for an item in another cron program's syntax."""
+        """Raise ValueError with a suggested correction if an item uses the syntax of another cron program."""
         for pattern, words, instead in _FOREIGN:
             if re.fullmatch(words, self.word) and re.fullmatch(pattern, item, re.IGNORECASE):
                 raise ValueError(f"{item!r} as {self.word} is not vixie cron's: {instead}")
@@ -218,12 +218,12 @@ _FOREIGN: Final = (
     (r"H(\(.*\))?(/.*)?", ".*", "it is Jenkins' hash of a job. Write a number"),
     (r".*~.*", ".*", "a random one cannot be said. Write a number"),
 )
-"""Patterns of illegal items, each with the fields in which it is illegal and a suggested correction.
+"""Patterns of illegal items, each with the fields in which the items are illegal and a correction.
 """
 
 
 def _format_range(numbers: range) -> str:
-    """Return a range in CronTrigger syntax, which allows no step larger than the range."""
+    """Return a range in CronTrigger syntax, in which a step must not be larger than the range."""
     if numbers is _LAST_DAY:
         return "last"
     if len(numbers) == 1:

@@ -1,16 +1,16 @@
-"""The policies for a schedule's missed runs.
+"""Policies for the missed runs of schedules.
 
-A policy determines which missed runs are dropped. All other runs are sent, oldest first.
+A policy determines the missed runs that are dropped. All other missed runs are sent, oldest first.
 
     policy  dropped runs
     skip    all runs that are more than `limits.SCHEDULE_LATE_MS_MAX` milliseconds late
     once    all runs before the last due run
     all     all runs before the newest `missed_max` due runs
 
-A schedule that runs every second may have missed years of runs, so missed runs are never fully enumerated.
-Costs are measured in calendar searches of about 25 us each (`count_searches`). The policy `once` uses a
-binary search with about 45 calendar searches. The policy `all` takes about 5 calendar searches per sent run,
-or up to 40 if runs occur in bursts.
+Missed runs are never fully enumerated, because a schedule that runs every second may have missed years of
+runs. Costs are measured in calendar searches of about 25 us each (`count_searches`). The policy `once` uses a
+binary search, which requires about 45 calendar searches. The policy `all` requires about 5 calendar searches
+per sent run, or up to 40 if runs occur in bursts.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from services.broker.schedules.schedule_values import MissedRunPolicy, Schedule
 def find_cutoff_ms(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
     """Return the time in milliseconds since the Unix epoch up to which runs are dropped.
 
-    At least one run after the cursor must be due.
+    The schedule must have at least one due run after the cursor.
     """
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     after_ms = cursor_ms if start_ms is None else max(cursor_ms, start_ms - 1)
@@ -35,7 +35,7 @@ def find_cutoff_ms(schedule: Schedule, cursor_ms: int, now_ms: int) -> int:
 
 
 def count_searches(schedule: Schedule) -> int:
-    """Return the approximate number of calendar searches needed to decide about missed runs."""
+    """Return the approximate number of calendar searches that `find_cutoff_ms` requires."""
     return {MissedRunPolicy.SKIP: 1, MissedRunPolicy.ONCE: 45, MissedRunPolicy.ALL: 5 * schedule.missed_max}[
         schedule.missed
     ]
@@ -50,10 +50,11 @@ def _cutoff_before_last(schedule: Schedule, after_ms: int, until_ms: int, now_ms
 
 
 def _cutoff_before_newest(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
-    """Return a time between the newest `missed_max` runs and all older runs.
+    """Return a time that separates the newest `missed_max` runs from all older runs.
 
-    A window that ends at `until_ms` is doubled until it contains more than `missed_max` runs. If it contains
-    far too many runs because they come in bursts, a binary search finds its start.
+    A window that ends at `until_ms` is doubled until it contains more than `missed_max` runs. If runs occur
+    in bursts and the window contains more than `_ENUMERATED_MAX` times `missed_max` runs, a binary search
+    finds the start of the window.
     """
     low_ms, width_ms, count_max = until_ms, 1_000, schedule.missed_max
     while low_ms > after_ms and _count_runs(schedule, low_ms, until_ms) <= count_max:
@@ -83,7 +84,7 @@ def _count_runs(schedule: Schedule, after_ms: int, until_ms: int) -> int:
 
 
 _ENUMERATED_MAX: Final = 8
-"""Maximum number of enumerated runs in a window, as a multiple of `missed_max`."""
+"""Maximum number of runs in a window that are enumerated, as a multiple of `missed_max`."""
 
 _Policy = Callable[[Schedule, int, int, int], int]
 _POLICIES: Final[dict[MissedRunPolicy, _Policy]] = {

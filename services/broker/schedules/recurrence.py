@@ -1,25 +1,26 @@
-"""Computes a schedule's occurrences from a cron line and a time zone, as in Vixie cron.
+"""Occurrences of a schedule, computed from a cron line and a time zone as in Vixie cron.
 
-`services.broker.schedules.cron_line` parses the cron line, and APScheduler's CronTrigger computes the
-matching wall times. `Recurrence` uses CronTrigger only with UTC, because it returns wrong results for time
-zones with clock changes. For example, APScheduler 3.11 skips midnight after a 23-hour day. Wall times are
-converted to UTC as in cron(8):
+`services.broker.schedules.cron_line` parses the cron line, and CronTrigger from APScheduler computes the
+matching wall times. `Recurrence` uses CronTrigger only with UTC, because CronTrigger returns wrong results
+for time zones with clock changes. For example, APScheduler 3.11 skips midnight after a 23-hour day. Wall
+times are converted to UTC as in cron(8):
 
-    second, minute, or hour   if the clocks skip the time    if the clocks repeat the time
-    no field begins with `*`  once, at the clock change      only the first time
-    a field begins with `*`   no occurrence                  both times
+    second, minute, or hour   if a clock change skips the time   if a clock change repeats the time
+    no field begins with `*`  one occurrence, at the change      one occurrence, at the first time
+    a field begins with `*`   no occurrence                      two occurrences
 
 A clock change of more than three hours is treated as a correction, and the new time takes effect immediately.
-If a job matches several skipped minutes, Vixie cron runs it once for each of them. Tidewheel produces only
-one occurrence, at the clock change.
+If several skipped minutes match a job, Vixie cron runs the job once for each of these minutes. Tidewheel
+produces only one occurrence, at the clock change.
 
-This module reads no clock. A search covers a period of `limits.SCHEDULE_SEARCH_MS`, which is long enough to
-find 29 February around the year 2100. A cron line without an occurrence in this period is considered to have
-none. Computing an occurrence takes 20 to 100 us, or up to 6 ms if it is years ahead.
+This module does not read the clock. A search covers a period of `limits.SCHEDULE_SEARCH_MS`, which is long
+enough to find 29 February around the year 2100. A cron line without an occurrence in this period is
+considered to have no occurrences. Cost: 20 to 100 us per occurrence, or up to 6 ms if the occurrence is years
+ahead.
 
 Limitations: a cron line whose day and weekday must both match may have no occurrence for 11 or 28 years, as
-in `0 9 */31 3 sun`. Such schedules are rejected. A search misses two clock changes that cancel out within one
-week, but this does not occur in any time zone.
+in `0 9 */31 3 sun`. Such schedules are rejected. A search does not detect two clock changes within one week
+that cancel each other out, but no time zone has such clock changes.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ from services.broker.spine.errors import IllegalSchedule
 SEARCH: Final = timedelta(milliseconds=limits.SCHEDULE_SEARCH_MS)
 STRIDE_S: Final = 7 * 86_400
 CHANGE_S_MAX: Final = 3 * 3_600
-"""Largest clock change in seconds that is not a correction; see cron(8)."""
+"""Largest clock change, in seconds, that is not treated as a correction (cron(8))."""
 
 
 class Recurrence:
     """A cron expression in a time zone.
 
-    The suffix `_s` denotes UTC time in seconds since the Unix epoch. `wall_s` is local time in seconds: UTC
-    time plus the time zone's offset.
+    The suffix `_s` denotes UTC time in seconds since the Unix epoch. `wall_s` is local time in seconds, which
+    is UTC time plus the offset of the time zone.
 
     Raises: IllegalSchedule: if the cron expression or the time zone is invalid.
     """
@@ -65,8 +66,8 @@ class Recurrence:
     def next_after(self, now_ms: int) -> int | None:
         """Return the first occurrence after a time in milliseconds since the Unix epoch, or None."""
         from_s = now_ms // 1000 + 1
-        # Wall times may be repeated by a clock change before `from_s`, or skipped by a clock change at
-        # `from_s`.
+        # A clock change before `from_s` may repeat wall times, and a clock change at `from_s` may skip wall
+        # times.
         change_s = None if self._has_wildcard else self._find_change(from_s - CHANGE_S_MAX - 1, from_s)
         while True:
             if change_s is not None:
@@ -77,8 +78,8 @@ class Recurrence:
             wall_s = self._next_wall(from_s + offset_s)
             if wall_s is None:
                 return None
-            # The offset is valid only until the next clock change. If there is a clock change before the wall
-            # time, the search continues at the clock change.
+            # The offset is valid only until the next clock change. If a clock change precedes the wall time,
+            # the search continues at that clock change.
             change_s = self._find_change(from_s, wall_s - offset_s)
             if change_s is None:
                 return (wall_s - offset_s) * 1000
@@ -94,7 +95,8 @@ class Recurrence:
     def last_until(self, after_ms: int, until_ms: int) -> int:
         """Return the last occurrence after `after_ms` up to and including `until_ms`.
 
-        An occurrence must exist. A binary search finds the earliest time with no later occurrence.
+        At least one occurrence must exist in this period. A binary search finds the earliest time that is not
+        followed by an occurrence.
         """
         low_ms, high_ms = after_ms, until_ms
         while low_ms < high_ms:
@@ -125,7 +127,10 @@ class Recurrence:
         return max(0, -self._forward_seconds(change_s))
 
     def _forward_seconds(self, change_s: int) -> int:
-        """Return by how many seconds the clock is set forward, or 0 if no adjustment is needed."""
+        """Return the number of seconds by which a clock change sets the clock forward.
+
+        The number is negative if the clock is set back, and 0 if wall times need no adjustment.
+        """
         jump_s = self._offset(change_s) - self._offset(change_s - 1)
         return 0 if self._has_wildcard or abs(jump_s) > CHANGE_S_MAX else jump_s
 
@@ -158,7 +163,10 @@ class Recurrence:
 
 @lru_cache(maxsize=limits.RECURRENCES_KEPT_MAX)
 def recurrence(cron: str, time_zone: str) -> Recurrence:
-    """Return the cached recurrence for a cron expression and a time zone. May raise `IllegalSchedule`."""
+    """Return the cached recurrence for a cron expression and a time zone.
+
+    Raise `IllegalSchedule` if the cron expression or the time zone is invalid.
+    """
     return Recurrence(cron, time_zone)
 
 
@@ -169,7 +177,7 @@ def _fire(trigger: CronTrigger, from_wall: datetime) -> datetime | None:
 
 
 def _triggers_for(line: CronLine) -> list[CronTrigger]:
-    """Return the APScheduler triggers for a cron line. Each of their fire times is an occurrence."""
+    """Return the APScheduler triggers for a cron line. Each fire time of a trigger is an occurrence."""
     if not line.fits_either_day:
         return [CronTrigger(**line.fields, timezone=UTC)]
     either = [line.fields | {"day": "*"}, line.fields | {"day_of_week": "*"}]
@@ -177,7 +185,7 @@ def _triggers_for(line: CronLine) -> list[CronTrigger]:
 
 
 def _zone_of(name: str) -> ZoneInfo:
-    """Return a time zone by name. Raise ValueError if it is not available on the host."""
+    """Return the time zone with a given name. Raise ValueError if the host does not provide it."""
     try:
         return ZoneInfo(name)
     except (ValueError, ZoneInfoNotFoundError, OSError) as error:

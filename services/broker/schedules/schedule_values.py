@@ -1,12 +1,13 @@
 """Values that describe a schedule, such as its message template and missed-run policy.
 
-A run is considered missed if it is more than `limits.SCHEDULE_LATE_MS_MAX` milliseconds late. The cause may
-be a stopped broker, a full disk, or a clock step. Runs with shorter delays are sent under every policy.
+A run is considered missed if it is more than `limits.SCHEDULE_LATE_MS_MAX` milliseconds late. Runs can be
+missed because of a stopped broker, a full disk, or a clock step. Runs with shorter delays are sent under
+every policy.
 
     policy  missed runs
-    skip    no run is sent
+    skip    no missed run is sent
     once    only the most recent due run is sent
-    all     the newest `missed_max` runs are sent, each with its own time, oldest first
+    all     the newest `missed_max` runs are sent, oldest first, each with the time of the run
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _NAME: Final = re.compile(r"[!-.0-~]+")
 
 
 class MissedRunPolicy(Enum):
-    """Determines which missed runs are sent."""
+    """The policies that determine which missed runs are sent."""
 
     SKIP = "skip"
     ONCE = "once"
@@ -41,7 +42,7 @@ class MissedRunPolicy(Enum):
 class ScheduleState(Enum):
     """The state of a schedule.
 
-    ENDED means that there are no more runs. FAULTY means that the next run cannot be computed.
+    An ENDED schedule has no more runs. The next run of a FAULTY schedule cannot be computed.
     """
 
     ACTIVE = "ACTIVE"
@@ -70,7 +71,7 @@ class Schedule:
 
     @property
     def recurrence(self) -> Recurrence:
-        """The schedule's recurrence.
+        """The recurrence of the schedule.
 
         Raise `IllegalSchedule` if the cron line or the time zone is no longer valid on this host.
         """
@@ -94,12 +95,12 @@ class Schedule:
         return tuple(found)
 
     def message(self, occurrence_ms: int, now_ms: int) -> Message:
-        """Return an occurrence's message. The message id is unique to the occurrence."""
+        """Return the message of an occurrence. The message id is unique to the occurrence."""
         marks = {property_names.SCHEDULE: self.name, property_names.OCCURRENCE_MS: str(occurrence_ms)}
         return self._message(f"{self.name}@{occurrence_ms}", self.properties | marks, now_ms)
 
     def template(self, now_ms: int) -> Message:
-        """Return the message without occurrence-specific parts, for validation."""
+        """Return the message without the parts that depend on the occurrence, for validation."""
         return self._message(self.name, self.properties, now_ms)
 
     def _message(self, message_id: str, marked: dict[str, str], now_ms: int) -> Message:
@@ -117,7 +118,7 @@ class Schedule:
 
 @dataclass(slots=True, frozen=True)
 class Occurrence:
-    """A future run's time in milliseconds since the Unix epoch and in the schedule's local time."""
+    """The time of a future run, in milliseconds since the Unix epoch and as local time."""
 
     at_ms: int
     local: str
@@ -128,7 +129,7 @@ class ScheduleView:
     """A schedule with its state and progress.
 
     `last_ms` is the time of the last sent run. `passed_ms` is the time up to which missed runs were dropped,
-    or 0. `error` is the last error raised by computing or sending a run.
+    or 0. `error` is the last error in the computation or the sending of a run.
     """
 
     schedule: Schedule
@@ -187,9 +188,9 @@ def check_occurs(schedule: Schedule, now_ms: int) -> None:
 
 
 def check_window(schedule: Schedule, now_ms: int, from_ms: int | None = None) -> None:
-    """Raise `IllegalSchedule` if the start or end is out of range.
+    """Raise `IllegalSchedule` if the start or the end of a schedule is out of range.
 
-    The end must be after `from_ms`, which defaults to `now_ms`.
+    The end must be later than the start and later than `from_ms`, which defaults to `now_ms`.
     """
     start_ms, end_ms = schedule.start_ms, schedule.end_ms
     start_max_ms, end_max_ms = now_ms + limits.DELAY_MS_MAX, now_ms + limits.CLOCK_OFFSET_MS_MAX
@@ -231,6 +232,6 @@ def freeze_schedule(schedule: Schedule) -> dict[str, Any]:
 
 
 def thaw_schedule(frozen: Mapping[str, Any]) -> Schedule:
-    """Restore a schedule from values returned by `freeze_schedule`."""
+    """Restore a schedule from the values that `freeze_schedule` returned."""
     plain = {"body": b64decode(frozen["body"]), "missed": MissedRunPolicy(frozen["missed"])}
     return Schedule(**dict(frozen) | plain | {"keys": tuple(frozen.get("keys", ()))})

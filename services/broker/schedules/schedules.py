@@ -1,10 +1,10 @@
-"""Recurring messages. A timer fires for each occurrence of a schedule.
+"""Recurring messages, which are sent by a timer for each occurrence of a schedule.
 
-Each occurrence is an ordinary message in the schedule's topic, with the message id `<name>@<time>`. The
-property `TW_SCHEDULE` contains the schedule's name, and `TW_OCCURRENCE_MS` contains the time of the
-occurrence. The record of an occurrence also advances the schedule's cursor, from which the next occurrence is
-computed. An occurrence is therefore never appended twice, even after a crash or a clock step. Records in the
-topic `TW_SYS_SCHEDULE` (type 12) define schedules. Each body is a JSON object:
+Each occurrence is an ordinary message in the topic of the schedule, with the message id `<name>@<time>`. The
+property `TW_SCHEDULE` contains the name of the schedule, and `TW_OCCURRENCE_MS` contains the time of the
+occurrence. The record of an occurrence also advances the cursor of the schedule, from which the next
+occurrence is computed. An occurrence is therefore never appended twice, even after a crash or a clock step.
+Records in the topic `TW_SYS_SCHEDULE` (type 12) define schedules. Each body is a JSON object:
 
     verb    additional members     effect
     set     schedule, after_ms     creates or changes the schedule with occurrences after `after_ms`
@@ -16,16 +16,17 @@ topic `TW_SYS_SCHEDULE` (type 12) define schedules. Each body is a JSON object:
     delete  name                   deletes the schedule
 
 Rules:
-- Occurrences are never sent early. If a timer fires early because the clock was set back, it is rescheduled.
-- A deleted schedule's cursor is kept for one day (`commitlog.applied_limits`). A new schedule with the same
-  name therefore does not repeat any runs, even if the clock was set back.
-- No occurrences are computed during log replay. Recovery sets an immediate timer for each schedule, which
-  computes the next occurrence.
+- Occurrences are never sent early. If a timer fires early because the clock was set back, the timer is set
+  again.
+- The cursor of a deleted schedule is kept for one day (`commitlog.applied_limits`). A new schedule with the
+  same name therefore does not repeat runs, even if the clock was set back.
+- No occurrences are computed during log replay. Recovery sets a timer that fires immediately for each
+  schedule, and the next occurrence is computed when the timer fires.
 - No runs are sent while the disk is full. Once space is available again, the missed-run policy applies.
 
 Cost: each occurrence needs one calendar search and one record about the size of the template. All templates
 are kept in memory. A decision about missed runs requires many calendar searches
-(`services.broker.schedules.missed_runs`), but their number per tick is limited.
+(`services.broker.schedules.missed_runs`), but the number of searches per tick is limited.
 
 Limitation: time zone data comes from the host. After an update or a move to another host, future occurrences
 are recomputed from the cursor. A run may then be skipped or repeated in local time.
@@ -76,9 +77,9 @@ from tidewheel.errors import ClientMistake, TidewheelError
 
 @dataclass(slots=True)
 class _ScheduleProgress:
-    """A schedule's progress.
+    """A schedule with its progress.
 
-    The policy has already been applied to missed runs up to `cleared_ms`.
+    The policy has already been applied to missed runs with times up to `cleared_ms`.
     """
 
     schedule: Schedule
@@ -92,16 +93,16 @@ class _ScheduleProgress:
     durable_at: int = 0
     cleared_ms: int = 0
     pending: tuple[int, int | None] | None = None
-    """The cursor and the first occurrence after it, or None if not computed."""
+    """The cursor and the first occurrence after the cursor, or None if the occurrence is not computed."""
     unreadable: str = ""
-    """The error in computing the next occurrence.
+    """The error raised by the computation of the next occurrence.
 
-    The log does not record it, because a time zone update may fix it.
+    The error is not recorded in the log, because an update of the time zone data may fix it.
     """
 
 
 class Schedules:
-    """A broker's schedules."""
+    """The schedules of a broker."""
 
     def __init__(
         self,
@@ -129,7 +130,7 @@ class Schedules:
     def page(self, after: str = "", count_max: int = limits.SCHEDULE_COUNT_MAX) -> list[ScheduleView]:
         """Return up to `count_max` schedules with names after `after`, sorted by name.
 
-        Each schedule includes its next occurrence.
+        Each view includes the next occurrence.
         """
         names = nsmallest(count_max, (name for name in self._by_name if name > after))
         return [self._view(self._by_name[name], 1) for name in names]
@@ -139,14 +140,14 @@ class Schedules:
         return self._view(self._find_schedule(name), count)
 
     def names_of(self, topic: str) -> list[str]:
-        """Return the sorted names of a topic's schedules."""
+        """Return the names of the schedules of a topic, sorted."""
         return sorted(name for name, one in self._by_name.items() if one.schedule.topic == topic)
 
     def set(self, schedule: Schedule, now_ms: int) -> ScheduleView:
         """Create or replace a schedule. Do nothing if an identical schedule already exists.
 
-        Raise `IllegalSchedule` if the schedule is illegal, `DiskFull` if the disk is almost full, or the
-        error that `send` raises if the message is illegal.
+        Raise `IllegalSchedule` if the schedule is illegal, or `DiskFull` if the disk is almost full. If the
+        message is illegal, raise the same error as `MessageSender.send`.
         """
         self._housekeeping.refuse_new()
         check_schedule(schedule, now_ms)
@@ -184,10 +185,10 @@ class Schedules:
         return self._view_after_change(name)
 
     def run_due(self, number: int, now_ms: int) -> None:
-        """Send or drop a schedule's due run, and set a timer for the next run."""
+        """Send or drop the due run of a schedule, and set a timer for the next run."""
         one = self._by_number.get(number)
         if one is None or one.is_paused:
-            return  # The schedule was deleted or paused after its timer fired.
+            return  # The schedule was deleted or paused after the timer fired.
         due_ms = self._next_ms(one)
         if due_ms is not None and due_ms <= now_ms:
             if self._housekeeping.is_refusing:
@@ -206,7 +207,7 @@ class Schedules:
         self._searches = 0
 
     def apply(self, fact: OfSchedule, stamp: Stamp) -> None:
-        """Apply a change to a schedule, or advance its cursor past a sent run."""
+        """Apply a change to a schedule, or advance the cursor of a schedule past a sent run."""
         if isinstance(fact, ScheduleRan):
             self._advance_past_run(fact)
             return
@@ -263,18 +264,18 @@ class Schedules:
             )
 
     def _check_message(self, schedule: Schedule, now_ms: int) -> None:
-        """Check a schedule's message and its type. Create the topic if necessary."""
+        """Check the message of a schedule and the message type. Create the topic if necessary."""
         check_topic_name(schedule.topic)
         template = schedule.template(now_ms)
         check_message(template, template.message_type)
         check_type(template.message_type, self._topics.get_or_create(schedule.topic, now_ms))
 
     def _is_late(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
-        """Return whether a run was missed and the policy has yet to be applied to it."""
+        """Return whether a run is missed and the policy has not been applied to the run yet."""
         return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
 
     def _reserve_searches(self, one: _ScheduleProgress) -> bool:
-        """Reserve the calendar searches for a decision. Return False if the tick's limit would be exceeded.
+        """Reserve the calendar searches for a decision. Return False if the limit per tick would be exceeded.
 
         The first reservation in a tick always succeeds.
         """
@@ -287,12 +288,12 @@ class Schedules:
     def _decide_run(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
         """Return whether the policy permits the due run.
 
-        If not, append a record of the dropped runs.
+        If the policy does not permit the due run, append a record of the dropped runs.
         """
         if not self._is_late(one, due_ms, now_ms):
             return True
-        # A single decision applies to all runs that are due at `now_ms`. The runs that are kept by the policy
-        # are also late, but must not be subjected to another decision.
+        # A single decision applies to all runs that are due at `now_ms`. The runs that the policy keeps are
+        # also late, but must not be subject to another decision.
         one.cleared_ms = now_ms
         until_ms = missed_runs.find_cutoff_ms(one.schedule, one.cursor_ms, now_ms)
         if until_ms < due_ms:
@@ -307,7 +308,7 @@ class Schedules:
             self._append(ScheduleRunsDropped(one.schedule.name, due_ms, str(error)), now_ms)
 
     def _append(self, fact: OfSchedule, now_ms: int) -> None:
-        """Append a record of a schedule change. It applies immediately."""
+        """Append the record of a schedule change, which is applied immediately."""
         self._store.append(record_of(fact), now_ms)
 
     def _schedule_next_run(self, one: _ScheduleProgress) -> None:
@@ -374,7 +375,7 @@ class Schedules:
             self._request_computation(one)
 
     def _request_computation(self, one: _ScheduleProgress) -> None:
-        """Set an immediate timer so that the next tick computes the next run."""
+        """Set a timer that fires immediately, for the computation of the next run in the next tick."""
         if not one.is_paused:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, 0)
 
@@ -392,7 +393,7 @@ class Schedules:
         return self._view(one, 1)
 
     def _next_ms(self, one: _ScheduleProgress) -> int | None:
-        """Return the time of the next run, or None if the schedule has ended or is invalid."""
+        """Return the time of the next run, or None if the schedule has ended or its cron line is invalid."""
         if one.pending is None or one.pending[0] != one.cursor_ms:
             try:
                 one.pending = (one.cursor_ms, one.schedule.next_after(one.cursor_ms))
@@ -424,8 +425,8 @@ class Schedules:
 def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
     """Return up to `count` occurrences of a schedule without storing it.
 
-    The occurrences begin at the schedule's start, even if it is in the past, or at `now_ms` if there is none.
-    Raise `IllegalSchedule` if the schedule is invalid.
+    The occurrences begin at the start of the schedule, even if the start is in the past. If the schedule has
+    no start, the occurrences begin at `now_ms`. Raise `IllegalSchedule` if the schedule is invalid.
     """
     check_cron(schedule.cron)
     from_ms = now_ms if schedule.start_ms is None else min(now_ms, schedule.start_ms - 1)
