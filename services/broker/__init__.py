@@ -1,1 +1,1 @@
-"""The broker's core (log, queues, timers, and transactions), which uses neither a clock nor network I/O."""
+"""The broker core (log, queues, timers, and transactions), which uses neither a clock nor network I/O."""

@@ -117,11 +117,11 @@ class Part(Protocol):
         """Return the state of the part as JSON-serializable values."""
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the part's state from the value returned by `freeze`."""
+        """Restore the state of the part from a value that `freeze` returned."""
 
 
 class Broker:
-    """A broker that serves an open store. Use `Broker.open` to create one.
+    """A broker that serves an open store. Use `Broker.open` to create an instance.
 
     The client operations are methods of the parts of the broker.
     """
@@ -303,8 +303,8 @@ class Broker:
 
         Call `append_replicated` to follow a leader, or `begin` to start serving. Snapshots include the state
         of the `shared` part. If `keeps_tail` is true, bytes after the log end stay in the segment files, and
-        the caller must clear them before the first append. Raise `AssertionsOff` if Python was started with
-        `-O`.
+        the caller must clear these bytes before the first append. Raise `AssertionsOff` if Python was started
+        with `-O`.
         """
         require_assertions()
         found_format = store_format.open_format(disk, settings.segment_bytes)
@@ -339,8 +339,8 @@ class Broker:
             what for what in (format_problem, scan.unsound) if what
         ] + unsound_snapshots
         may_begin_at = broker.store.may_begin_at
-        # On a follower, the record of the most recent truncation may precede the two newest snapshots and lie
-        # in the part of the log that recovery did not read.
+        # On a follower, the record of the most recent cut may be in the part of the log before the two newest
+        # snapshots, which recovery did not read.
         if shared is not None:
             may_begin_at = max(may_begin_at, min(snapshot.offsets(disk)[-2:], default=0))
         damaged = clip_to_cut([*met, *scan.damaged], broker.store.may_begin_at)
@@ -821,7 +821,7 @@ class Broker:
 
 
 def _notify_receivers(keys: Collection[WakeUpKey]) -> list[Effect]:
-    """Return the effects, if any, that wake the receivers waiting on `keys`."""
+    """Return the effects that wake the receivers waiting on `keys`, or an empty list if there are no keys."""
     return [WakeReceivers((*keys,))] if keys else []
 
 

@@ -5,10 +5,10 @@ the derived files, and the mark shows that the queue files are valid. If the mar
 snapshot, a crash could leave the new mark with an older snapshot, which may list different files even if its
 log offset is the same.
 
-Queues can be rebuilt from the log, so the snapshot is written even if a queue file cannot be written or
-synced. In this case, the mark is deleted before the snapshot is written, and is not rewritten
-(`Dispatch.doubt`), because a later successful sync does not prove that the queue file is intact. If the sync
-of any other file fails, the checkpoint is aborted and the core stops.
+The snapshot is written even if a queue file cannot be written or synced, because queues can be rebuilt from
+the log. In this case, the mark is deleted before the snapshot is written, and is not rewritten
+(`Dispatch.mark_untrusted`), because a later successful sync does not prove that the queue file is intact. If
+the sync of any other file fails, the checkpoint is aborted and the core stops.
 
     begin   the event loop copies references, and no file is written
     take    the event loop copies the rows of large tables in batches, and each row before it changes
@@ -53,9 +53,9 @@ class Checkpoint:
     is_marked: bool = False
     """Whether the mark for the queue files has been written."""
     is_mark_attempted: bool = False
-    """Whether writing the mark has been attempted, successfully or not."""
+    """Whether a write of the mark has been attempted, regardless of its success."""
     failed: dict[str, OSError] = field(default_factory=dict)
-    """The errors of queue files that could not be written or synced, by path."""
+    """The errors of queue files that could not be written or synced, keyed by path."""
 
     def take(self, count: int) -> bool:
         """Copy up to `count` rows. Return whether all rows have been copied."""
@@ -66,7 +66,7 @@ class Checkpoint:
         return not self.snapshot.deferred()
 
     def _mark(self, disk: Disk) -> None:
-        """Write the mark for the queue files, with which recovery does not rebuild the queues.
+        """Write the mark that makes recovery use the queue files instead of rebuilding the queues.
 
         If the event loop detects damage to a queue during the write, delete the mark again. Raise
         `SyncFailed` if a sync fails.

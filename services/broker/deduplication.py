@@ -1,4 +1,4 @@
-"""Detection of repeated sends, which return the receipt of the stored message.
+"""Detection of repeated sends, for which the receipt of the stored message is returned.
 
     send --hash of (topic, id)--> recent ids --unknown (nearly always)--> stored
                                              --candidate--> read the records of this id, newest first
@@ -18,9 +18,9 @@ Rules
    ids in the last TAKEOVER_BYTES of the log, and then uses its own clock. Clients stop retrying well before
    the window ends, for example after three attempts of 3 s each. A message that is sent again after the
    window ends is stored a second time.
-4. Timers and half messages have separate id tables, whose ids expire much later and by the clock of the
-   broker. For WINDOW_MS after a startup or takeover, the ids of timers and half messages are therefore also
-   looked up in the table of recent ids.
+4. Timers and half messages have separate id tables, in which ids expire much later and according to the clock
+   of the broker. For WINDOW_MS after a startup or takeover, the ids of timers and half messages are therefore
+   also looked up in the table of recent ids.
 5. An error response guarantees that the message is not stored. Before an error is returned, `broker.sending`
    therefore searches for an earlier attempt that stored the message.
 6. At most one period begins per flush, even after a long idle time. A forward clock step cannot be
@@ -120,7 +120,7 @@ class Deduplicator:
     def may_have_wrong_times(self, now_ms: int) -> bool:
         """Return whether the ids of recent timers and half messages may have expired too early.
 
-        This can happen for WINDOW_MS after startup, if the records have wrong store times.
+        Within WINDOW_MS after startup, ids can expire too early if recent records have wrong store times.
         """
         return self._began_with_recent and now_ms - self._begun_ms < WINDOW_MS
 
@@ -164,7 +164,8 @@ class Deduplicator:
         found = self._store.times.offset_at(store_ms)
         if found is not None:
             return found
-        # The age of an empty segment is 0, because its first records will be recent.
+        # An empty segment, whose last store time is 0, counts as recent, because its first records will be
+        # recent.
         ages = self._store.segment_ages()
         recent = (one.first_offset for one in ages if one.last_store_ms >= store_ms or not one.last_store_ms)
         return next(recent, self._store.log.end_offset)

@@ -1,7 +1,8 @@
 """Loading of the derived files, which are the consume queues and the key index, at startup.
 
-The files that the snapshot lists are used if they are intact. Otherwise, the queues or the key index are
-rebuilt from the log up to the offset of the snapshot. Replay adds the later records.
+The files that the snapshot lists are used if they are intact. If a listed file is missing or damaged, the
+queues or the key index are rebuilt from the log up to the offset of the snapshot. The replay of the log adds
+the later records.
 """
 
 from __future__ import annotations

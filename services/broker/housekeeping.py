@@ -1,4 +1,4 @@
-"""Disk space control: old segments are deleted, and an almost full disk refuses new messages.
+"""Disk space control, which deletes old segments and refuses new messages if the disk is almost full.
 
 Disk usage is checked every `housekeeping_ms` milliseconds. Recovery must be able to start from either of the
 two retained snapshots. A segment can therefore be deleted only if the older snapshot covers the whole
@@ -9,7 +9,7 @@ then proceeds as follows:
                                                           --durable, published--> delete the files
 
 A worker deletes the segments and the empty queue files, because each deletion syncs a directory and can block
-until the device times out. These files are not read during the deletion.
+until the device times out. The files to be deleted are not read during the deletion.
 
 A cut truncates the log at its start. A cut record contains all changes of the cut: the new first log offset,
 the new lowest offset of each queue that loses entries, and the number of messages that each group missed.
@@ -406,7 +406,7 @@ class Housekeeping:
             self._deletable_offset = log.first_offset
 
     def record_reserve_use(self) -> None:
-        """Record that the reserve segment was used up on a full disk."""
+        """Record that a full disk has led to the use of the reserve segment."""
         self.has_reserve, self._no_reserve = False, "it has taken the place of a segment"
 
     def measure_space(self) -> None:

@@ -5,9 +5,9 @@
 1. Every acknowledged action remains in the journal after a restart or a change of leader, because journal
    entries are messages in the log. If a crash occurs before the entry of an action is durable, the caller
    receives no response.
-2. The body of an entry is a JSON object (`JournalEntry`) of at most `ENTRY_BYTES_MAX` bytes. The time of an
-   entry is the store time of its message. Entries have no keys and are therefore not found by message
-   searches.
+2. The body of an entry is a JSON object (`JournalEntry`) whose fields have at most `_TEXT_MAX` characters
+   each. The time of an entry is the store time of its message. Entries have no keys and are therefore not
+   found by message searches.
 3. Entries are deleted when log retention deletes the segments that contain the entries.
 
 Cost: each action adds a record of about 300 bytes. A page request reads one record per entry, newest first,
@@ -76,13 +76,13 @@ class JournalPage:
 
 
 class Journal:
-    """A broker's journal."""
+    """The journal of a broker."""
 
     def __init__(self, store: Store, reading: MessageReader) -> None:
         self._store, self._reading = store, reading
 
     def add_entry(self, entry: JournalEntry, now_ms: int) -> int:
-        """Append a journal entry. Long fields are truncated.
+        """Append a journal entry. Fields are truncated to `_TEXT_MAX` characters.
 
         Return the log offset below which all records must be durable before a response is sent.
         """
@@ -94,10 +94,8 @@ class Journal:
     def page(self, before: int | None, count_max: int, about: str = "") -> JournalPage:
         """Return up to `count_max` entries whose journal offsets are below `before`, newest first.
 
-        If `before` is None, return the newest entries.
-
-        If `about` is not empty, return only entries that contain this text in any field, ignoring case.
-        Unreadable entries are omitted.
+        If `before` is None, return the newest entries. If `about` is not empty, return only entries in which
+        any field contains this text, ignoring case. Unreadable entries are omitted.
         """
         found, wanted = list[StoredEntry](), about.lower()
         queue = self._store.dispatch.find_queue(*_QUEUE)

@@ -1,7 +1,7 @@
 """Send operations, which check a message, choose its queue, and store the message according to its type.
 
 If a message has the same id and content as a stored message, it is not stored again, and the sender receives
-the original receipt (`broker.deduplicator`). The ids of timers and half messages are kept much longer, for
+the original receipt (`broker.deduplication`). The ids of timers and half messages are kept much longer, for
 `dedupe_ms`, in `broker.timers.timer_ends` and `broker.halves.half_receipts`. A message with the same id but
 different content is treated as a new message.
 
@@ -320,7 +320,7 @@ def receipt_of(found: Record, message: Message) -> SendReceipt:
 
 
 def message_record(message: Message, queue_id: int) -> Record:
-    """Return a record for a message in its own topic."""
+    """Return the record that stores a message in the topic of the message."""
     return Record(
         topic=message.topic,
         queue_id=queue_id,

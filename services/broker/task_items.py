@@ -2,11 +2,12 @@
 
     batch of a task -> its records are durable -> `add_items` -> ... -> last list is durable -> task ends
 
-1. Each record lists one batch of at most `limits.TASK_SLICE` items. The record's key is the task id, so the
-   key index finds a task's newest record. The newest record contains the offset of the task's first record.
-   Records between the first and the newest record belong to this task or to concurrent tasks.
-2. The body is a JSON object with the task's id and kind, the offset of its first record (null in the first
-   record itself), and the items. Each item is a list [topic, name, message id, verdict].
+1. Each record lists one batch of at most `limits.TASK_SLICE` items. The key of a record is the task id, with
+   which the key index finds the newest record of a task. The newest record contains the offset of the first
+   record of the task. Records between the first and the newest record belong to this task or to concurrent
+   tasks.
+2. The body is a JSON object with the id and kind of the task, the offset of the first record of the task
+   (null in the first record itself), and the items. Each item is a list [topic, name, message id, verdict].
 3. The list of a batch is appended after the changes of the batch. A crash can lose the list of the last
    batch, but no other list.
 4. Task records are deleted when log retention deletes the segments that contain the records.
@@ -141,7 +142,7 @@ class TaskItems:
         return ItemsPage(found, None)
 
     def _find_newest(self, task_id: str, kind: str) -> Record | None:
-        """Return a task's newest readable record, or None."""
+        """Return the newest readable record of a task, or None."""
         for offset in self._store.offsets_named(TASK_TOPIC, task_id, self._store.log.first_offset):
             try:
                 record = self._store.read(offset)

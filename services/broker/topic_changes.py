@@ -1,4 +1,4 @@
-"""Topic changes made by operators, and the counts of a topic in use before a change.
+"""Topic changes made by operators, and the use of a topic before a change.
 
     verb      records appended by one call                    refused if
     alter     `TopicSet`, and `LogCut` for queues with        messages would be lost or reordered
@@ -9,9 +9,9 @@
     delete    one record with the facts `LogCut`,             timers, half messages, or schedules exist, or
               `GroupLeft`, and `TopicDeleted`                 messages are unfinished and `discard` is false
 
-1. A message is unfinished until all of the topic's consumer groups have finished it. If a topic has no
-   consumer group, all its messages are unfinished. `describe_use` returns the counts, and each change checks
-   the counts again.
+1. A message is unfinished until all consumer groups of the topic have finished it. If a topic has no consumer
+   group, all its messages are unfinished. `describe_use` returns the counts, and each change checks the
+   counts again.
 2. A purge sets the first offset of each queue to its end offset, which discards exactly the durable messages.
    The records of discarded messages stay in the log until retention deletes the segments.
 3. After a crash, a single-record change is either complete or absent. If more than `_GROUPS_MAX` groups
@@ -22,7 +22,7 @@
    older nodes could not read the records (`services.broker.spine.record_versions`).
 5. The queue offsets of a deleted topic are never reused. The queues of a new topic with the same name begin
    after the old offsets. A receipt handle from the old topic therefore cannot acknowledge a message in the
-   new one.
+   new topic.
 
 Cost: `describe_use` examines each queue of the topic once per consumer group. Limitation: the next offset of
 every deleted queue remains in memory and in snapshots and takes about 100 bytes.
@@ -53,7 +53,7 @@ from services.broker.topic_retention import ExpiredMessages, TopicRetention
 from tidewheel.errors import ClientMistake
 
 _ORDERED: Final = (MessageType.FIFO, MessageType.MIXED)
-"""The topic types with message groups, which the number of queues assigns to queues."""
+"""The topic types with message groups. The queue of a message group depends on the number of queues."""
 _GROUPS_MAX: Final = 1_000
 """Maximum number of groups that the record of a topic deletion removes."""
 _NAMES_MAX: Final = 10
@@ -119,7 +119,7 @@ class TopicChanges:
         self._transactions, self._schedules, self._retention = transactions, schedules, retention
 
     def describe_use(self, name: str) -> TopicUse:
-        """Return the use of a topic. Raise `TopicNotFound`."""
+        """Return the current use of a topic. Raise `TopicNotFound` if the topic does not exist."""
         topic = self._topics.get(name)
         return TopicUse(
             topic,

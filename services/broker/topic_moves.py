@@ -57,7 +57,7 @@ WHY_LEFT: Final = {
     FINISHED: "every group finished the message before it could be moved",
     UNREADABLE: "the record of the message is damaged; tidewheel store verify",
 }
-"""The reason for each verdict other than MOVED, for messages that remain in the source topic."""
+"""The reason for each verdict other than MOVED, with which a message remains in the source topic."""
 _APART: Final = (MessageType.LITE, MessageType.PRIORITY)
 """The topic types whose messages cannot be moved without losing their lite topic or priority.
 """
@@ -97,7 +97,7 @@ class _Found(NamedTuple):
 
 
 class TopicMoves:
-    """Moves messages between topics."""
+    """Moves of messages between topics."""
 
     def __init__(
         self, store: Store, topics: Topics, groups: Groups, reading: MessageReader, housekeeping: Housekeeping

@@ -68,7 +68,9 @@ class DeadLetters:
     def move_message(
         self, key: GroupQueue, record: Record, attempts: Attempts, reason: str, now_ms: int
     ) -> int:
-        """Move a message to a group's dead-letter topic, with its attempts and its first and last errors.
+        """Move a message to the dead-letter topic of a group.
+
+        The dead letter contains the number of attempts and the first and the last error.
 
         Return the offset up to which the log must be durable before a response is sent.
         """
@@ -161,7 +163,7 @@ class DeadLetters:
         return self._groups.finish(key, [queue_offset], now_ms)
 
     def _find_open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
-        """Return the queue and record of a dead letter. Raise `MessageNotFound` if it is not open."""
+        """Return the queue key and record of an open dead letter, or raise `MessageNotFound`."""
         key = _key(group)
         queue, offsets = (
             self._store.dispatch.find_queue(key.topic, 0),

@@ -1,4 +1,4 @@
-"""Moves of messages without remaining attempts to the dead-letter topic.
+"""Messages that have no attempts left, and the move of such messages to the dead-letter topic.
 
 A message that crashes its consumers must be moved to the dead-letter topic even if no consumer sends another
 receive. The end of the last attempt therefore triggers the move:

@@ -54,7 +54,7 @@ from services.broker.spine.errors import TooManyFilters
 
 _SHOWN_CHARACTERS: Final = 80
 GroupTopic = tuple[str, str]
-"""A (group, topic) pair of names."""
+"""A pair of a group name and a topic name."""
 
 
 @dataclass(slots=True, eq=False)

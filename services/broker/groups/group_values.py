@@ -1,4 +1,4 @@
-"""Values passed to and returned by operations on consumer groups and dead letters."""
+"""Arguments and results of operations on consumer groups and dead letters."""
 
 from __future__ import annotations
 

@@ -318,7 +318,7 @@ class Groups:
     def lease(
         self, key: GroupQueue, flight: InFlight, lease: Lease, attempt: int, now_ms: int, *, is_found: bool
     ) -> int:
-        """Lease the candidate, or a message found through its lite topic if `is_found` is set.
+        """Lease the candidate or, if `is_found` is set, a message that was found through its lite topic.
 
         Return the offset up to which the log must be durable before a response is sent, or 0 if the lease is
         not recorded. Call this method within a `leasing` block.

@@ -66,8 +66,8 @@ class Leases:
     def set_first_generation(self, store_ms: int, now_ms: int) -> None:
         """Set the generation counter to a value above all generations of earlier broker runs.
 
-        After the clock was set back, store times do not advance until the clock reaches the last store time.
-        Several runs may then start with the same store time, and the startup time keeps their first
+        After the clock has been set back, store times do not advance until the clock reaches the last store
+        time. Several runs may then start with the same store time, and the startup time keeps their first
         generations far apart.
         """
         assert not self._leases, "leases stand already, of generations that would be given again"

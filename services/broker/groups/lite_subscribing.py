@@ -148,7 +148,7 @@ class LiteSubscribing:
         self._subscriptions.remove_client(client_id)
 
     def wake_up_key(self, group: str, topic: str, client_id: str) -> WakeUpKey:
-        """Return the key whose wake-ups end the wait of a receive for messages."""
+        """Return the key by which new messages wake a waiting receive of the client."""
         return Subscriber(group, topic, client_id) if self.is_lite(topic) else topic
 
     def is_lite(self, topic: str) -> bool:

@@ -150,7 +150,7 @@ class LiteSubscriptions:
             self.woken[subscriber] = None
 
     def mark_all_ready(self, group: str, topic: str = "") -> None:
-        """Mark all lite topics of a group as ready. The next search of each of them begins at offset 0.
+        """Mark all lite topics of a group as ready. The next search of each lite topic begins at offset 0.
 
         If `topic` is not empty, mark only lite topics under this topic.
         """

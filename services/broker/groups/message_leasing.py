@@ -157,7 +157,7 @@ class ReceiveState:
 
 
 class MessageLeasing:
-    """Leases messages for receives."""
+    """The creation of leases for receives."""
 
     def __init__(self, store: Store, groups: Groups, broker_name: str) -> None:
         self._log, self._broker_name = store.log, broker_name
@@ -173,7 +173,7 @@ class MessageLeasing:
         *,
         is_found: bool = False,
     ) -> None:
-        """Lease the candidate, or a message found through its lite topic if `is_found` is set."""
+        """Lease the candidate or, if `is_found` is set, a message that was found through its lite topic."""
         offset = record.queue_offset
         assert offset >= flight.offsets.committed_offset, "a message that is done is leased"
         attempt = flight.offsets.attempts(offset).made + 1

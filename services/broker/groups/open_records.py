@@ -6,9 +6,9 @@ There are two kinds: lease records and records of finished messages. A group may
 messages per second. The acknowledgements between two flushes therefore share one record, in which adjacent
 messages form a range. Each change is applied immediately, by the same function that applies records at
 startup. When the open records are closed, the state therefore does not change. Lease changes are appended
-before finished messages, which has the same effect as the original order, because no lease outlasts the
-finish of its message. The open records are also closed before a group record or a `LogCut` record changes the
-offsets of a group.
+before finished messages, which has the same effect as the original order, because no lease ends after its
+message has been finished. The open records are also closed before a group record or a `LogCut` record changes
+the offsets of a group.
 
 A flush first closes the open records and then writes all appended records. The response to a change must
 therefore wait until the log is durable beyond the end offset at the time of the change (`durable_at`).
@@ -73,7 +73,7 @@ class OpenRecords:
         self._leases[key].append(entry)
 
     def close(self) -> None:
-        """Append the records of all added changes. Their store time is that of the newest change."""
+        """Append the records of all added changes. The store time is that of the newest change."""
         if self.is_empty:
             return
         finished = [MessagesFinished(*key, list(ranges)) for key, ranges in self._acknowledged.items()]

@@ -275,7 +275,7 @@ class MessageReceiver:
     def forward_to_dead_letter(
         self, group: str, topic: str, handle: str, now_ms: int, *, reason: str = "", attempt: int = 0
     ) -> int:
-        """Move a leased message to the group's dead-letter topic.
+        """Move a leased message to the dead-letter topic of the group.
 
         Return the offset up to which the log must be durable before a response is sent. The reason stored in
         the dead letter includes `reason`. `attempt` is the number of attempts counted by the consumer. This

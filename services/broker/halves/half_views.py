@@ -22,7 +22,7 @@ _NEVER = OpenHalf(0, 0)
 
 
 class HalfViews:
-    """Views of a store's half messages."""
+    """Views of the half messages in a store."""
 
     def __init__(self, store: Store, transactions: Transactions) -> None:
         self._store, self._transactions = store, transactions

@@ -3,7 +3,7 @@
     requested outcome --> state of the half message --> table (`txn.states`) --> one record, or an error
 
 A change takes effect when the record of the change is appended (`apply`). A new half message can be committed
-or rolled back only once its record is durable (`publish`). A producer's attempt to commit or roll back an
+or rolled back only once its record is durable (`publish`). An attempt by a producer to commit or roll back an
 expired half message is rejected and recorded.
 
 Open and expired half messages and the latest outcomes are kept in memory (`txn.outcomes`). Older outcomes are
@@ -207,8 +207,8 @@ class Transactions:
         try:
             record = self._store.read(offset)
         except StoreDamaged as error:
-            # The half message is known to exist, so the error must report the damage instead of an unknown
-            # id.
+            # The error must report the damage instead of an unknown id, because the half message is known to
+            # exist.
             if self.outcomes.state(offset) in (State.OPEN, State.EXPIRED):
                 raise
             raise unknown_half(transaction_id) from error

@@ -87,7 +87,7 @@ class Schedule:
         return None if next_ms is None or (self.end_ms is not None and next_ms > self.end_ms) else next_ms
 
     def upcoming_runs(self, at_ms: int | None, count: int) -> tuple[Occurrence, ...]:
-        """Return up to `count` occurrences, starting with the one at `at_ms`."""
+        """Return up to `count` occurrences, starting with the occurrence at `at_ms`."""
         found: list[Occurrence] = []
         while at_ms is not None and len(found) < min(count, limits.SCHEDULE_PREVIEW_COUNT_MAX):
             found.append(Occurrence(at_ms, self.recurrence.local(at_ms)))

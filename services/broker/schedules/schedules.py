@@ -12,7 +12,7 @@ Records in the topic `TW_SYS_SCHEDULE` (type 12) define schedules. Each body is 
     resume  name, after_ms         resumes the schedule with occurrences after `after_ms`
     pass    name, until_ms         drops the missed runs up to `until_ms`
                                    (`services.broker.schedules.missed_runs`)
-            trouble                if not empty, the error that caused the dropped run to be refused
+            trouble                if not empty, the error with which the dropped run was refused
     delete  name                   deletes the schedule
 
 Rules:
@@ -423,7 +423,7 @@ class Schedules:
 
 
 def preview(schedule: Schedule, now_ms: int, count: int) -> tuple[Occurrence, ...]:
-    """Return up to `count` occurrences of a schedule without storing it.
+    """Return up to `count` occurrences of a schedule without storing the schedule.
 
     The occurrences begin at the start of the schedule, even if the start is in the past. If the schedule has
     no start, the occurrences begin at `now_ms`. Raise `IllegalSchedule` if the schedule is invalid.
