@@ -25,7 +25,6 @@ from commitlog.records.record import Record
 from services.broker.spine.reading import MessageReader
 from services.broker.spine.store import Store
 
-ENTRY_BYTES_MAX: Final = 4_096
 EXAMINED_MAX: Final = 1_000
 """Maximum number of entries examined for one page."""
 _TEXT_MAX: Final = 500

@@ -10,31 +10,37 @@ from typing import Final
 
 UNRECOVERED_STATE: Final = {
     "half that waits for a producer": (
-        "It is due, so a start asks about it, and learns again that nobody is there. What counts, that a "
-        "producer was asked, is a record."
+        "The half is due, so a check-back is tried at the start, which finds again that no producer is "
+        "connected. Check-backs that were sent are records."
     ),
     "plain lease": (
-        "Its message is given out again, as the same attempt: what the broker's own end cuts off is no "
-        "failure of a consumer. A record for each would let every receive wait for the disk; leases of "
-        "message groups are records."
+        "The message is delivered again, as the same attempt, because the end of a broker is no failure of "
+        "a consumer. With a record for each lease, every receive would wait for the disk. Leases on "
+        "messages of message groups are records."
     ),
-    "subscription to lite topics": "Clients say again what they subscribe to, and soon.",
+    "subscription to lite topics": "Clients send their subscriptions again, within seconds.",
     "missed runs decided about": (
-        "What was given up, or sent, moved the schedule's cursor and is a record. Of the rest a start "
-        "decides again, by the same rules."
+        "A run that was skipped or sent has moved the cursor of its schedule, which is a record. Other "
+        "missed runs are decided again at the start, by the same rules."
     ),
-    "why a schedule cannot be computed": "It is computed again, perhaps with another file of time zones.",
+    "why a schedule cannot be computed": (
+        "The next run is computed again, possibly with a newer file of time zones."
+    ),
     "retirement under way": (
-        "Until the record of its cut the next look decides again, and finds what was kept; after it a start "
-        "deletes what is left."
+        "Before the record of the cut, the next retention check decides again and finds the keep file. "
+        "After this record, the remaining files are deleted at the start."
     ),
-    "wish for a second snapshot": "The next look wishes again: it costs one record.",
-    "queue of the next message": "Turns spread messages over queues; nothing rests on whose turn it is.",
+    "wish for a second snapshot": (
+        "The next retention check requests the snapshot again, which costs one record."
+    ),
+    "queue of the next message": (
+        "Messages are distributed over queues in turn, and no result depends on the turn."
+    ),
     "jump of the clock": (
-        "It tells why deliveries are late while it is being made up for, and how far the clock is ahead of "
-        "elapsed time, by which leases end. Those that a start finds end by the clock of when they were "
-        "recorded, and after their whole span at the latest."
+        "It explains late deliveries until elapsed time has caught up, and says how far the clock is ahead "
+        "of elapsed time, by which leases end. Leases restored at a start end by the clock at which they "
+        "were recorded, and after their full span at the latest."
     ),
-    "damage that was found": "It is shown until the next start, which looks for itself.",
-    "statistics": "They count since the start, as whoever reads them expects.",
+    "damage that was found": "Damage is shown until the next start, which verifies the files again.",
+    "statistics": "Statistics count from the start, as in other brokers.",
 }
