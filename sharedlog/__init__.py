@@ -1,1 +1,1 @@
-"""A log shared by several nodes, with its record format, readers, and leader election."""
+"""The shared log of a cluster: the record format, the engines, the readers, and leader election."""

@@ -1,7 +1,7 @@
-"""Splits BYTES records into CommitLog records, and verifies the CRC and offset of each.
+"""Splits BYTES records into CommitLog records, and verifies the CRC and the offset of each CommitLog record.
 
-The history chain does not detect corruption in the leader's memory, because the leader computes the chain
-from the corrupted bytes.
+The history chain cannot detect bytes that were corrupted in the memory of the leader, because the leader
+computes the chain over the corrupted bytes.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _PLACE_AT: Final = 28
 
 
 def verify_records(part: SharedRecord, offset: int) -> list[bytes]:
-    """Return the CommitLog records in the BYTES record `part` at `offset` of the shared log.
+    """Return the CommitLog records in `part`, the BYTES record at `offset` of the shared log.
 
-    Raise `LogDamaged` if a CommitLog record does not match its CRC or contains an incorrect offset.
+    Raise `LogDamaged` if a CommitLog record has an invalid length, a CRC mismatch, or an incorrect offset.
     """
     holds, place_of, start, found = record.crc_holds, _PLACE.unpack_from, part.start, []
     try:
@@ -42,9 +42,10 @@ def verify_records(part: SharedRecord, offset: int) -> list[bytes]:
 
 
 def split_records(body: bytes) -> Iterator[bytes]:
-    """Yield the CommitLog records in a body, without the blank records at segment ends.
+    """Yield the CommitLog records in the body of a BYTES record, except for blank records.
 
-    Raise ValueError if the record lengths do not add up to the body length.
+    A blank record fills the unused space at the end of a segment. Raise ValueError if a CommitLog record has
+    an invalid length or is incomplete.
     """
     return (one for _, one in _split_body(body))
 
@@ -55,7 +56,8 @@ def _split_body(body: bytes) -> Iterator[tuple[int, bytes]]:
         if at + _HEAD.size > len(body):
             raise ValueError(f"the last {len(body) - at} are no record")
         record_bytes, magic = _HEAD.unpack_from(body, at)
-        if magic == record.MAGIC_BLANK:  # The length field of a blank includes zeros that are not sent.
+        # The length field of a blank record also counts zero bytes that the body does not contain.
+        if magic == record.MAGIC_BLANK:
             at += record.BLANK_BYTES
             continue
         if not record.RECORD_BYTES_MIN <= record_bytes <= len(body) - at:

@@ -1,18 +1,19 @@
 """The interface of a shared log engine.
 
-There are adapters for a Kafka partition and for a PostgreSQL table.
+An engine is either a Kafka partition (`sharedlog.kafka`) or a PostgreSQL table (`sharedlog.postgres`).
 
-    append_if         Appends records if the head of the log equals the writer's head, and otherwise does
-                      nothing.
-    append_unchecked  Appends a record without an epoch, such as a HOLD, and does not change the head.
-    read              Returns records starting at an offset, in the same order for every reader.
-    bounds            Returns the offset of the first remaining record and the offset after the last record.
+    append_if         Appends records and replaces the head of the log, if the current head is the expected
+                      one.
+    append_unchecked  Appends a record that has no epoch, such as a HOLD record, without comparing or
+                      changing the head.
+    read              Returns records in offset order. The order is the same for all readers.
+    bounds            Returns the log start offset and the log end offset.
     trim              Deletes all records before an offset.
-    check_settings    Reports settings that could cause accepted records to be lost.
+    check_settings    Reports settings that can cause the loss of accepted records.
 
 An engine must not lose an accepted record when one of its machines fails. A call raises `EngineUnavailable`
-if its result is unknown, for example after a timeout. Offsets always increase. Offsets may have gaps unless
-the engine is dense.
+if its result is unknown, for example after a timeout. Offsets always increase, but may have gaps unless the
+engine is dense (`is_dense`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from sharedlog.fold import Position
 
 
 class Head(NamedTuple):
-    """A shared log's epoch and holder, and the position where the next record must begin."""
+    """The head of a shared log: the newest epoch, its holder, and the start position of the next record."""
 
     epoch: int
     holder: bytes
@@ -32,7 +33,7 @@ class Head(NamedTuple):
 
 
 class Stored(NamedTuple):
-    """A stored record: offset, bytes, and append time in milliseconds since the Unix epoch."""
+    """A record as stored: the offset, the bytes, and the append time in milliseconds since the Unix epoch."""
 
     offset: int
     stored: bytes
@@ -40,46 +41,47 @@ class Stored(NamedTuple):
 
 
 class Engine(Protocol):
-    """Stores a single shared log."""
+    """An engine that stores one shared log."""
 
     @property
     def is_dense(self) -> bool:
-        """Whether offsets are contiguous, so that a gap means a lost record."""
+        """Return whether offsets are contiguous. In a dense engine, a gap indicates a lost record."""
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
-        """If the head equals `head`, append contiguous records and set the head to `following`.
+        """Append records contiguously and set the head to `following`, if the current head equals `head`.
 
         Return the offset of the last record, or None if the offset is unknown or the records may not be
         contiguous. Raise `EngineRefused` if no record was appended, or `EngineUnavailable` if the result is
-        unknown. An engine that cannot compare heads always appends. Each reader then determines from the
-        record order which records are valid.
+        unknown. An engine that cannot compare heads appends unconditionally, and each reader uses the order
+        of the records to determine which ones are valid.
         """
 
     def append_unchecked(self, stored: bytes) -> None:
-        """Append a record without changing the head.
+        """Append a record without comparing or changing the head.
 
         Raise `EngineRefused` if no record was appended, or `EngineUnavailable` if the result is unknown.
         """
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records starting at `offset`, or at the first remaining record if its offset is higher.
+        """Return records in offset order, beginning with the first record at or after `offset`.
 
-        Return at least one record if one exists at or after `offset`. Raise `EngineUnavailable` if the engine
-        does not respond.
+        Return at least one record if the log contains a record at or after `offset`. Raise
+        `EngineUnavailable` if the engine does not respond.
         """
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first remaining offset and the offset after the last record.
+        """Return the log start offset and the log end offset.
 
-        Raise `EngineUnavailable` if the engine does not respond.
+        The log end offset is the offset after the last record. Raise `EngineUnavailable` if the engine does
+        not respond.
         """
 
     def trim(self, offset: int) -> None:
         """Delete all records before `offset`. Raise `EngineUnavailable` if the engine does not respond."""
 
     def check_settings(self) -> list[str]:
-        """Return a message for each setting that could cause record loss.
+        """Return a message for each setting that can cause the loss of accepted records.
 
-        Each message names the command that fixes the setting. The check does not wait for appends in
+        Each message includes the command that corrects the setting. The check does not wait for appends in
         progress. Raise `EngineUnavailable` if the engine does not respond.
         """

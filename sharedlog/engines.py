@@ -1,12 +1,12 @@
-"""Selects the shared log engine for a URL, and creates a cluster.
+"""Creates the engine for the URL of a shared log, and creates shared logs.
 
-postgresql://USER@HOST:PORT/DATABASE?log=NAME    the tables NAME_head and NAME_record (`sharedlog.postgres`);
-                                                 NAME defaults to `tidewheel`
-kafka://HOST:PORT,HOST:PORT/TOPIC                the topic TOPIC (`sharedlog.kafka`). Optionally,
-                                                 USER:PASSWORD@ may precede the hosts, and `KAFKA_SETTINGS`
-                                                 may follow the question mark.
-?password_file=PATH                              for both engines: a password file, which is read for each new
-                                                 connection
+postgresql://USER@HOST:PORT/DATABASE?log=NAME    The tables NAME_head and NAME_record (`sharedlog.postgres`).
+                                                 The default NAME is `tidewheel`.
+kafka://HOST:PORT,HOST:PORT/TOPIC                The topic TOPIC (`sharedlog.kafka`). USER:PASSWORD@ can
+                                                 precede the hosts. The settings in `KAFKA_SETTINGS` can be
+                                                 given as URL parameters.
+?password_file=PATH                              A file that contains the password, for either engine. The
+                                                 file is read for each new connection.
 """
 
 from __future__ import annotations
@@ -34,25 +34,26 @@ KAFKA_SETTINGS: Final = (
     *("security.protocol", "sasl.mechanism", "ssl.ca.location", "ssl.certificate.location"),
     *("ssl.key.location", "ssl.endpoint.identification.algorithm", "broker.address.family"),
 )
-"""librdkafka settings allowed in a URL."""
+"""The librdkafka settings that can be given as parameters of a URL."""
 LOG_USUAL: Final = "tidewheel"
 EMPTY_HEAD: Final = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 URL_FORMS: Final = "postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT,HOST:PORT/TOPIC"
 _SERVER: Final = re.compile(r"([\w.-]+|\[[0-9a-fA-F:.]+\]):\d{1,5}")
 _QUOTED: Final = re.compile(r'"[^"]{2,}"')
 _HOSTS: Final = re.compile(r"(?:(?:\[[^]]*\]|[^:@/?,[]*)(?::[0-9]+)?,?)+(?:[/?]|$)")
-"""Matches the hosts of a URL without a user name. Each host may have a port."""
+"""Matches the list of hosts, with optional ports, in a URL that contains no user name."""
 _SECRET: Final = ("password", "sslpassword")
 _TOPIC: Final = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 SharedLog: TypeAlias = PostgresLog | KafkaLog
-"""Any engine that a URL can specify."""
+"""An engine that a URL can specify."""
 
 
 def engine_of(url: str) -> SharedLog:
-    """Return the engine for a shared log URL.
+    """Return the engine for the URL of a shared log.
 
-    Raise `ConfigurationError` if the URL is invalid, or `LibraryMissing` if the driver is not installed.
+    Raise `ConfigurationError` if the URL is invalid, or `LibraryMissing` if the client library of the engine
+    is not installed.
     """
     try:
         parts = urlsplit(url)
@@ -78,9 +79,9 @@ def engine_of(url: str) -> SharedLog:
 
 
 def _pop_password_file(given: dict[str, str]) -> PasswordFile | None:
-    """Remove the password file from the URL parameters.
+    """Remove the password file from the parameters of a URL.
 
-    Return the file, or None if none is given.
+    Return the password file, or None if the URL does not specify a password file.
     """
     path = given.pop(PARAMETER, None)
     return None if path is None else PasswordFile(path)
@@ -94,10 +95,10 @@ def _make_password_conflict() -> ConfigurationError:
 
 
 def _parse_conninfo(conninfo: str) -> dict[str, Any]:
-    """Return the parameters in a URL as parsed by libpq.
+    """Return the connection parameters in a URL, as parsed by libpq.
 
-    Raise `ConfigurationError` if libpq rejects the URL. The error omits the parts quoted by libpq, because
-    they may contain a password.
+    Raise `ConfigurationError` if libpq rejects the URL. The error message omits the text quoted by libpq,
+    because the quoted text can contain a password.
     """
     import psycopg
 
@@ -112,7 +113,7 @@ def _parse_conninfo(conninfo: str) -> dict[str, Any]:
 
 
 def _make_kafka_log(parts: SplitResult) -> KafkaLog:
-    """Return the engine for a `kafka` URL."""
+    """Return the engine for a `kafka://` URL."""
     login, _, servers = parts.netloc.rpartition("@")
     topic, given = parts.path.removeprefix("/"), dict(parse_qsl(parts.query, keep_blank_values=True))
     file = _pop_password_file(given)
@@ -142,9 +143,10 @@ def _make_kafka_log(parts: SplitResult) -> KafkaLog:
 
 
 def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
-    """Create a shared log with a GENESIS record of the newest version. Return the cluster ID.
+    """Create a shared log, and append a GENESIS record with the newest cluster version and `facts`.
 
-    Raise `ClusterExists` if the log exists, or `EngineUnavailable` if the engine does not respond.
+    Return the generated cluster ID. Raise `ClusterExists` if the log exists, or `EngineUnavailable` if the
+    engine does not respond.
     """
     cluster = secrets.token_bytes(ID_BYTES)
     body = encode_facts(facts | {"finalized": SUPPORTED})
@@ -155,18 +157,19 @@ def create(engine: SharedLog, facts: dict[str, Any]) -> bytes:
 
 
 class Beginning(NamedTuple):
-    """Cluster ID of a shared log, and the fields in its GENESIS record."""
+    """The cluster ID of a shared log, and the fields of the GENESIS record."""
 
     cluster: bytes
     facts: dict[str, Any]
 
 
 def beginning_of(engine: Engine) -> Beginning:
-    """Return the cluster ID and the fields in the GENESIS record of a shared log.
+    """Return the cluster ID of a shared log and the fields of the GENESIS record.
 
-    If the GENESIS record was trimmed, use a CHECKPOINT record. Records before the GENESIS record are ignored,
-    because nodes of a deleted cluster may still write to a topic that was deleted and re-created. Raise
-    `NoCluster` if the log contains neither record, or `EngineUnavailable` if the engine does not respond.
+    If the GENESIS record was trimmed, the fields are taken from a CHECKPOINT record, which contains a copy.
+    Records before the GENESIS record are ignored, because nodes of a deleted cluster may still write to a
+    topic that was deleted and re-created. Raise `NoCluster` if the log contains no GENESIS record and no
+    CHECKPOINT record, or `EngineUnavailable` if the engine does not respond.
     """
     for record in records(engine):
         if record.kind == Kind.GENESIS:
@@ -183,7 +186,7 @@ def beginning_of(engine: Engine) -> Beginning:
 
 
 def without_password(url: str) -> str:
-    """Remove the passwords from a URL. The user's password may contain unescaped `/` and `?`."""
+    """Return a URL with the passwords removed. The user password can contain unescaped `/` and `?`."""
     parts = urlsplit(_remove_password(url))
     host = parts.netloc.rpartition("@")[2]
     user = parts.username
@@ -192,7 +195,7 @@ def without_password(url: str) -> str:
 
 
 def _remove_password(url: str) -> str:
-    """Remove the user's password from a URL. Everything before the last `@` is treated as credentials."""
+    """Return a URL with the user password removed. The text before the last `@` is parsed as credentials."""
     scheme, _, rest = url.partition("://")
     head = rest.partition("?")[0]
     user, at, behind = (head if "@" in head or _HOSTS.match(rest) else rest).rpartition("@")
@@ -200,5 +203,5 @@ def _remove_password(url: str) -> str:
 
 
 def _join_url(parts: SplitResult) -> str:
-    """Assemble a URL from its parts. libpq requires `//` even without a host."""
+    """Return the URL that consists of `parts`. libpq requires `//` even in a URL without a host."""
     return f"{parts.scheme}://{parts.netloc}{parts.path}{f'?{parts.query}' if parts.query else ''}"

@@ -1,4 +1,4 @@
-"""Defines the errors of a shared log."""
+"""Exceptions for errors of a shared log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LogDamaged(Halted):
     def __init__(self, detail: str = "", record: int | None = None) -> None:
         super().__init__(detail)
         self.record = record
-        """The number of the damaged record, or None if the damaged record is the next one to be read."""
+        """The number of the damaged record, or None if the next record to be read is damaged."""
 
 
 class EngineRefused(TidewheelError):
@@ -71,7 +71,7 @@ class LogTrimmed(TidewheelError):
 
 
 class NotAccepted(OSError):
-    """It is unknown whether the shared log has accepted the appended records.
+    """An append failed, or the node has not received proof that the shared log accepted the records.
 
-    The core that appended them must be discarded.
+    The broker core that appended the records must be discarded.
     """

@@ -1,24 +1,24 @@
-"""Finds faulty records in a shared log by reading them again.
+"""Finds faulty records in a shared log by reading the records again.
 
-    another node cannot read past record N     --> the leader reads N and the last leader record before N
-                                                   (`fault_at`)
-    a scrub of the whole log                   --> `find_fault` checks each record (`sharedlog.scrub`)
+    another node cannot read past record N     --> The leader reads record N and the last leader record before
+                                                   record N (`fault_at`).
+    a scrub of the whole log                   --> `find_fault` verifies each record (`sharedlog.scrub`).
 
     record                                               fault
-    a leader's record that this node has applied         missing, or changed, or a duplicate that differs
-      (`sharedlog.leader_records`), at N or the last before N
-    BYTES with corrupt CommitLog records                 corrupted in the memory of the leader that sent them
-    any record that does not match its CRC               changed
-    a row that the engine cannot read                    the error of the engine
+    a leader record that this node has applied           missing, changed, or stored twice with different
+      (`sharedlog.leader_records`)                       bytes
+    a BYTES record with corrupt CommitLog records        corrupted in the memory of the leader that sent it
+    a record with a CRC mismatch                         changed
+    a record that the engine cannot read                 the error of the engine
     no record at N, in a dense engine                    missing
 
-A node reads records in order, so the fault must be in record N or in the last leader record before N. If both
-match the records that this node has applied, the log is valid up to N. In that case, the other node's disk or
-memory is at fault.
+Nodes read records in order. If another node stops at record N, the fault is therefore in record N or in the
+last leader record before record N. If both records match those that the leader has applied, the log is valid
+up to record N, and the disk or memory of the other node is faulty.
 
-Cost: a few reads of up to `READ_BYTES`. Limitation: if the engine is not dense, the loss of a record older
-than those in `sharedlog.leader_records` is not detected. The other node can then fetch a newer checkpoint
-from this node.
+Cost: a few reads of up to `READ_BYTES`. Limitation: in an engine that is not dense, the loss of a record is
+not detected if the record is older than the records in `sharedlog.leader_records`. The other node can then
+fetch a newer checkpoint from the leader.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from sharedlog.leader_records import LeaderRecord
 from sharedlog.record import CorruptRecord, ForeignRecord, Kind, decode
 
 READ_BYTES: Final = 1024 * 1024
-"""Maximum size of a read in bytes. An append may have to wait for a read."""
+"""Maximum size of a read in bytes. The size is limited because an append may have to wait for a read."""
 
 
 def fault_at(engine: Engine, fold: Fold, record: int) -> str:
-    """Return a message about the fault that stops another node at `record`, or "" if there is none.
+    """Return a message about the fault that stops another node at `record`, or "" if no fault is found.
 
-    The log is compared with the records applied by `fold`. A trimmed record is not a fault. Raise `Halted` if
-    the log contains a different history, or `EngineUnavailable` or `EngineRefused` if the engine does not
-    respond.
+    The records in the log are compared with the records that `fold` has applied. A trimmed record is not a
+    fault. Raise `Halted` if the log contains a different history, or `EngineUnavailable` or `EngineRefused`
+    if the engine does not respond.
     """
     for led in fold.led.records_up_to(record):
         if fault := _find_leader_fault(engine, fold, led):
@@ -62,13 +62,13 @@ def fault_at(engine: Engine, fold: Fold, record: int) -> str:
 
 
 def _find_duplicate(rows: list[Stored]) -> str:
-    """Return a message if rows with the same record number differ, or "" otherwise."""
+    """Return a message if rows with the same record number contain different bytes, or "" otherwise."""
     is_other = any(one.stored != rows[0].stored for one in rows)
     return f"Record {rows[0].offset} is there more than once, with other bytes." * is_other
 
 
 def _find_leader_fault(engine: Engine, fold: Fold, led: LeaderRecord) -> str:
-    """Return a message about the fault in an applied leader record, or "" if there is none.
+    """Return a message about the fault in a leader record that `fold` has applied, or "" if it is valid.
 
     A trimmed record is not a fault.
     """
@@ -108,7 +108,7 @@ def describe_unreadable(record: int, error: LogDamaged) -> str:
 def find_fault(engine: Engine, cluster: bytes | None, one: Stored) -> str:
     """Return a message if a record of the cluster does not match its CRC, or "" otherwise.
 
-    A second read confirms each mismatch.
+    A CRC mismatch is reported only if a second read confirms it.
     """
     if not _is_corrupt(one, cluster):
         return ""

@@ -1,54 +1,56 @@
-"""The state machine of a shared log reader. Every node, including the leader, runs it.
+"""The state machine of a shared log reader, which runs on every node, including the leader.
 
-A reader applies the records of the log in order. A record changes which node may write, extends the history,
-or is ignored. All readers that have applied the same records are in the same state, so they need not
-communicate.
+A reader applies the records of the log in order. A record changes the leader, extends the history, updates
+the metadata of the cluster, or is ignored. Readers that have applied the same records are in the same state,
+without further communication.
 
-    right to write    Only the holder of the newest EPOCH may write. Later records of other writers are
+    right to write    Only the holder in the newest EPOCH record may write. Later records of older epochs are
                       ignored.
-    acceptance        The BYTES of this holder are accepted in order. A flush is accepted when its last record
-                      has been read.
-    halt              A reader halts at a record that no legitimate writer can have appended after the records
-                      read so far. Such a record shows that the engine has lost, duplicated, or changed a
-                      record, or has merged two histories. The reader does not try to determine which record
-                      is correct.
+    acceptance        The BYTES records of the holder are accepted in log order. A flush is accepted when the
+                      last record of the flush has been applied.
+    halt              A reader halts at a record that no correct writer can append after the records read so
+                      far. Such a record is evidence that the engine has lost, duplicated, or changed a
+                      record, or has merged two histories. The reader does not attempt to determine which
+                      record is correct.
 
-    kind    older epoch   ours          ours, other holder   next epoch   beyond it
+    kind    older epoch   same epoch    same, other holder   next epoch   later epoch
     EPOCH   dead          dead          dead                 new epoch    HALT: an EPOCH is missing
     BYTES   dead          by position   HALT: missing EPOCH  HALT         HALT
     BEAT    dead          by position   HALT: missing EPOCH  HALT         HALT
-    GENESIS, CHECKPOINT and HOLD have no epoch, and have the outcome "noted" (`sharedlog.holdings`). A second
-    GENESIS has the outcome "already had" if it has the same beginning, and otherwise halts the reader.
+    The epochs of GENESIS, CHECKPOINT, and HOLD records are not compared, and the outcome of these records is
+    "noted" (`sharedlog.holdings`). The outcome of a second GENESIS record is "already had" if the record
+    contains the start of the history and no newer epoch. Otherwise, the reader halts.
 
-    BYTES   begin where the history ends, chain right       gathered; with `last` the flush is accepted
-            begin there, chain wrong                        HALT: two histories
-            begin after it                                  HALT: bytes are missing
-            end at a position of the history, same chain    already had: the engine duplicated a record
-            anything else                                   HALT: two histories
-    EPOCH   begins after the end                            HALT: bytes are missing
-            at a position of the history, same chain        new epoch; an unfinished flush is dropped
-            anything else                                   HALT: the candidate has another history
-    BEAT    begins after the end, or the gathered bytes     HALT: bytes are missing
-            at the end of the history, same chain           alive: the leader is active; may replace
-                                                            facts of the EPOCH (`update_leader_facts`)
+    BYTES   starts at the end of the history, same chain    gathered; `last` completes the flush
+            starts at the end of the history, other chain   HALT: two histories
+            starts after the end of the history             HALT: bytes are missing
+            ends at a position of the history, same chain   already had: the engine duplicated a record
+            otherwise                                       HALT: two histories
+    EPOCH   starts after the end of the history             HALT: bytes are missing
+            at a position of the history, same chain        new epoch; an unfinished flush is discarded
+            otherwise                                       HALT: the candidate has another history
+    BEAT    after the end of the history and of the flush   HALT: bytes are missing
+            at the end of the history, same chain           alive: the leader is active; can replace fields
+                                                            of the EPOCH record (`update_leader_facts`)
             at an earlier position in the same epoch, same  already had: the engine duplicated a record
             chain
-            anything else                                   HALT, but not while a flush is unfinished
+            otherwise                                       HALT; "alive" if a flush is unfinished
             finalizes a version that is not supported       HALT (`sharedlog.versions`)
 
-A reader keeps up to `POSITIONS_MAX` positions in memory and the newest `FROZEN_POSITIONS_MAX` in each
-checkpoint. Older positions are not needed, because no engine retries an append after such a long time.
+A reader keeps up to `POSITIONS_MAX` positions in memory and the newest `FROZEN_POSITIONS_MAX` positions in
+each checkpoint. Older positions are discarded, because no engine retries the append of a record that old.
 
-An engine may return the same record twice in a row. If the offset and CRC-32 are equal, the second record is
-skipped. A reader halts if the CRC-32s differ, or if an offset is lower than the previous one.
+An engine may return the same record twice in succession. The second copy is skipped if both copies have the
+same offset and the same CRC-32. A reader halts if two records with the same offset have different CRC-32
+values, or if the offset of a record is lower than that of the previous record.
 
-Records from other clusters are skipped and counted. A record from this cluster that does not match its CRC is
-read again, and the fourth mismatch halts the reader. A halted reader accepts no more records.
+Records of other clusters are skipped and counted. A record of this cluster with a CRC mismatch is read again,
+and the reader halts at the fourth consecutive mismatch. A halted reader applies no further records.
 
 Cost: a BLAKE2b hash of all bytes, and about 5 us of CPU time per record. The positions use up to 1 MB of
-memory, and an unfinished flush stays in memory. Limitation: at the end of the log, a reader cannot tell lost
-records from records that were never written. The next BEAT reveals such a loss. A candidate also reads the
-last record again before it leads.
+memory, and an unfinished flush is kept in memory. Limitation: a reader cannot detect that records were lost
+from the end of the log until the reader applies the next BEAT record. A candidate therefore also reads the
+last record again before the candidate becomes the leader.
 """
 
 from __future__ import annotations
@@ -82,11 +84,11 @@ FLUSH_BYTES_MAX: Final = 64 * 1024 * 1024
 UPDATED_FACTS: Final = ("certificate",)
 """Fields of an EPOCH record that a BEAT record can update."""
 READS_MAX: Final = 4
-"""Number of consecutive CRC mismatches of a record that halt a reader."""
+"""Number of consecutive CRC mismatches of a record after which a reader halts."""
 
 
 class Outcome(Enum):
-    """How a record affects a reader's state."""
+    """The effect of a record on the state of a reader."""
 
     FOREIGN = "foreign"
     READ_AGAIN = "read again"
@@ -100,11 +102,11 @@ class Outcome(Enum):
 
 
 _LED: Final = frozenset((Outcome.GATHERED, Outcome.ACCEPTED, Outcome.NEW_EPOCH, Outcome.ALIVE))
-"""Outcomes of leader records whose chain matches the history."""
+"""Outcomes of the EPOCH, BYTES, and BEAT records that are part of the history."""
 
 
 class EpochRelation(Enum):
-    """How a record's epoch and holder compare with the newest epoch and holder."""
+    """The relation of the epoch and holder in a record to the newest epoch and its holder."""
 
     OLDER = "older"
     OURS = "ours"
@@ -114,9 +116,10 @@ class EpochRelation(Enum):
 
 
 class Step(NamedTuple):
-    """Result of applying a record.
+    """The result of applying a record.
 
-    For ACCEPTED, `flush` and `offsets` contain all records of the flush.
+    If the outcome is ACCEPTED, `flush` contains all records of the flush, and `offsets` contains the shared
+    log offset of each record.
     """
 
     outcome: Outcome
@@ -133,9 +136,9 @@ class Position(NamedTuple):
 
 
 class FlushStart(NamedTuple):
-    """A reader's state before the last accepted flush.
+    """The state of a reader before the last accepted flush.
 
-    `next_offset` is the offset of the first record in the flush.
+    `next_offset` is the shared log offset of the first record in the flush.
     """
 
     end: int
@@ -144,23 +147,23 @@ class FlushStart(NamedTuple):
 
 
 class Fold:
-    """State of a reader. Only `apply_record` changes it."""
+    """The state of a shared log reader, which is changed only by `apply_record`."""
 
     def __init__(self, cluster: bytes | None = None) -> None:
         self.cluster = cluster
         self.epoch, self.holder = 0, NOBODY
         self.end, self.chain = 0, CHAIN_AT_GENESIS
-        """End of the accepted history as a CommitLog offset, and the chain there."""
+        """The CommitLog offset at which the accepted history ends, and the chain at this offset."""
         self.next_offset = 0
-        """Offset of the next record to apply."""
+        """Shared log offset of the next record to apply."""
         self.last_read: tuple[int, int] | None = None
         """Offset and CRC-32 of the last applied record."""
         self.last_led: tuple[int, int] | None = None
-        """Offset and CRC-32 of the last valid leader record. No other history can contain it."""
+        """Offset and CRC-32 of the last valid leader record, which cannot be part of another history."""
         self.led = LeaderRecords()
-        """Newest leader records."""
+        """Offsets and CRC-32s of the newest leader records."""
         self.leads: dict[str, Any] = {}
-        """Facts in the newest EPOCH record, updated by the BEAT records of its leader."""
+        """Fields of the newest EPOCH record, updated from the BEAT records of the leader."""
         self.halted = ""
         self.finalized = versions.OLDEST
         """Finalized version of the cluster."""
@@ -168,25 +171,25 @@ class Fold:
         """Copies of the store that the nodes have announced."""
         self.foreign_count = self.dead_count = 0
         self.repeated_count = 0
-        """Number of records skipped because the engine returned them twice."""
+        """Number of duplicate records that were skipped."""
         self._positions = Positions()
         self._gathered: list[SharedRecord] = []
         self._gathered_at: list[int] = []
         self._leader_records_from = 0
-        """End of the history when the newest epoch began."""
+        """The CommitLog offset at which the history ended when the newest epoch began."""
         self._before = FlushStart(0, CHAIN_AT_GENESIS, 0)
         self._reads = 0
 
     @property
     def is_founded(self) -> bool:
-        """Whether a GENESIS record has been applied."""
+        """Return whether a GENESIS record has been applied."""
         return self._positions.count > 0
 
     @property
     def gathered(self) -> Position:
-        """Position after the last BYTES record in the unfinished flush.
+        """Return the position after the last BYTES record of the unfinished flush.
 
-        This is the end of the history if no flush is unfinished.
+        If there is no unfinished flush, return the end of the history.
         """
         if not self._gathered:
             return Position(self.end, self.chain)
@@ -194,14 +197,14 @@ class Fold:
 
     @property
     def gathered_count(self) -> int:
-        """Number of records read so far in the unfinished flush."""
+        """Return the number of BYTES records applied from the unfinished flush."""
         return len(self._gathered)
 
     def apply_record(self, offset: int, stored: bytes) -> Step:
-        """Apply the next record, stored at `offset` in the shared log.
+        """Apply the record at `offset` of the shared log.
 
-        After READ_AGAIN, the state is unchanged and the caller must read the record again. Raise `Halted` if
-        the record is not permitted in this state.
+        If the outcome is READ_AGAIN, the record was not applied and must be read again. Raise `Halted` if the
+        record is not permitted in the current state or the reader has halted before.
         """
         if self.halted:
             raise Halted(self.halted)
@@ -228,11 +231,11 @@ class Fold:
         return step
 
     def freeze(self, *, before_flush: bool = False) -> dict[str, Any]:
-        """Return the state for a checkpoint.
+        """Return the state of the reader for a checkpoint.
 
-        A reader restored from this state resumes at the start of any unfinished flush. If `before_flush` is
-        set, the reader resumes at the start of the last accepted flush. Set `before_flush` only immediately
-        after that flush has been accepted.
+        A reader that is restored from this state resumes at the first record of the unfinished flush, if any.
+        If `before_flush` is set, the restored reader resumes at the first record of the last accepted flush.
+        `before_flush` must be set only immediately after a flush has been accepted.
         """
         next_offset = self._gathered_at[0] if self._gathered else self.next_offset
         at = self._before if before_flush else FlushStart(self.end, self.chain, next_offset)
@@ -253,9 +256,9 @@ class Fold:
 
     @classmethod
     def thaw(cls, frozen: dict[str, Any]) -> Fold:
-        """Restore the state from a checkpoint.
+        """Restore a reader from the state in a checkpoint.
 
-        Raise `VersionUnsupported` if this program does not support its finalized version.
+        Raise `VersionUnsupported` if this program does not support the finalized version in the checkpoint.
         """
         finalized = int(frozen["finalized"])
         if why := versions.describe_unsupported(finalized):
@@ -273,19 +276,19 @@ class Fold:
         return fold
 
     def has_position(self, position: Position) -> bool | None:
-        """Return whether a position is part of this history, or None if it was discarded."""
+        """Return whether a position is part of the history, or None if it precedes all stored positions."""
         return self._positions.has_position(position)
 
     def compare_epoch(self, record: SharedRecord) -> EpochRelation:
-        """Compare a record's epoch and holder with the newest epoch and holder."""
+        """Compare the epoch and holder in a record with the newest epoch and its holder."""
         if record.epoch < self.epoch:
             return EpochRelation.OLDER
         if record.epoch == self.epoch:
             return EpochRelation.OURS if record.holder == self.holder else EpochRelation.OTHER_HOLDER
         return EpochRelation.NEXT if record.epoch == self.epoch + 1 else EpochRelation.BEYOND
 
-    # The following methods apply one kind of record each. Only these methods and `_record_read` modify the
-    # state.
+    # Each of the following `_apply` methods applies one kind of record. Only `apply_record`, these methods,
+    # and their helper methods modify the state.
 
     def _apply_genesis(self, offset: int, record: SharedRecord) -> Step:
         if self.is_founded:
@@ -348,7 +351,7 @@ class Fold:
         return Step(Outcome.NOTED, record)
 
     def _gather_bytes(self, offset: int, record: SharedRecord) -> Step:
-        """Add a BYTES record to the current flush. The last record completes the flush."""
+        """Add a BYTES record to the unfinished flush. The last record of the flush completes the flush."""
         self._gathered.append(record)
         self._gathered_at.append(offset)
         self._positions.add(record.end, record.chain)
@@ -364,7 +367,7 @@ class Fold:
         return Step(Outcome.ACCEPTED, record, flush, offsets)
 
     def _set_finalized(self, offset: int, version: int) -> None:
-        """Set the finalized version. Halt if the version is not supported."""
+        """Set the finalized version, or halt if this program does not support the version."""
         if why := versions.describe_unsupported(version):
             self._halt(offset, why, VersionUnsupported)
         self.finalized = version
@@ -374,9 +377,9 @@ class Fold:
         self._positions.cut(self.end)
 
     def _skip_duplicate(self, offset: int, stored: bytes) -> Step:
-        """Skip a duplicate of the last record.
+        """Skip a record that is equal to the last record read.
 
-        Halt if its offset or content differs.
+        Halt if the record has a different offset or different content.
         """
         crc = zlib.crc32(stored)
         if self.last_read is None or offset != self.last_read[0]:
@@ -401,7 +404,7 @@ class Fold:
     # The following methods check a record before it is applied.
 
     def _check_record(self, offset: int, record: SharedRecord) -> None:
-        """Halt if this program cannot read a record, or if the record precedes the GENESIS record."""
+        """Halt at a record of an unsupported kind or version, or at a record before the GENESIS record."""
         if record.version > VERSION or record.kind not in Kind.__members__.values():
             what = f"kind {record.kind}, version {record.version}"
             self._halt(
@@ -413,7 +416,7 @@ class Fold:
     def _may_write(self, offset: int, record: SharedRecord) -> bool:
         """Return whether a record was appended by the current leader.
 
-        Halt if the writer's EPOCH record is missing.
+        Halt if the log contains no EPOCH record for the epoch and holder in the record.
         """
         relation = self.compare_epoch(record)
         if relation not in (EpochRelation.OLDER, EpochRelation.OURS):
@@ -422,7 +425,7 @@ class Fold:
         return relation is EpochRelation.OURS
 
     def _require_bytes(self, offset: int, record: SharedRecord) -> None:
-        """Halt if a record begins beyond the end of the history read so far."""
+        """Halt if the start offset in a record is after the end of the history read so far."""
         if record.start > (end := self.gathered.end):
             self._halt(offset, f"bytes {end} to {record.start} of the history are missing", LogDamaged)
 
@@ -442,7 +445,10 @@ _APPLIERS: Final[dict[Kind, Callable[[Fold, int, SharedRecord], Step]]] = {
 
 
 def update_leader_facts(leads: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts from an EPOCH record, updated with those from a BEAT record."""
+    """Return `leads`, the fields of an EPOCH record, updated from the fields of a BEAT record.
+
+    Only the fields in `UPDATED_FACTS` are updated.
+    """
     anew = {name: facts[name] for name in UPDATED_FACTS if name in facts}
     return leads | anew if anew else leads
 
@@ -450,23 +456,23 @@ def update_leader_facts(leads: dict[str, Any], facts: dict[str, Any]) -> dict[st
 class Positions:
     """The newest positions in a history.
 
-    Each position holds a CommitLog offset and a chain, and uses 16 bytes.
+    A position consists of a CommitLog offset and a chain, and uses 16 bytes of memory.
     """
 
     def __init__(self) -> None:
         self._ends, self._chains = array("Q"), array("Q")
         self.first: Position | None = None
-        """Start of the history. It is never discarded."""
+        """The start of the history, which is never discarded."""
 
     @property
     def count(self) -> int:
-        """Number of positions in memory."""
+        """Return the number of positions in memory."""
         return len(self._ends)
 
     def add(self, end: int, chain: int) -> None:
-        """Add a position at the end of the history.
+        """Add the position at the end of the history.
 
-        If more than `POSITIONS_MAX` are stored, discard the older half.
+        If more than `POSITIONS_MAX` positions are then stored, discard the older half.
         """
         assert not self._ends or end > self._ends[-1], "positions come in order"
         if self.first is None:
@@ -477,12 +483,12 @@ class Positions:
             del self._ends[: POSITIONS_MAX // 2], self._chains[: POSITIONS_MAX // 2]
 
     def chain_at(self, end: int) -> int | None:
-        """Return the chain at a CommitLog offset, or None if it is not stored."""
+        """Return the chain at a CommitLog offset, or None if no position with this offset is stored."""
         at = bisect_left(self._ends, end)
         return self._chains[at] if at < len(self._ends) and self._ends[at] == end else None
 
     def has_position(self, position: Position) -> bool | None:
-        """Return whether a position is part of this history, or None if it was discarded."""
+        """Return whether a position is part of the history, or None if it precedes all stored positions."""
         if position == self.first:
             return True
         if not self._ends or position.end < self._ends[0]:
@@ -490,13 +496,13 @@ class Positions:
         return self.chain_at(position.end) == position.chain
 
     def cut(self, end: int) -> None:
-        """Discard all positions after `end`."""
+        """Discard all positions after the CommitLog offset `end`."""
         while self._ends and self._ends[-1] > end:
             self._ends.pop()
             self._chains.pop()
 
     def freeze(self, end: int) -> list[list[int]]:
-        """Return the first position and the newest positions up to `end`, for use in a checkpoint."""
+        """Return the first position and the newest positions up to `end`, for a checkpoint."""
         first = [list(self.first)] if self.first is not None else []
         newest = slice(-FROZEN_POSITIONS_MAX, None)
         both = zip(self._ends[newest], self._chains[newest], strict=True)

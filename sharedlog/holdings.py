@@ -1,33 +1,34 @@
-"""The copies of the store that nodes announce in the shared log.
+"""The copies of the store, as announced by the nodes in the shared log.
 
-The announcements determine how far the log may be trimmed.
+The announcements determine which records of the log can be trimmed.
 
-    CHECKPOINT   node, next_record, end, http, secret,  A checkpoint was synced and verified. The node no
+    record       fields                                 meaning
+    CHECKPOINT   node, next_record, end, http, secret,  The node has synced and verified a checkpoint, and no
                  certificate                            longer needs the records before next_record.
     HOLD         node, next_record                      The node has no copy, and reads the log from
                                                         next_record on.
     both         supports, finalized                    See `sharedlog.versions`.
-    BEAT         forget                                 An operator has removed a node permanently.
-    either       unreached: epoch, number               The node forwards client calls to the leader of the
+                 unreached: epoch, number               The node forwards client calls to the leader of the
                                                         epoch, but the leader does not respond.
                  unreadable: record, end, why           The node has read the history up to `end`, but cannot
                                                         read the record.
+    BEAT         forget                                 An operator has permanently removed the node.
 
 Rules
-1. A record is trimmed if it precedes the lowest `next_record` of all known nodes and at least two nodes have
-   a copy. The contents of a trimmed record thus exist on at least two machines.
-2. An offline node blocks trimming beyond its last `next_record` until an operator removes the node. A removed
-   node that restarts after a trim fetches a copy from another node.
-3. A node's newest announcement applies even if its `next_record` is lower, because the node may have lost its
-   disk.
-4. A node without an announcement does not block trimming. A new node therefore appends a HOLD record first.
-   If the log was trimmed before that, the node fetches a newer copy.
+1. A record can be trimmed if the record precedes the `next_record` of every known node and at least two nodes
+   have a copy. The contents of a trimmed record therefore exist on at least two machines.
+2. The `next_record` of an offline node limits trimming until an operator removes the node. If a removed node
+   restarts after a trim, the node fetches a copy from another node.
+3. The newest announcement of a node replaces older ones, even if the new `next_record` is lower, because the
+   disk of the node may have been lost.
+4. A node without an announcement does not limit trimming. A new node therefore first appends a HOLD record.
+   If the log was trimmed before the HOLD record was appended, the node fetches a newer copy.
 
-Other nodes need the secret to fetch the copy over HTTP. Anyone who can read the shared log can read the
-secret, but also has direct access to all its data.
+A node needs the `secret` of another node to fetch a copy from that node over HTTP. Every user with read
+access to the shared log can read the secret, but can also read all data in the log directly.
 
-Cost: one record per checkpoint. Limitation: only `NODES_MAX` nodes are tracked. Other nodes do not block
-trimming.
+Cost: one record per checkpoint. Limitation: only `NODES_MAX` nodes are tracked, and further nodes do not
+limit trimming.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ from sharedlog.versions import OLDEST, UNSAID
 
 NODES_MAX: Final = 64
 COPIES_MIN: Final = 2
-"""Number of copies required before records may be trimmed."""
+"""Number of copies that must exist before records can be trimmed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """A node's copy of the store, with the history up to `end`.
+    """The copy of the store on a node, which contains the history up to the CommitLog offset `end`.
 
     The copy covers all shared log records before `next_record`. If the node has no copy, `end` is None.
     """
@@ -54,27 +55,27 @@ class Holding:
     http: str = ""
     secret: str = ""
     begins: dict[str, Any] = field(default_factory=dict)
-    """Facts of the GENESIS record, which may be trimmed."""
+    """A copy of the fields in the GENESIS record, because the GENESIS record can be trimmed."""
     certificate: str = ""
-    """TLS certificate of the node in PEM format, or "" if it uses HTTP without TLS."""
+    """TLS certificate of the node in PEM format, or "" if the node uses HTTP without TLS."""
     supports: int = OLDEST
     """Highest cluster version that the node supports."""
     finalized: int = OLDEST
-    """Finalized version of the cluster, as far as the node has read."""
+    """Finalized version of the cluster in the records that the node has read."""
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Holding:
-        """Return the `Holding` described by a CHECKPOINT or HOLD record."""
+        """Return the `Holding` that the fields of a CHECKPOINT or HOLD record describe."""
         unsaid = {"supports": UNSAID, "finalized": UNSAID}
         return cls(**unsaid | {name: facts[name] for name in cls.__slots__ if name in facts})
 
     def facts(self, node: str) -> dict[str, Any]:
-        """Return the facts for a record that announces this `Holding` for `node`."""
+        """Return the fields of a record that announces this `Holding` for the node `node`."""
         return {"node": node} | asdict(self)
 
 
 class Unreadable(NamedTuple):
-    """A record that a node cannot read, the end of the history before it, and the reason."""
+    """A record that a node cannot read, the end of the history before the record, and the reason."""
 
     record: int
     end: int
@@ -82,19 +83,20 @@ class Unreadable(NamedTuple):
 
 
 class Holdings:
-    """The `Holding` of each node."""
+    """The newest `Holding` that each node has announced."""
 
     def __init__(self) -> None:
         self._by_node: dict[str, Holding] = {}
         self.unreached: dict[str, tuple[int, int]] = {}
-        """Epoch and number in each node's newest report of an unreachable leader.
+        """Epoch and number in the newest report of an unreachable leader, by node name.
 
-        This field is not included in checkpoints.
+        Checkpoints do not include these reports.
         """
         self.unreadable: dict[str, Unreadable] = {}
-        """The record that each node cannot read, until its copy covers the record.
+        """The record that a node cannot read, by node name.
 
-        This field is not included in checkpoints.
+        An entry is removed when the copy of the node covers the record. Checkpoints do not include the
+        entries.
         """
 
     def apply_record(self, facts: dict[str, Any]) -> None:
@@ -114,25 +116,28 @@ class Holdings:
                 del self.unreadable[node]
 
     def _has_copy_beyond(self, node: str, record: int) -> bool:
-        """Return whether a node's copy covers `record` and all earlier records."""
+        """Return whether the copy of a node covers `record` and all earlier records."""
         held = self._by_node[node]
         return held.end is not None and held.next_record > record
 
     def remove_node(self, node: str) -> None:
-        """Forget a node that an operator has removed."""
+        """Discard the `Holding` and the unreadable record of a node that an operator has removed."""
         self._by_node.pop(node, None)
         self.unreadable.pop(node, None)
 
     def all(self) -> dict[str, Holding]:
-        """Return all `Holding`s, keyed by node name."""
+        """Return the `Holding` of each node, keyed and sorted by node name."""
         return dict(sorted(self._by_node.items()))
 
     def of(self, node: str) -> Holding | None:
-        """Return a node's `Holding`, or None if the node is unknown."""
+        """Return the `Holding` of a node, or None if the node is unknown."""
         return self._by_node.get(node)
 
     def copies(self, besides: str, from_record: int) -> list[tuple[str, Holding]]:
-        """Return other nodes' copies that cover all records before `from_record`, newest first."""
+        """Return the copies that cover all records before `from_record`, newest first.
+
+        Each item contains a node name and a `Holding`. The copy of the node `besides` is omitted.
+        """
         found = [
             (node, one)
             for node, one in self.all().items()
@@ -142,19 +147,19 @@ class Holdings:
 
     @property
     def first_needed_record(self) -> int:
-        """First record that must be kept when the log is trimmed, or 0 if it must not be trimmed."""
+        """Return the first record that a trim must keep, or 0 if the log must not be trimmed."""
         held = list(self._by_node.values())
         if sum(one.end is not None for one in held) < COPIES_MIN:
             return 0
         return min(one.next_record for one in held)
 
     def freeze(self) -> dict[str, Any]:
-        """Return the state for a checkpoint."""
+        """Return the `Holding` of each node as JSON-compatible dictionaries, for a checkpoint."""
         return {node: asdict(one) for node, one in self.all().items()}
 
     @classmethod
     def thaw(cls, frozen: dict[str, Any]) -> Holdings:
-        """Restore the state from a checkpoint."""
+        """Restore the holdings from a checkpoint."""
         holdings = cls()
         holdings._by_node = {node: Holding.of(facts) for node, facts in frozen.items()}
         return holdings

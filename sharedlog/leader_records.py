@@ -1,11 +1,11 @@
 """Offsets and CRC-32s of the newest leader records that a reader has applied.
 
-A record that a leader has read, or has written and proven, must be the same for every other reader. Comparing
-records by offset reveals a lost or replaced record even if offsets have gaps.
+The engine must return the records that a leader has read, or has written and proven, unchanged to every
+reader. A comparison by offset detects a lost or replaced record even if the offsets have gaps.
 
-Cost: up to `LEADER_RECORDS_MAX` entries of 12 bytes in memory, and the newest `FROZEN_LEADER_RECORDS_MAX` in
-each checkpoint. Limitation: older records are not checked. However, a node that starts from a checkpoint does
-not read those records again.
+Cost: up to `LEADER_RECORDS_MAX` entries of 12 bytes in memory, and the newest `FROZEN_LEADER_RECORDS_MAX`
+entries in each checkpoint. Limitation: older records are not checked. However, a node that starts from a
+checkpoint does not read the older records again.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ FROZEN_LEADER_RECORDS_MAX: Final = 2_048
 
 
 class LeaderRecord(NamedTuple):
-    """Offset and CRC-32 of a leader record."""
+    """The offset and the CRC-32 of a leader record."""
 
     offset: int
     crc: int
 
 
 class LeaderRecords:
-    """Leader records, ordered by offset."""
+    """The newest leader records, ordered by offset."""
 
     def __init__(self) -> None:
         self._offsets, self._crcs = array("Q"), array("I")
 
     def add(self, offset: int, crc: int) -> None:
-        """Add the newest record. If more than `LEADER_RECORDS_MAX` are stored, discard the older half."""
+        """Add a record, and discard the older half if more than `LEADER_RECORDS_MAX` are then stored."""
         assert not self._offsets or offset > self._offsets[-1], "records come in order"
         self._offsets.append(offset)
         self._crcs.append(crc)
@@ -40,13 +40,13 @@ class LeaderRecords:
             del self._offsets[: LEADER_RECORDS_MAX // 2], self._crcs[: LEADER_RECORDS_MAX // 2]
 
     def records_up_to(self, offset: int) -> list[LeaderRecord]:
-        """Return the last record before `offset` and the record at `offset`, if they exist."""
+        """Return the last record before `offset`, and the record at `offset`, as far as they are stored."""
         end = bisect_right(self._offsets, offset)
         begin = max(0, end - 2 if end and self._offsets[end - 1] == offset else end - 1)
         return [LeaderRecord(self._offsets[at], self._crcs[at]) for at in range(begin, end)]
 
     def freeze(self, next_offset: int) -> list[list[int]]:
-        """Return the newest records before `next_offset`, for a checkpoint."""
+        """Return `[offset, crc]` of the newest records before `next_offset`, for a checkpoint."""
         newest = slice(-FROZEN_LEADER_RECORDS_MAX, None)
         both = zip(self._offsets[newest], self._crcs[newest], strict=True)
         return [[offset, crc] for offset, crc in both if offset < next_offset]

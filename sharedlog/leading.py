@@ -1,24 +1,27 @@
 """Leadership of a shared log: candidacy, writing, and the proof of each append.
 
     candidacy   A candidate reads to the end of the log, appends an EPOCH record with a new random holder ID,
-                and reads up to this record. The leader is the holder in the newest EPOCH record of the log.
-                The candidate then reads again the record that precedes its EPOCH record. If the record has
-                changed, the engine has lost the end of the log, and other records were appended.
-    writing     A flush consists of one or more BYTES records, the last of which is marked. Only one flush is
-                in flight at a time.
-    proof       Only the following conclusions can be drawn from the engine's response to an append:
+                and reads up to the EPOCH record. The holder in the newest EPOCH record is the leader. The
+                candidate also reads again the last record before the candidacy. If this record has changed,
+                the engine has lost the end of the log, and other records have been appended.
+    writing     A flush consists of one or more BYTES records, and the last record is marked. Only one flush
+                is in flight at a time.
+    proof       The response of the engine to an append has one of the following results:
 
-                response                                 conclusion
-                success at the expected offset           accepted, as no other node has written in between
-                success at another or unknown offset     none: append a BEAT, read it, and check the fold
-                an error, a time-out or a refusal        none: step down, as the next append would hide a gap
+                response                                 result
+                success at the expected offset           accepted, because no other node has appended a record
+                success at another or unknown offset     unknown: append a BEAT, read the BEAT, and check the
+                                                         state of the reader
+                an error, a timeout, or a rejection      unknown: step down, because the next append would
+                                                         hide a gap
 
-A leader that has stepped down no longer uses its in-memory tables to answer calls, because they may contain
-records that were not accepted. In an engine that compares heads (`sharedlog.engine`), no append succeeds at
-an unexpected or unknown offset.
+A leader that has stepped down no longer answers calls from the tables in memory, because these tables may
+contain records that were not accepted. In an engine that compares heads (`sharedlog.engine`), no append
+succeeds at an unexpected or unknown offset.
 
-Cost: a proven append requires no extra records or copies. Limitation: each append that succeeds without proof
-requires a BEAT record and a read. Appends are slow with an engine that never returns the expected offset.
+Cost: a proven append requires no additional records and no additional copies. Limitation: each append that
+succeeds without proof requires a BEAT record and a read. Appends are slow if the engine never returns the
+expected offset.
 """
 
 from __future__ import annotations
@@ -38,14 +41,14 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class Proof(Enum):
-    """What the engine's response to an append proves."""
+    """The conclusion from the response of the engine to an append."""
 
     ACCEPTED = "accepted"
     NOTHING = "nothing"
 
 
 class Candidate:
-    """A node's candidacy. `fold` must have read the log to its end."""
+    """A candidacy for the next epoch. `fold` must have applied all records up to the end of the log."""
 
     def __init__(self, fold: Fold, holder: bytes, facts: dict[str, Any]) -> None:
         assert fold.is_founded, "only who has read the history from its first record may stand"
@@ -57,14 +60,17 @@ class Candidate:
 
     @property
     def record_to_verify(self) -> int | None:
-        """Offset of the record to read again before leading, or None if no record was read."""
+        """Return the offset of the last record read before the candidacy, or None if no record was read.
+
+        The candidate must read this record again before the takeover.
+        """
         return None if self._last_read is None else self._last_read[0]
 
     def has_won(self, fold: Fold, crc_again: int | None) -> bool:
-        """Return whether the candidate leads. `fold` must have read the candidate's EPOCH record.
+        """Return whether the candidate is the leader of the new epoch.
 
-        `crc_again` is the CRC-32 of the record at `record_to_verify`, or None if that record was trimmed.
-        Raise `Halted` if the record to verify has changed.
+        `fold` must have applied the EPOCH record of the candidate. `crc_again` is the CRC-32 of the record at
+        `record_to_verify`, or None if the record was trimmed. Raise `Halted` if the record has changed.
         """
         if self._last_read is not None and crc_again is not None and crc_again != self._last_read[1]:
             raise Halted(f"Record {self._last_read[0]} of the shared log is not what was read there before.")
@@ -72,18 +78,21 @@ class Candidate:
 
 
 class Leader:
-    """Creates a leader's records. The first record continues the history read by `fold`."""
+    """Creates the records of a leader. The first record continues the history that `fold` has applied."""
 
     def __init__(self, fold: Fold) -> None:
         assert fold.cluster is not None, "nobody leads a cluster without an id"
         self._cluster, self._epoch, self._holder = fold.cluster, fold.epoch, fold.holder
         self.position = Position(fold.end, fold.chain)
-        """Position after the last record created."""
+        """The position in the history after the last record created."""
         self._expected_offset = fold.next_offset
         self._is_proven = True
 
     def make_flush(self, parts: Sequence[Part]) -> list[SharedRecord]:
-        """Return the BYTES records of a flush. The parts must be contiguous and begin at `position`."""
+        """Return the BYTES records of a flush that consists of `parts`.
+
+        The parts must be contiguous, and the first part must begin at `position`.
+        """
         assert self._is_proven, "a flush behind one of which nobody knows"
         cut = list(_split_parts(parts))
         assert cut, "a flush without a byte"
@@ -98,17 +107,17 @@ class Leader:
         return records
 
     def make_beat(self, facts: dict[str, Any]) -> SharedRecord:
-        """Return a BEAT record.
+        """Return a BEAT record at the current position.
 
-        If the BEAT is accepted, it also proves all previous records of the leader.
+        An accepted BEAT record also proves all previous records of the leader.
         """
         return self._make_record(Kind.BEAT, self.position.end, self.position.chain, encode_facts(facts))
 
     def record_answer(self, offset: int | None, count: int = 1) -> Proof:
-        """Record a successful append of `count` records. Return whether the records are proven.
+        """Register a successful append of `count` records, and return whether the records are proven.
 
-        `offset` is the offset of the last record, or None if the engine did not return it. Do not record a
-        failed append: the leader steps down after a failure.
+        `offset` is the offset of the last record, or None if the engine returned no offset. A failed append
+        must not be registered, because the leader steps down after a failure.
         """
         is_next = offset == self._expected_offset + count - 1
         if offset is not None:
@@ -117,9 +126,10 @@ class Leader:
         return Proof.ACCEPTED if self._is_proven else Proof.NOTHING
 
     def check_proof(self, fold: Fold) -> bool:
-        """Return whether `fold` proves all records of this leader. `fold` must have read the last BEAT.
+        """Return whether the history in `fold` contains all records of this leader.
 
-        If the result is False, the leader must step down.
+        `fold` must have applied the last BEAT record of the leader. If the result is False, the leader must
+        step down.
         """
         right = (fold.epoch, fold.holder) == (self._epoch, self._holder)
         self._is_proven = right and Position(fold.end, fold.chain) == self.position
@@ -135,7 +145,7 @@ class Leader:
 
 
 def _split_parts(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
-    """Yield the body of each BYTES record in a flush, and the number of zero bytes that follow it."""
+    """Yield the body of each BYTES record in a flush, and the number of zero bytes after the body."""
     gathered = bytearray()
     for part in parts:
         if isinstance(part, Zeros):
@@ -152,10 +162,13 @@ def _split_parts(parts: Sequence[Part]) -> Iterator[tuple[bytes, int]]:
 
 
 def _split_part(part: bytes) -> Iterator[bytes]:
-    """Split a part that is too large for one BYTES record, at CommitLog record boundaries."""
+    """Split a part at CommitLog record boundaries into pieces of up to `BODY_BYTES_MAX` bytes.
+
+    A CommitLog record that is larger than `BODY_BYTES_MAX` is not split.
+    """
     begin = at = 0
     while len(part) - begin > record.BODY_BYTES_MAX and at < len(part):
-        # A blank record may extend beyond the end of the part.
+        # The length field of a blank record can exceed the rest of the part.
         end = min(at + int(_LENGTH.unpack_from(part, at)[0]), len(part))
         assert end > at, f"a CommitLog record without a length at byte {at} of a part"
         if end - begin > record.BODY_BYTES_MAX and at > begin:

@@ -1,10 +1,10 @@
-"""Reads an engine's password from a file each time a connection is opened.
+"""Reads the password for an engine from a file each time a connection is opened.
 
-A password in a URL is visible in the process list and cannot change while the process runs. A password in a
-file can change without a restart: new sessions use the new password, and open sessions continue.
+A password in a URL is visible in the process list and cannot be changed while the process runs. A password in
+a file can be changed without a restart. New sessions use the new password, and existing sessions remain open.
 
-Limitation: after a password change in the engine, new sessions are rejected until the file is also changed.
-Open sessions stay open.
+Limitation: after the password has been changed in the engine, new sessions are rejected until the password in
+the file is changed too. Existing sessions remain open.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Final
 from sharedlog.errors import SessionRefused
 
 PARAMETER: Final = "password_file"
-"""URL parameter for the file path."""
+"""The URL parameter that specifies the path of the file."""
 BYTES_MAX: Final = 4096
 
 
 class PasswordFile:
-    """A file that contains a password on its first line."""
+    """A file with a password on the first line."""
 
     def __init__(self, path: str) -> None:
         self.path = Path(path)
@@ -29,9 +29,9 @@ class PasswordFile:
         return str(self.path)
 
     def read(self) -> str:
-        """Return the password.
+        """Return the password on the first line of the file.
 
-        Raise `SessionRefused` if the file cannot be read or its first line is empty.
+        Raise `SessionRefused` if the file cannot be read or the first line is empty.
         """
         try:
             with self.path.open("rb") as file:
