@@ -108,7 +108,7 @@ def describe_unreadable(record: int, error: LogDamaged) -> str:
 def find_fault(engine: Engine, cluster: bytes | None, one: Stored) -> str:
     """Return a message if a record of the cluster does not match its CRC, or "" otherwise.
 
-    A CRC mismatch is reported only if a second read confirms it.
+    A CRC mismatch is reported only after a second read has confirmed the mismatch.
     """
     if not _is_corrupt(one, cluster):
         return ""

@@ -1,39 +1,40 @@
-"""A shared log in Apache Kafka, in a topic with a single partition.
+"""A shared log in an Apache Kafka topic with a single partition.
 
-    append_if       Sends records to the partition leader one at a time. Each response contains the assigned
-                    offset.
-    read            Returns records starting at an offset, or no records at the end of the log.
+    append_if       Sends records to the partition leader one at a time. Each response contains the offset of
+                    the record.
+    read            Returns records in offset order, or no records at the end of the log.
     trim            Deletes all records before an offset.
-    check_settings  Reports settings that could cause Kafka to lose, truncate, or change accepted records.
+    check_settings  Reports settings with which Kafka can lose, truncate, or change accepted records.
 
 Rules
-1. Kafka does not compare heads, so concurrent appends by two nodes both succeed. The returned offset shows
-   whether another node has appended a record in the meantime. If Kafka returns no offset, the leader reads
-   the log (`sharedlog.sink`).
-2. The adapter sends a record only after Kafka has acknowledged the previous one. Otherwise Kafka could lose
-   the first record of a flush and keep the second, and every reader would halt at the gap.
-3. If Kafka does not acknowledge a record in time, the adapter purges and discards the producer, so that it
-   cannot send the record later. A request in flight may still succeed. Readers ignore such a late record if a
-   new epoch has begun. No client has received an acknowledgment for it.
-4. The end offset of the log must never decrease. If Kafka reports a lower end offset for `LOST_SECONDS`, the
-   adapter raises `Halted`. The delay is necessary because a former partition leader returns old offsets until
-   it notices that it was replaced. If Kafka assigns an existing record's offset to a new record, the adapter
-   raises `Halted` immediately.
-5. After a reconnection or a change of partition leader, the adapter first reads the last known record again.
-   If that record has changed, Kafka has lost the end of the log, and other records were appended.
-6. If a record fails the CRC check `READS_MAX` times in a row, the adapter raises `LogDamaged`. The records
-   before and after it can still be read.
-7. If the topic existed before, the adapter raises `NoCluster` only after `LOST_SECONDS` of "unknown topic"
-   errors. A new Kafka broker may return this error until it has the metadata. If the topic was deleted and
-   re-created, rule 4 applies.
+1. Kafka does not compare heads, so concurrent appends of two nodes both succeed. The returned offset shows
+   whether another node has appended a record in the meantime. If Kafka returns no offset, the leader appends
+   a BEAT record and reads the log (`sharedlog.sink`).
+2. The adapter sends a record only after Kafka has acknowledged the previous record. Otherwise, Kafka could
+   lose the first record of a flush and keep the second record, and every reader would halt at the gap.
+3. If Kafka does not acknowledge a record in time, the adapter purges and discards the producer to prevent
+   further delivery attempts. A request in flight may still succeed. Readers ignore the late record if a new
+   epoch has begun, and no client has received an acknowledgment for the record.
+4. The log end offset must never decrease. If Kafka reports a lower end offset for `LOST_SECONDS`, the adapter
+   raises `Halted`. The delay is necessary because a former partition leader returns outdated offsets until
+   the former leader has received the new leader epoch. If Kafka assigns the offset of an existing record to a
+   new record, the adapter raises `Halted` immediately.
+5. After a reconnection or a change of the partition leader, the adapter first reads the newest known record
+   again. If the record has changed, Kafka has lost the end of the log, and other records have been appended.
+6. If a record fails the CRC check `READS_MAX` times in succession, the adapter raises `LogDamaged`. Records
+   before and after the damaged record can still be read.
+7. If the topic existed before, the adapter raises `NoCluster` only after "unknown topic" errors for
+   `LOST_SECONDS`, because a Kafka broker can return this error until the broker has loaded the metadata. If
+   the topic was deleted and re-created, rule 4 applies.
 
 The consumer joins no group and commits no offsets. Writes, reads, and requests for the log bounds use
-separate connections, because Kafka processes the requests of a connection in order and a fetch may block.
+separate connections, because Kafka processes the requests of a connection in order and a fetch can block
+later requests.
 
 Cost: one round trip and one sync (`flush.messages`) per record. A read at the end of the log also requests
 the log bounds. The adapter keeps the records of one read and up to `QUEUE_KIBIBYTES` of prefetched records in
-memory. Limitation: when a Kafka broker fails, writes may fail until Kafka notices. This takes about 10
-seconds by default (`broker.session.timeout.ms`).
+memory. Limitation: after the failure of a Kafka broker, writes can fail until Kafka detects the failure. By
+default, the detection takes about 10 seconds (`broker.session.timeout.ms`).
 """
 
 from __future__ import annotations
@@ -71,17 +72,17 @@ QUEUE_KIBIBYTES: Final = 16 * 1024
 REPLICAS: Final = 3
 ANSWER_SECONDS: Final = 5.0
 DELIVERY_SECONDS: Final = 15.0
-"""Delivery timeout of a record, longer than the failover of a broker or controller."""
+"""Delivery timeout of a record, which exceeds the failover time of a broker or controller."""
 LOST_SECONDS: Final = 20.0
-"""How long the topic must be missing or too short before the adapter reports a loss."""
+"""Time for which the topic must be missing or truncated before the adapter reports a loss."""
 BEHIND_SECONDS: Final = 0.1
-"""Delay before a failed request for the log bounds is repeated."""
+"""Delay before a failed request for the log bounds is retried."""
 PARTITION: Final = 0
 _CLIENT: Final = {
     "client.id": "tidewheel",
     "log_level": 0,  # Errors are reported through callbacks and exceptions.
     "allow.auto.create.topics": False,
-    "enable.sparse.connections": False,  # If true, an unresponsive broker may be queried for metadata.
+    "enable.sparse.connections": False,  # If true, the client may query an unresponsive broker for metadata.
     "socket.timeout.ms": 2_000,
     "socket.connection.setup.timeout.ms": 2_000,
     "api.version.request.timeout.ms": 2_000,
@@ -99,7 +100,7 @@ _PRODUCER: Final = {
     "message.max.bytes": MESSAGE_BYTES_MAX,
 }
 _CONSUMER: Final = {
-    "group.id": "tidewheel",  # The library requires a group ID, but no group is joined.
+    "group.id": "tidewheel",  # librdkafka requires a group ID, but the consumer joins no group.
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,
     "auto.offset.reset": "error",
@@ -134,15 +135,15 @@ _WHY: Final = {
 
 
 class _OutOfRange(EngineUnavailable):
-    """No record exists at the requested offset."""
+    """Raised if the requested offset is outside the log."""
 
 
 class _CorruptBatch(EngineUnavailable):
-    """A received record does not match the CRC of its batch."""
+    """Raised if a received record batch does not match its CRC."""
 
 
 class LastRead(NamedTuple):
-    """Offset, CRC-32, and partition leader epoch of the last record read."""
+    """The offset, CRC-32, and partition leader epoch of the last record read."""
 
     offset: int
     crc: int
@@ -152,13 +153,13 @@ class LastRead(NamedTuple):
 class KafkaLog:
     """A shared log in the topic `topic` of a Kafka cluster.
 
-    `servers` lists the bootstrap servers (`HOST:PORT,...`), and `settings` holds the librdkafka security
-    settings. If `password_file` is given, each new connection reads the password from it. All methods are
-    thread-safe, but only one append and one read can run at a time.
+    `servers` lists the bootstrap servers (`HOST:PORT,...`), and `settings` contains additional librdkafka
+    settings. If `password_file` is given, the password is read from this file for each new connection. All
+    methods are thread-safe, but only one append and one read can run at a time.
     """
 
     is_dense = False
-    """Offsets may have gaps, because transaction control records use offsets too."""
+    """Offsets can have gaps, because the control records of Kafka transactions also occupy offsets."""
 
     def __init__(
         self,
@@ -174,18 +175,18 @@ class KafkaLog:
         self._consumer: Consumer | None = None
         self._asking: Consumer | None = None
         self._next_offset = -1
-        """Offset of the next record from the consumer."""
+        """Offset of the next record that the consumer returns."""
         self._last: LastRead | None = None
         self._is_doubtful = False
-        """Whether the last record must be verified before the next read."""
+        """Whether the newest known record must be verified before the next read."""
         self._known_end = 0
-        """Highest known end offset of the log."""
+        """Highest log end offset that has been observed."""
         self._short_since: float | None = None
         self._missing_since: float | None = None
-        """When "unknown topic" errors began, or None if there are none."""
+        """Start of the current series of "unknown topic" errors, in monotonic seconds, or None."""
         self._topic_id = ""
         self._heard = ""
-        """Last error reported to the error callback."""
+        """The last error that librdkafka reported to the error callback."""
         self._is_refused = False
         """Whether the last connection error was an authentication failure."""
 
@@ -215,8 +216,8 @@ class KafkaLog:
         """Append records one at a time, without comparing the head.
 
         Return the offset of the last record, or None if an offset is unknown or the offsets are not
-        contiguous. Raise `EngineRefused` if no record was appended, `Halted` if Kafka has reused an existing
-        record's offset, or `EngineUnavailable` if the result is unknown.
+        contiguous. Raise `EngineRefused` if no record was appended, `Halted` if Kafka has reused the offset
+        of an existing record, or `EngineUnavailable` if the result is unknown.
         """
         with self._writing:
             known_end = self._known_end
@@ -234,18 +235,19 @@ class KafkaLog:
         return told[-1] if is_known else None
 
     def append_unchecked(self, stored: bytes) -> None:
-        """Append a single record.
+        """Append a single record, without comparing the head.
 
-        Raise `EngineRefused` if nothing was appended, or `EngineUnavailable` if the result is unknown.
+        Raise `EngineRefused` if the record was not appended, or `EngineUnavailable` if the result is unknown.
         """
         with self._writing:
             self._append_record(stored, is_first=True)
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records starting at `offset`, or at the first remaining record if its offset is higher.
+        """Return records in offset order, beginning with the first record at or after `offset`.
 
-        Return at least one record if one exists at or after `offset`. Raise `Halted` if the end of the log
-        was lost, `LogDamaged` if a record cannot be read, or `EngineUnavailable` if Kafka does not respond.
+        Return at least one record if the log contains a record at or after `offset`. Raise `Halted` if Kafka
+        has lost the end of the log, `LogDamaged` if a record cannot be read, or `EngineUnavailable` if Kafka
+        does not respond.
         """
         with self._reading, self._convert_errors():
             garbled_count = 0
@@ -262,13 +264,13 @@ class KafkaLog:
                     first, _ = self._request_bounds()
                     if first <= offset:
                         raise
-                    offset = first  # The log has been trimmed after the request for its bounds.
+                    offset = first  # The log was trimmed after the bounds had been requested.
                 except Exception:
                     self._close_consumer()
                     raise
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first remaining offset and the offset after the last record.
+        """Return the log start offset and the log end offset.
 
         Raise `EngineUnavailable` if Kafka does not respond.
         """
@@ -284,7 +286,7 @@ class KafkaLog:
                 _single_result(admin.delete_records([place], request_timeout=ANSWER_SECONDS))
 
     def check_settings(self) -> list[str]:
-        """Return a message for each setting that could cause record loss.
+        """Return a message for each setting that can cause the loss of accepted records.
 
         Raise `EngineUnavailable` if Kafka does not respond.
         """
@@ -292,9 +294,10 @@ class KafkaLog:
             return [*self._find_topic_faults(admin), *self._find_setting_faults(admin)]
 
     def check_append(self) -> None:
-        """Check, without appending, whether the user's permissions and the topic allow appends.
+        """Check, without appending a record, whether an append would succeed.
 
-        Raise `EngineRefused` or `EngineUnavailable` if an append would fail.
+        Raise `EngineRefused` if the user has no permission to write to the topic. Raise `EngineUnavailable`
+        if the partition has no leader or too few in-sync replicas, or if Kafka does not respond.
         """
         from confluent_kafka import TopicCollection
         from confluent_kafka.admin import AclOperation
@@ -323,7 +326,7 @@ class KafkaLog:
             )
 
     def check_session(self) -> int | None:
-        """Open and close a connection. Return None, because Kafka does not report the server time.
+        """Open and close a connection. Return None, because Kafka does not report the time of the server.
 
         Raise `EngineUnavailable` if Kafka does not respond.
         """
@@ -357,11 +360,11 @@ class KafkaLog:
         )
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Return an empty result. Kafka never assigns the same offset to two records."""
+        """Return an empty result, because Kafka never assigns one offset to two records."""
         return CheckResult([], from_record, is_whole=True)
 
     def abort_calls(self) -> None:
-        """Do nothing, because `DELIVERY_SECONDS` and `ANSWER_SECONDS` limit each call."""
+        """Do nothing, because `DELIVERY_SECONDS` and `ANSWER_SECONDS` limit the duration of each call."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -374,7 +377,7 @@ class KafkaLog:
     # Methods that write records.
 
     def _append_record(self, stored: bytes, *, is_first: bool) -> int | None:
-        """Append a record and return its offset.
+        """Append a record, and return the assigned offset.
 
         Return None if Kafka accepts the record without returning an offset.
         """
@@ -397,7 +400,7 @@ class KafkaLog:
         while not answers and time.monotonic() < ends:
             try:
                 producer.poll(0.1)
-            # The producer has failed and will not send further delivery reports.
+            # After this exception, the producer sends no further delivery reports.
             except KafkaException as error:
                 self._discard_producer()
                 raise self._make_unknown(_error_text(error)) from error
@@ -410,11 +413,11 @@ class KafkaLog:
     def _make_delivery_error(
         self, error: KafkaError | None, is_first: bool
     ) -> EngineRefused | EngineUnavailable:
-        """Return the exception for a failed or timed-out delivery."""
+        """Return the exception for a delivery that failed or timed out."""
         from confluent_kafka import KafkaError
 
         surely = {KafkaError.MSG_SIZE_TOO_LARGE}
-        # If an error was reported before, an earlier delivery attempt may have succeeded.
+        # If the error callback was called before, an earlier delivery attempt may have succeeded.
         if not self._heard:
             surely.add(KafkaError.TOPIC_AUTHORIZATION_FAILED)
         if error is not None and error.code() in surely:
@@ -422,9 +425,10 @@ class KafkaLog:
         return self._make_unknown(error.str() if error is not None else "no answer in time")
 
     def _ensure_producer(self) -> Producer:
-        """Return the producer. Create it if necessary.
+        """Return the producer, or create a producer if there is none.
 
-        A reader also calls this method, so that a later append need not wait 0.5 seconds to connect.
+        Readers also call this method, because the first append would otherwise have to wait 0.5 seconds for a
+        connection.
         """
         from confluent_kafka import Producer
 
@@ -434,7 +438,7 @@ class KafkaLog:
             return self._producer
 
     def _discard_producer(self) -> None:
-        """Discard the producer and its unsent records."""
+        """Discard the producer and all records that have not been sent."""
         from confluent_kafka import KafkaException
 
         if self._producer is not None:
@@ -458,7 +462,7 @@ class KafkaLog:
         return self._collect_records(first, bytes_max)
 
     def _collect_records(self, first: Message, bytes_max: int) -> list[Stored]:
-        """Return `first` and the following records that the consumer has already fetched."""
+        """Return `first` and the subsequent records that the consumer has already fetched."""
         found, total = [], 0
         message: Message | None = first
         while message is not None:
@@ -467,7 +471,7 @@ class KafkaLog:
             total += len(stored.stored)
             try:
                 message = self._next_message(0) if total < bytes_max else None
-            except EngineUnavailable:  # Return the records read so far. The next read raises the error again.
+            except EngineUnavailable:  # The next read raises the error again.
                 self._close_consumer()
                 break
         return found
@@ -475,7 +479,7 @@ class KafkaLog:
     def _convert_message(self, message: Message) -> Stored:
         """Convert a Kafka message to a record.
 
-        If the partition leader has changed, first verify the last record.
+        If the leader epoch of the partition has increased, first verify the newest known record.
         """
         offset, value = message.offset(), message.value() or b""
         leader_epoch, (_, appended_ms) = message.leader_epoch() or 0, message.timestamp()
@@ -490,16 +494,17 @@ class KafkaLog:
         return Stored(offset, value, appended_ms)
 
     def _seek(self, offset: int) -> None:
-        """Position the consumer at `offset`, or at the first remaining record if its offset is higher."""
+        """Set the position of the consumer to `offset`, but not lower than the log start offset."""
         first, _ = self._check_bounds(offset)
         if self._is_doubtful:
             self._verify_last_record()
         self._assign_offset(max(first, offset))
 
     def _verify_last_record(self) -> None:
-        """Read the last record again. Raise `Halted` if its content has changed.
+        """Read the newest known record again, and raise `Halted` if the content has changed.
 
-        A CRC mismatch is ignored, because this reader has already read the record.
+        A CRC mismatch is ignored, because this reader has already read the record. Do nothing if the record
+        was trimmed.
         """
         last = self._last
         if last is None or last.offset < self._request_bounds()[0]:
@@ -519,7 +524,10 @@ class KafkaLog:
         self._is_doubtful = False
 
     def _read_again(self, offset: int) -> Message | None:
-        """Return the record at an offset. Raise `_CorruptBatch` if every read fails the CRC check."""
+        """Return the record at an offset, or None if no record arrives within `ANSWER_SECONDS`.
+
+        Raise `_CorruptBatch` if `READS_MAX` reads fail the CRC check.
+        """
         for left in reversed(range(READS_MAX)):
             self._assign_offset(offset)
             try:
@@ -557,7 +565,7 @@ class KafkaLog:
                 )
             if error.code() == KafkaError._AUTO_OFFSET_RESET:
                 raise _OutOfRange(f"Kafka at {self._servers} has no such record: {error.str()}")
-            # A group authorization error is ignored, because the consumer does not join a group.
+            # Group authorization errors are ignored, because the consumer does not join a group.
             if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
                 raise self._make_unknown(error.str())
         return None
@@ -565,7 +573,7 @@ class KafkaLog:
     def _close_consumer(self) -> None:
         """Close the consumer.
 
-        The next consumer verifies the last record first.
+        The next consumer must first verify the newest known record.
         """
         if self._consumer is not None:
             self._consumer.close()
@@ -574,9 +582,10 @@ class KafkaLog:
     # Methods that request the log bounds.
 
     def _request_bounds(self) -> tuple[int, int]:
-        """Request the bounds of the log.
+        """Request the log start offset and the log end offset.
 
-        Retry for up to `ANSWER_SECONDS` if there is no partition leader.
+        Retry failed requests for up to `ANSWER_SECONDS`, because a partition can be without a leader for a
+        short time. Do not retry a request if the topic is unknown and no record of the topic is known.
         """
         from confluent_kafka import Consumer, KafkaException
 
@@ -589,17 +598,17 @@ class KafkaLog:
                 first, end = self._asking.get_watermark_offsets(self._topic_partition(), timeout=left)
                 return first, end
             except KafkaException as error:
-                self._asking.poll(0)  # Polling triggers the error callback.
+                self._asking.poll(0)  # This call runs the error callback.
                 if time.monotonic() >= ends or (not self._known_end and self._is_topic_unknown(error)):
                     self._close_bounds_consumer()
                     raise
             time.sleep(BEHIND_SECONDS)
 
     def _check_bounds(self, offset: int) -> tuple[int, int]:
-        """Request the bounds of the log and check its end.
+        """Request the log bounds, and verify that the log end offset has not decreased.
 
-        If the log ends before `offset` or its highest known end, raise `EngineUnavailable`, or `Halted` after
-        `LOST_SECONDS`.
+        If the log end offset is lower than `offset` or than the highest known end offset, raise
+        `EngineUnavailable`, or `Halted` after `LOST_SECONDS`.
         """
         known_end = max(offset, self._known_end)
         first, end = self._request_bounds()
@@ -620,7 +629,7 @@ class KafkaLog:
             try:
                 self.bounds()
                 return
-            except (EngineUnavailable, NoCluster):  # A broker may not have the new topic's metadata yet.
+            except (EngineUnavailable, NoCluster):  # A broker may not have loaded the topic metadata yet.
                 if time.monotonic() > ends:
                     raise
                 time.sleep(0.1)
@@ -633,7 +642,7 @@ class KafkaLog:
     # Methods that check settings.
 
     def _find_topic_faults(self, admin: AdminClient) -> list[str]:
-        """Return messages about a topic that was re-created or has too few replicas."""
+        """Return a message about a topic that was re-created, and a message about too few replicas."""
         from confluent_kafka import TopicCollection
 
         found = _single_result(
@@ -658,7 +667,7 @@ class KafkaLog:
         return said
 
     def _find_setting_faults(self, admin: AdminClient) -> list[str]:
-        """Return a message for each unsafe topic setting, including broker defaults."""
+        """Return a message for each unsafe topic setting, including the defaults set on the brokers."""
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
@@ -681,7 +690,7 @@ class KafkaLog:
     # Methods that manage connections.
 
     def _client_settings(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the librdkafka settings for a connection."""
+        """Return the librdkafka settings for a new connection, with those in `own` included."""
         where: dict[str, Any] = {"bootstrap.servers": self._servers, "error_cb": self._record_error}
         if self._password_file is not None:
             where["sasl.password"] = self._password_file.read()
@@ -694,9 +703,9 @@ class KafkaLog:
 
     @contextmanager
     def _open_admin(self) -> Iterator[AdminClient]:
-        """Open an admin connection for a request.
+        """Provide an admin client for one or more requests.
 
-        If the request fails, poll the connection to run the error callback.
+        If a request fails, poll the admin client to run the error callback.
         """
         from confluent_kafka import KafkaException
 
@@ -708,9 +717,9 @@ class KafkaLog:
             raise
 
     def _record_error(self, error: KafkaError) -> None:
-        """Store a connection error.
+        """Store an error that librdkafka has reported.
 
-        "All brokers down" does not replace a more specific error.
+        An "all brokers down" error does not replace a more specific error.
         """
         from confluent_kafka import KafkaError
 
@@ -724,7 +733,11 @@ class KafkaLog:
 
     @contextmanager
     def _convert_errors(self) -> Iterator[None]:
-        """Convert "unknown topic" errors to `NoCluster`, and other errors to `EngineUnavailable`."""
+        """Convert exceptions raised by the client library.
+
+        Convert "unknown topic" errors to `NoCluster` if `_require_topic` permits it, and other errors to
+        `EngineUnavailable`.
+        """
         from confluent_kafka import KafkaException
 
         try:
@@ -739,7 +752,8 @@ class KafkaLog:
     def _require_topic(self, error: KafkaException) -> None:
         """Raise `NoCluster` if `error` means that the topic is unknown.
 
-        If the topic existed before, wait for `LOST_SECONDS`.
+        If the topic existed before, raise `NoCluster` only when such errors have persisted for
+        `LOST_SECONDS`.
         """
         if not self._is_topic_unknown(error):
             self._missing_since = None
@@ -755,9 +769,9 @@ class KafkaLog:
             ) from error
 
     def _is_topic_unknown(self, error: KafkaException) -> bool:
-        """Return whether an error means that the topic is unknown.
+        """Return whether an error means that the topic does not exist.
 
-        Return False if the topic exists without a partition leader.
+        Return False if the topic exists but the partition has no leader.
         """
         from confluent_kafka import KafkaError, KafkaException
 
@@ -780,9 +794,10 @@ class KafkaLog:
 
 
 def _make_rejection(is_first: bool, reason: str) -> EngineRefused | EngineUnavailable:
-    """Return the exception for a rejected record.
+    """Return the exception for a record that Kafka or the producer has rejected.
 
-    Only the first record of an append can raise `EngineRefused`.
+    The exception is `EngineRefused` only for the first record of an append, because the previous records of
+    the append have already been accepted.
     """
     if is_first:
         return EngineRefused(f"Kafka takes no such record: {reason}")
@@ -790,7 +805,7 @@ def _make_rejection(is_first: bool, reason: str) -> EngineRefused | EngineUnavai
 
 
 def _is_safe_setting(name: str, found: str | None, wanted: str) -> bool:
-    """Return whether a setting is at least as safe as required."""
+    """Return whether the value `found` of a setting is at least as safe as the value `wanted`."""
     if name in ("max.message.bytes", "min.insync.replicas"):
         return int(found or 0) >= int(wanted)
     return found == wanted
@@ -801,6 +816,6 @@ def _error_text(error: Exception) -> str:
 
 
 def _single_result(futures: Mapping[Any, Future[Any]]) -> Any:
-    """Return the result of an admin request for one resource."""
+    """Return the result of an admin request that concerns a single resource."""
     (future,) = futures.values()
     return future.result(ANSWER_SECONDS + 1.0)

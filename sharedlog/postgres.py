@@ -1,51 +1,52 @@
 """A shared log in PostgreSQL.
 
-One table holds the records, and another the head of the log.
+The records are stored in one table, and the head of the log is stored in another table.
 
-    log_head      one row with the newest epoch and its holder, the accepted position, the last offset, and
-                  the number of offsets per partition
-    log_record    one row per record with the offset, the content, and the time of the append; partitioned by
-                  offset range
+    log_head      One row with the newest epoch, its holder, the accepted position, the last offset, and the
+                  number of offsets per partition.
+    log_record    One row per record with the offset, the content, and the time of the append. The table is
+                  partitioned by range of offsets.
 
-An append is a single SQL statement. It updates the head only if the head equals the one the writer expects,
-and inserts the records only if the head was updated. The row lock on the head serializes appends. A
-transaction holds this lock until it commits, so an offset becomes visible only after all lower offsets. A
-statement from a former leader updates no rows.
+An append is a single SQL statement. The statement updates the head if the current head is the one that the
+writer expects, and inserts the records only if the head was updated. The row lock on the head serializes
+appends. Transactions hold this lock until they commit, and each offset therefore becomes visible only after
+all lower offsets. An append of a former leader updates no row.
 
 An append is complete when the server reports the commit. If `synchronous_standby_names` is set, the server
-first waits for the synchronous standbys. If it stops waiting, it sends a WARNING, and the adapter raises
-`EngineUnavailable`. The adapter also raises `EngineUnavailable` if the connection is lost before a response
+first waits for the synchronous standbys. A server that stops waiting sends a WARNING, and the adapter raises
+`EngineUnavailable`. The adapter also raises `EngineUnavailable` if the connection is lost before the response
 arrives.
 
-If the network silently drops packets, connections can stay half-open. Both sides therefore close a connection
-after `SILENT_SECONDS` without packets, and an append in progress raises `EngineUnavailable`. The server
-terminates sessions that are idle in a transaction. Otherwise, the locks held by a partitioned or stopped node
-would block all other nodes.
+If the network silently drops packets, connections can remain half-open. Both sides therefore close a
+connection after `SILENT_SECONDS` without packets, and an append in progress raises `EngineUnavailable`. The
+server terminates sessions that are idle in a transaction. Otherwise, the locks of a node that is stopped or
+cannot reach the server would block all other nodes.
 
-Trimming drops whole partitions, so no VACUUM is needed. Up to one partition of trimmed records remains in the
-table.
+A trim drops whole partitions and therefore requires no VACUUM. The records of up to one partition remain in
+the table after they were trimmed.
 
-A server process that is stopped or waiting for standbys may never respond, even though its host acknowledges
-packets. When the node shuts down, `abort_calls` therefore aborts all calls. `check_settings` uses its own
-connection, so that it can report unsafe settings while an append waits for a missing standby.
+A server process that is stopped or waits for standbys may never respond, even though the host acknowledges
+packets. At shutdown of the node, `abort_calls` therefore aborts all calls. `check_settings` uses a separate
+connection, because unsafe settings must also be reported while an append waits for a disconnected standby.
 
-A standby that is promoted before it has received the last rows has an older history. On each new connection,
-the adapter therefore verifies the newest record that it has read or appended. It raises `Halted` if this
-record has changed, or if it has been missing at the end of the log for `LOST_SECONDS`. The delay gives a
-standby time to replay the missing records.
+A standby that is promoted before receiving the last rows lacks the end of the history. On each new
+connection, the adapter therefore verifies the newest record that was read or appended before. The adapter
+raises `Halted` if this record has changed, or if the log has ended before this record for `LOST_SECONDS`. The
+delay allows a standby to replay the missing records.
 
-If PostgreSQL cannot read a page, for example because of a bad checksum, reading a record on the page raises
-`LogDamaged` with the record number. Records on other pages can still be read. The check of the newest record
-on a new connection ignores unreadable pages. An append is retried if PostgreSQL chooses an unreadable page
-for the new rows.
+If PostgreSQL cannot read a page, for example because of a checksum failure, a read of a record on the page
+raises `LogDamaged` with the record number. Records on other pages can still be read. The verification of the
+newest record on a new connection ignores unreadable pages. An append is retried if PostgreSQL selects an
+unreadable page for the new rows.
 
-Cost: one round trip and one commit per append. Each new connection and every 10,000th record needs another
-round trip to check the partitions. Records are sent in binary format. For a 25 KB record, this reduces the
-CPU time from 250 us to 70 us on the writer, and from 550 us to 190 us on the server. The rows returned by a
-read are kept in memory. Limitation: the adapter detects a loss only by comparing the log with the records
-that this process has read or appended, and with the node's checkpoint. A node that restarts from its
-checkpoint cannot detect the loss of rows written after the checkpoint. If the last page of the table cannot
-be read, PostgreSQL cannot insert records, because new rows go to that page.
+Cost: one round trip and one commit per append. Each new connection and every 10,000th record requires an
+additional round trip to check the partitions. Records are sent in binary format. For a record of 25 KB, the
+binary format reduces the CPU time from 250 us to 70 us on the writer, and from 550 us to 190 us on the
+server. The rows returned by a read are kept in memory. Limitation: the adapter detects a loss only by
+comparison with the records that this process has read or appended, and with the checkpoint of the node. After
+a restart from the checkpoint, the adapter cannot detect the loss of rows written after the checkpoint. If the
+last page of the table is unreadable, PostgreSQL cannot insert records, because new rows are added to that
+page.
 """
 
 from __future__ import annotations
@@ -91,32 +92,33 @@ if TYPE_CHECKING:
 PARTITION_RECORDS: Final = 10_000
 """Number of offsets per partition of a new log.
 
-Other nodes must append fewer records than this between an append's partition check and its row lock.
+While an append waits for the row lock after checking the partitions, other nodes must append fewer than
+`PARTITION_RECORDS` records.
 """
 READ_RECORDS_MAX: Final = 10_000
 RETRY_RECORD_COUNTS: Final = (1_000, 100, 10, 1)
-"""Batch sizes for retrying a read that failed at an unreadable record."""
+"""Numbers of records per query when a read is retried because a record is unreadable."""
 DROP_WAIT_MS: Final = 50
-"""Milliseconds that a trim waits for readers. Appends are blocked meanwhile."""
+"""Milliseconds for which a trim waits for readers. Appends are blocked while a trim waits."""
 PARTITION_ATTEMPTS: Final = 3
 APPEND_ATTEMPTS: Final = 8
-"""Maximum number of attempts to insert records if PostgreSQL chooses unreadable pages."""
+"""Maximum number of attempts to insert records if PostgreSQL selects unreadable pages."""
 CONNECT_SECONDS: Final = 5
 SILENT_SECONDS: Final = 4
-"""Time without any packets, even TCP acknowledgments, before a connection is closed."""
+"""Time after which a connection is closed if no packet arrives, not even a TCP acknowledgment."""
 IDLE_SECONDS: Final = 2
-"""Value of `idle_in_transaction_session_timeout`.
+"""Value of `idle_in_transaction_session_timeout` in seconds.
 
-It can be short, because the adapter sends the statements of a transaction without delay.
+A short timeout is sufficient, because the adapter sends the statements of a transaction without delay.
 """
 CHECK_MS: Final = 10_000
-"""Statement timeout of connections for checks, in milliseconds."""
+"""Statement timeout in milliseconds for connections that run checks."""
 TRY_MS: Final = 200
-"""Milliseconds that a test append waits for another append. Newer appends wait too."""
+"""Lock timeout of a test append in milliseconds. Later appends wait while a test append waits."""
 LOST_SECONDS: Final = 20.0
-"""How long the log must be too short before the adapter reports a loss."""
+"""Time for which the log must be truncated before the adapter reports a loss."""
 END_CHECK_SECONDS: Final = 1.0
-"""Interval at which a reader at the end of the log checks the head."""
+"""Interval at which the adapter compares the head with the position of a reader at the end of the log."""
 _CHAIN_BYTES: Final = 8
 _PROBES: Final = SILENT_SECONDS - 1
 """Number of unanswered keepalive probes, one per second, before a connection is closed."""
@@ -126,10 +128,11 @@ _OPTIONS: Final = (
     f"-c idle_in_transaction_session_timeout={IDLE_SECONDS}s -c tcp_user_timeout={SILENT_SECONDS}s "
     f"-c tcp_keepalives_idle=1 -c tcp_keepalives_interval=1 -c tcp_keepalives_count={_PROBES}"
 )
-"""Server parameters of a session. They override `options` in the URL and PGOPTIONS.
+"""Server parameters of a session, which override PGOPTIONS and the `options` parameter of the URL.
 
-Reads use index scans only, because a sequential scan fails at any damaged page. JIT is off, because compiling
-a plan with a high cost estimate takes 100 ms per statement.
+Sequential scans and bitmap scans are disabled, because a sequential scan fails at the first damaged page of
+the table. JIT compilation is disabled, because the compilation of a plan with a high estimated cost takes
+100 ms per statement.
 """
 _CONNECTION: Final = {
     "connect_timeout": CONNECT_SECONDS,
@@ -139,7 +142,7 @@ _CONNECTION: Final = {
     "keepalives_interval": 1,
     "keepalives_count": _PROBES,
 }
-"""Default libpq connection parameters. The URL can override them."""
+"""Default libpq connection parameters, which the URL can override."""
 _TABLES: Final = """
 CREATE TABLE {log}_head (
     only_row boolean PRIMARY KEY DEFAULT true CHECK (only_row),
@@ -151,8 +154,8 @@ CREATE TABLE {log}_record (
 ) PARTITION BY RANGE (record);
 CREATE UNIQUE INDEX ON {log}_record (record);
 """
-# A partition is created as a separate table and then attached, because PARTITION OF would wait for readers
-# such as pg_dump.
+# A partition is created as a separate table and then attached, because CREATE TABLE ... PARTITION OF would
+# wait for concurrent readers such as pg_dump.
 _PARTITION: Final = """
 CREATE TABLE IF NOT EXISTS {log}_record_{number} (LIKE {log}_record INCLUDING DEFAULTS);
 ALTER TABLE {log}_record ATTACH PARTITION {log}_record_{number} FOR VALUES FROM ({first}) TO ({end})
@@ -191,7 +194,7 @@ SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM (
     WINDOW before AS (ORDER BY record GROUPS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ) AS found WHERE bytes_before < %s ORDER BY record
 """
-"""Returns all rows with the same record number or none, because a reader compares duplicate rows."""
+"""Returns either all rows with a given record number or none, because readers compare duplicate rows."""
 _READ_ONE: Final = """
 SELECT record, stored, (extract(epoch FROM taken_at) * 1000)::bigint FROM {log}_record WHERE record = %s
 """
@@ -204,7 +207,10 @@ SELECT partition_records * (
     FROM pg_inherits JOIN pg_class ON pg_class.oid = inhrelid WHERE inhparent = '{log}_record'::regclass
 ), last_record + 1 FROM {log}_head
 """
-"""Returns the log bounds if the first record cannot be read. Assumes a log that begins with a partition."""
+"""Returns the log bounds if the first record is unreadable.
+
+The query assumes that the log begins at the lower bound of the oldest partition.
+"""
 _READ_LAST: Final = """
 SELECT pg_is_in_recovery(), last_record + 1, (SELECT stored FROM {log}_record WHERE record = %s)
 FROM {log}_head
@@ -231,15 +237,16 @@ _HEAD: Final = "SELECT epoch, holder, end_offset, chain FROM {log}_head"
 class PostgresLog:
     """A shared log in the database specified by the libpq connection string `conninfo`.
 
-    The table names begin with the value of `log`. If `password_file` is given, each new connection reads the
-    password from it.
+    The names of the tables begin with the value of `log`. If `password_file` is given, the password is read
+    from this file for each new connection.
 
-    All methods are thread-safe. The methods share one connection, which only one call can use at a time. The
-    adapter opens the connection on first use and reopens it after a failure.
+    All methods are thread-safe. Except for checks, the methods share one connection, which is used by one
+    call at a time. The adapter opens the connection for the first call, and opens a new connection after a
+    failure.
     """
 
     is_dense = True
-    """Record numbers are contiguous, because they come from the head row."""
+    """Record numbers are contiguous, because each number is derived from the head row."""
 
     def __init__(
         self, conninfo: str, log: str = "tidewheel", password_file: PasswordFile | None = None
@@ -251,14 +258,16 @@ class PostgresLog:
         self._warned = ""
         self._partitions: set[int] = set()
         self._made_to = 0
-        """Offset up to which partitions exist. One more partition is reserved for appends of other nodes.
+        """Offset below which appends need no partition check.
+
+        One more partition exists after this offset, because other nodes may append records before this node.
         """
         self._has_lax_commits = self._is_void = False
         """Whether the last check found an unsafe `synchronous_commit`, and whether to reconnect."""
         self._last: tuple[int, int] | None = None
         """Offset and CRC-32 of the newest record that was read or appended."""
         self._end_checked_at: float | None = None
-        """When a query last confirmed that the reader was at the end of the log."""
+        """Monotonic time of the last query that confirmed the position of a reader at the end of the log."""
         self._short_since: float | None = None
         self._sessions: WeakSet[psycopg.Connection[Any]] = WeakSet()
         self._sessions_lock, self._is_aborted = Lock(), False
@@ -278,14 +287,14 @@ class PostgresLog:
             connection.execute(self._format_sql(_CREATE_HEAD), (*_head_values(head), PARTITION_RECORDS))
 
     def head(self) -> Head:
-        """Return the head of the log. Raise `EngineUnavailable` if PostgreSQL does not respond."""
+        """Return the current head of the log. Raise `EngineUnavailable` if PostgreSQL does not respond."""
         with self._use_connection() as connection:
             row = self._fetch_row(connection, _HEAD)
         epoch, holder, end_offset, chain = row
         return Head(epoch, bytes(holder), Position(end_offset, int.from_bytes(chain, "big")))
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int:
-        """If the head equals `head`, append all records and set the head to `following`.
+        """Append all records and set the head to `following`, if the current head equals `head`.
 
         Return the offset of the last record. Raise `EngineRefused` if the head differs and no record was
         appended, or `EngineUnavailable` if the result is unknown.
@@ -296,7 +305,7 @@ class PostgresLog:
             values = (*_head_values(following), count, *_head_values(head), count, list(stored))
             last = self._insert_records(connection, _APPEND, values, count)
             if last is None:
-                self._fetch_row(connection, _HEAD)  # This call raises `NoCluster` if the head is missing.
+                self._fetch_row(connection, _HEAD)  # Raises `NoCluster` if the head row is missing.
             elif not self._warned:
                 self._record_newest(last, stored[-1])
         if last is None:
@@ -311,11 +320,11 @@ class PostgresLog:
                 raise self._make_no_head_error()
 
     def read(self, offset: int, bytes_max: int) -> list[Stored]:
-        """Return records starting at `offset`, or at the first remaining record if its offset is higher.
+        """Return records in offset order, beginning with the first record at or after `offset`.
 
-        Return at least one record if one exists at or after `offset`. Raise `Halted` if the end of the log
-        was lost, `LogDamaged` if the record at `offset` cannot be read, or `EngineUnavailable` if PostgreSQL
-        does not respond.
+        Return at least one record if the log contains a record at or after `offset`. Raise `Halted` if
+        PostgreSQL has lost the end of the log, `LogDamaged` if the record at `offset` is unreadable, or
+        `EngineUnavailable` if PostgreSQL does not respond.
         """
         with self._use_connection() as connection:
             rows = self._read_rows(connection, offset, bytes_max)
@@ -327,7 +336,7 @@ class PostgresLog:
         return found
 
     def _read_rows(self, connection: psycopg.Connection[Any], offset: int, bytes_max: int) -> list[Any]:
-        """Return rows starting at `offset`, up to the first unreadable row.
+        """Return rows in record number order, from `offset` to the row before the first unreadable row.
 
         Raise `LogDamaged` if the row at `offset` is unreadable.
         """
@@ -348,7 +357,7 @@ class PostgresLog:
                     rows += more
                 has_all = True
                 break
-        self._warned = ""  # The warning was about the unreadable page.
+        self._warned = ""  # PostgreSQL sends a warning about each unreadable page.
         if not rows and not has_all:
             raise LogDamaged(f"PostgreSQL cannot read record {offset}: {reason}.", offset)
         return rows
@@ -356,7 +365,7 @@ class PostgresLog:
     def _query_rows(
         self, connection: psycopg.Connection[Any], offset: int, count: int, bytes_max: int
     ) -> list[Any]:
-        """Return up to `count` rows, ordered by record number.
+        """Return up to `count` rows from `offset` on, ordered by record number.
 
         If `count` is 1, return only rows with the record number `offset`.
         """
@@ -366,7 +375,7 @@ class PostgresLog:
         return connection.execute(self._format_sql(_READ), values, binary=True).fetchall()
 
     def bounds(self) -> tuple[int, int]:
-        """Return the first remaining offset and the offset after the last record.
+        """Return the log start offset and the log end offset.
 
         Raise `EngineUnavailable` if PostgreSQL does not respond.
         """
@@ -377,14 +386,14 @@ class PostgresLog:
                 row = self._fetch_row(connection, _BOUNDS)
             except DataCorrupted:
                 row = self._fetch_row(connection, _BOUNDS_OF_PARTITIONS)
-                self._warned = ""  # The warning was about the unreadable page.
+                self._warned = ""  # PostgreSQL sends a warning about each unreadable page.
         return int(row[0]), int(row[1])
 
     def trim(self, offset: int) -> None:
         """Drop all partitions that contain only records before `offset`.
 
-        Raise `EngineUnavailable` if another session, such as a dump, is reading the log. Appends would
-        otherwise have to wait.
+        Raise `EngineUnavailable` if another session, such as pg_dump, is reading the log, because a longer
+        wait would block appends.
         """
         first, _ = self.bounds()
         with self._use_connection() as connection:
@@ -393,20 +402,23 @@ class PostgresLog:
                 self._drop_partition(connection, number)
 
     def check_settings(self) -> list[str]:
-        """Return a message for each setting that could cause record loss.
+        """Return a message for each setting that can cause the loss of accepted records.
 
         Raise `EngineUnavailable` if PostgreSQL does not respond.
         """
         found = self._read_settings()
         is_lax = found.values["synchronous_commit"] not in COMMITS_KEPT
-        # An open session may continue to use an unsafe value. Therefore, the session is reopened after the
-        # setting has been changed.
+        # An open session can continue to use an unsafe value. The next call therefore opens a new session if
+        # this check or the previous check found an unsafe value.
         self._is_void = self._is_void or is_lax or self._has_lax_commits
         self._has_lax_commits = is_lax
         return find_setting_faults(found)
 
     def check_append(self) -> None:
-        """Append a test record, and roll it back. Raise `EngineUnavailable` if the append fails."""
+        """Append a test record, and roll back the transaction.
+
+        Raise `EngineUnavailable` if another append is in progress or PostgreSQL does not respond.
+        """
         from psycopg.errors import LockNotAvailable
 
         head = self.head()
@@ -432,10 +444,10 @@ class PostgresLog:
         return find_risky_settings(self._read_settings())
 
     def check_session(self) -> int:
-        """Open and close a session. Return the server time in milliseconds since the Unix epoch.
+        """Open and close a session, and return the time of the server in milliseconds since the Unix epoch.
 
-        Raise `SessionRefused` if the server refuses the session, or `EngineUnavailable` if it does not
-        respond.
+        Raise `SessionRefused` if the server rejects the session, or `EngineUnavailable` if the server does
+        not respond.
         """
         with self._open_check_connection() as connection:
             row = connection.execute(_CLOCK).fetchone()
@@ -443,12 +455,15 @@ class PostgresLog:
         return int(row[0])
 
     def close(self) -> None:
-        """Close the connection if it is open."""
+        """Close the connection, if any."""
         with self._lock:
             self._close_connection()
 
     def abort_calls(self) -> None:
-        """Abort all calls in progress, and reject subsequent calls. All of them raise `EngineUnavailable`."""
+        """Abort all calls in progress, and reject all later calls.
+
+        Aborted calls and rejected calls raise `EngineUnavailable`.
+        """
         import psycopg
 
         with self._sessions_lock:
@@ -458,9 +473,9 @@ class PostgresLog:
                 line.shutdown(socket.SHUT_RDWR)
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Compare the number of rows in a log range with the record numbers.
+        """Verify that each record number in a range of the log exists exactly once.
 
-        The query does not wait for appends and does not block them. Raise `NoCluster` if the tables are
+        The check does not wait for appends, and does not block appends. Raise `NoCluster` if the tables are
         missing, or `EngineUnavailable` if PostgreSQL does not respond.
         """
         with self._open_check_connection() as connection:
@@ -468,9 +483,10 @@ class PostgresLog:
 
     @contextmanager
     def _open_check_connection(self) -> Iterator[psycopg.Connection[Any]]:
-        """Open a second connection.
+        """Provide a new connection for checks, and convert the exceptions raised by psycopg.
 
-        Convert database errors to `EngineUnavailable`, `NoCluster`, or `LogDamaged`.
+        Raise `EngineUnavailable` if the connection fails, `NoCluster` if the tables are missing, or
+        `LogDamaged` if the tables are unreadable.
         """
         import psycopg
 
@@ -488,10 +504,11 @@ class PostgresLog:
     def _insert_records(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...], count: int
     ) -> int | None:
-        """Execute an append statement.
+        """Execute an append statement, and verify the inserted record numbers.
 
-        Return the number of the last inserted record, or None if the head has changed. Raise `LogDamaged` if
-        the count or the numbers of the inserted records are wrong.
+        Return the number of the last inserted record, or None if the head differs or is missing. Raise
+        `LogDamaged` if a record number already exists, or if PostgreSQL has inserted another number of rows
+        or other record numbers.
         """
         from psycopg.errors import UniqueViolation
 
@@ -516,17 +533,18 @@ class PostgresLog:
     def _execute_insert(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...]
     ) -> tuple[Any, ...] | None:
-        """Execute a statement that inserts records, and return its row.
+        """Execute a statement that inserts records, and return the result row.
 
-        Retry if PostgreSQL chooses an unreadable page from the free space map. A failed attempt inserts
-        nothing. The page stays in the map, but the next attempt chooses another page.
+        The statement is retried if PostgreSQL selects an unreadable page from the free space map. A failed
+        attempt inserts nothing. The unreadable page remains in the free space map, but PostgreSQL selects
+        another page at the next attempt.
         """
         from psycopg.errors import DataCorrupted
 
         for _ in range(APPEND_ATTEMPTS - 1):
             with suppress(DataCorrupted):
                 return connection.execute(self._format_sql(statement), values).fetchone()
-            self._warned = ""  # The warning was about the unreadable page.
+            self._warned = ""  # PostgreSQL sends a warning about each unreadable page.
         return connection.execute(self._format_sql(statement), values).fetchone()
 
     def _drop_partition(self, connection: psycopg.Connection[Any], number: int) -> None:
@@ -545,9 +563,9 @@ class PostgresLog:
         self._partitions.discard(number)
 
     def _make_partition(self, connection: psycopg.Connection[Any], number: int, size: int) -> None:
-        """Create a partition if it does not exist.
+        """Create a partition if the partition does not exist.
 
-        Another node may be creating it concurrently.
+        The creation is retried if another node is creating the same partition concurrently.
         """
         from psycopg import errors
 
@@ -570,9 +588,9 @@ class PostgresLog:
                     raise
 
     def _make_partitions(self, connection: psycopg.Connection[Any], count: int) -> None:
-        """Create partitions for the next `count` records, plus two more.
+        """Create the partitions for the next `count` records, and the two subsequent partitions.
 
-        The head is read only if the last known record is near the end of the known partitions.
+        The head is read only if the newest known record is near the end of the known partitions.
         """
         if self._last is not None and self._last[0] + count < self._made_to:
             return
@@ -587,14 +605,14 @@ class PostgresLog:
         self._made_to = last * size
 
     def _forget_partitions(self) -> None:
-        """Forget the known partitions, because a rollback may have removed new ones."""
+        """Discard the list of known partitions, which a rollback or a new connection may have invalidated."""
         self._partitions.clear()
         self._made_to = 0
 
     def _fetch_row(
         self, connection: psycopg.Connection[Any], statement: str, values: tuple[int, ...] = ()
     ) -> Any:
-        """Return the row from a query on the head. Raise `NoCluster` if there is no such row."""
+        """Return the first row of a query. Raise `NoCluster` if the head row is missing."""
         row = connection.execute(self._format_sql(statement), values or None).fetchone()
         if row is None:
             raise self._make_no_head_error()
@@ -608,8 +626,8 @@ class PostgresLog:
         """Provide the shared connection, and convert the exceptions raised by psycopg.
 
         Raise `EngineUnavailable` if the connection is lost or the server has sent a warning, `NoCluster` if
-        the tables are missing, `LogDamaged` if the tables cannot be read, or `RightMissing` if the user lacks
-        a privilege. `right` describes how to grant the privilege.
+        the tables are missing, `LogDamaged` if the tables are unreadable, or `RightMissing` if the user lacks
+        a privilege. The error message contains `right`, which describes how to grant the privilege.
         """
         import psycopg
 
@@ -650,14 +668,15 @@ class PostgresLog:
         return self._connection
 
     def _record_newest(self, offset: int, stored: bytes) -> None:
-        """Remember a record's offset and CRC-32 if the record is the newest."""
+        """Store the offset and CRC-32 of a record, unless those of a newer record are already stored."""
         if self._last is None or offset >= self._last[0]:
             self._last = offset, zlib.crc32(stored)
 
     def _verify_last_record(self, connection: psycopg.Connection[Any]) -> None:
-        """Read the newest record again.
+        """Read the newest known record again, and compare the CRC-32.
 
-        Raise `Halted` if the record has changed, or if it has been missing for `LOST_SECONDS`.
+        Raise `Halted` if the record has changed. If the log ends before the record, raise
+        `EngineUnavailable`, or `Halted` after `LOST_SECONDS`.
         """
         from psycopg.errors import DataCorrupted, IndexCorrupted
 
@@ -667,22 +686,23 @@ class PostgresLog:
         try:
             is_standby, end, again = self._fetch_row(connection, _READ_LAST, (offset,))
         except (DataCorrupted, IndexCorrupted):
-            self._last = None  # The record exists, and it has already been read.
+            self._last = None  # The record exists, and was read or appended before.
             return
         if end <= offset:
             raise self._make_short_error(end, offset + 1, is_standby=is_standby)
-        if again is not None and zlib.crc32(again) != crc:  # `again` is None if the record was trimmed.
+        # `again` is None if the record was trimmed.
+        if again is not None and zlib.crc32(again) != crc:
             raise Halted(
                 f"Record {offset} of {self._log}_record is not what was there before: this PostgreSQL has "
                 "lost the log's end, and it has grown again."
             )
 
     def _require_end(self, connection: psycopg.Connection[Any], offset: int) -> None:
-        """Verify that the reader is at the end of the log.
+        """Verify that a reader at `offset` has reached the end of the log, once per `END_CHECK_SECONDS`.
 
         If the log ends before `offset`, raise `EngineUnavailable`, or `Halted` after `LOST_SECONDS`. Also
-        raise `EngineUnavailable` if the record at `offset` is covered by the head but missing from the table.
-        Later reads show whether the record is still missing.
+        raise `EngineUnavailable` if the head includes the record at `offset` but the table does not. Later
+        reads determine whether the record is still missing.
         """
         now = time.monotonic()
         if self._end_checked_at is not None and now < self._end_checked_at + END_CHECK_SECONDS:
@@ -738,7 +758,7 @@ class PostgresLog:
             raise EngineUnavailable("This process ends, and waits for PostgreSQL no longer.")
 
     def _make_connection_error(self, error: psycopg.Error) -> EngineUnavailable:
-        """Return the exception for an error from the server or libpq."""
+        """Return the exception for an error that was reported by the server or by libpq."""
         said = _error_text(error)
         if not _is_refusal(error):
             return EngineUnavailable(f"PostgreSQL did not answer: {said}")
@@ -747,7 +767,7 @@ class PostgresLog:
         return SessionRefused(f"PostgreSQL says: {said}.{where}")
 
     def _read_settings(self) -> Settings:
-        """Return the settings of the server and of a new session.
+        """Return the settings of a new session, and the state of the standbys.
 
         Raise `EngineUnavailable` if PostgreSQL does not respond.
         """
@@ -759,11 +779,11 @@ class PostgresLog:
         return Settings(values, {name: source for name, _, source in rows}, *standbys)
 
     def _record_notice(self, notice: psycopg.errors.Diagnostic) -> None:
-        """Store a warning from the server.
+        """Store a warning that the server has sent.
 
-        A commit that did not wait for the standbys is reported only by a warning.
+        If a commit did not wait for the standbys, the server reports this only in a warning.
         """
-        # Unlike field S and the message text, field V is not translated.
+        # The severity in field V is not localized, unlike the severity in field S and the message text.
         if notice.severity_nonlocalized == "WARNING":
             self._warned = notice.message_primary or "(without a text)"
 
@@ -777,10 +797,10 @@ class PostgresLog:
 
 
 def _is_refusal(error: psycopg.Error) -> bool:
-    """Return whether the server has responded and rejected the session.
+    """Return whether an error means that the server has responded and rejected the session.
 
-    libpq provides no error code for a rejected session, and the message may be translated. A password request
-    shows that the server has responded. The word FATAL is the same in most translations.
+    libpq provides no error code for a rejected session, and the message may be localized. A request for a
+    password proves that the server has responded. The word FATAL is not localized in most languages.
     """
     failed = error.pgconn
     if failed is None or error.sqlstate is not None:
@@ -789,9 +809,9 @@ def _is_refusal(error: psycopg.Error) -> bool:
 
 
 def _error_text(error: psycopg.Error) -> str:
-    """Return an error message as a single line.
+    """Return the text of an error as a single line.
 
-    For a failed connection, libpq reports one line per address.
+    For a failed connection, the text from libpq contains one line per address.
     """
 
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]

@@ -1,11 +1,11 @@
-"""Checks that each record number appears exactly once in a log in PostgreSQL.
+"""Verifies that a log in PostgreSQL contains each record number exactly once.
 
-A check reads a range of record numbers in one snapshot. It detects gaps, duplicates, lost rows at the start
-or end of the log, and a missing or invalid unique index on the record numbers. `create_log` creates this
-index for a new log, and PostgreSQL creates it on each new partition.
+A check reads a range of record numbers in one snapshot. The check detects gaps, duplicates, lost rows at the
+start or end of the log, and a missing or invalid unique index on the record numbers. `create_log` creates the
+unique index for a new log, and PostgreSQL adds a matching index to each new partition.
 
-Cost: a check reads at most `RANGE_RECORDS` index entries. Limitation: a check does not detect changed
-records. Such changes are revealed by the CRC or the history chain (`sharedlog.scrub`).
+Cost: a check reads up to `RANGE_RECORDS` index entries. Limitation: a check does not detect changed records,
+which are detected by the CRC (`sharedlog.scrub`) or by the history chain (`sharedlog.fold`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 RANGE_RECORDS: Final = 200_000
 FAULTS_MAX: Final = 10
-"""Maximum number of gaps and duplicates per check."""
+"""Maximum number of gaps and duplicates reported per check."""
 _HEAD: Final = "SELECT last_record FROM {log}_head"
 _FIRST: Final = """
 SELECT min(substring(pg_get_expr(relpartbound, oid) FROM 'FROM \\(''(\\d+)''\\)')::bigint)
 FROM pg_class JOIN pg_inherits ON inhrelid = oid WHERE inhparent = '{log}_record'::regclass
 """
-"""Returns the first record number of the oldest partition, which is the start of the log."""
+"""Returns the lower bound of the oldest partition, which is the first record number of the log."""
 _EDGES: Final = "SELECT min(record), max(record) FROM {log}_record"
 _STEPS: Final = """
 SELECT record, following FROM (
@@ -40,15 +40,16 @@ SELECT count(*) FROM pg_index WHERE indrelid = '{log}_record'::regclass AND indi
 
 
 def count_log_rows(connection: psycopg.Connection[Any], log: str, from_record: int) -> CheckResult:
-    """Check up to `RANGE_RECORDS` records, starting at `from_record` or at the start of the log.
+    """Check the record numbers from `from_record` to `from_record + RANGE_RECORDS`.
 
-    The connection must be in autocommit mode. Raise `NoCluster` if the head is missing. Exceptions from
-    psycopg are not converted.
+    If `from_record` is outside the log, the range begins at the start of the log. The connection must be in
+    autocommit mode. Raise `NoCluster` if the head row is missing. Exceptions raised by psycopg are not
+    converted.
     """
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        # The lock is acquired before the first query takes the snapshot, so that no partition in the snapshot
-        # can be dropped.
+        # The lock is acquired before the first query takes the snapshot. Partitions in the snapshot can
+        # therefore not be dropped during the check.
         _execute(connection, "LOCK TABLE {log}_record IN ACCESS SHARE MODE", log=log)
         (last,) = _fetch_row(connection, _HEAD, log)
         (first,) = _fetch_row(connection, _FIRST, log)
@@ -64,7 +65,10 @@ def count_log_rows(connection: psycopg.Connection[Any], log: str, from_record: i
 
 
 def _describe_edge(log: str, first: int, last: int, least: int | None, most: int | None) -> str:
-    """Return a message if the log has lost records at its start or end, or "" otherwise."""
+    """Return a message if records at the start or end of the log are missing, or "" otherwise.
+
+    Records after the last record number in the head are also reported.
+    """
     if least is None or most is None:
         lost = _list_missing(log, first, last)
         return f"{lost}: the table is empty, and {log}_head has {last} as the last one."
@@ -78,7 +82,7 @@ def _describe_edge(log: str, first: int, last: int, least: int | None, most: int
 
 
 def _describe_gap(log: str, record: int, following: int) -> str:
-    """Return a message for two adjacent rows whose numbers are not consecutive."""
+    """Return a message about two adjacent rows with record numbers that are not consecutive."""
     if following == record:
         return f"Record {record} is in {log}_record more than once."
     return f"{_list_missing(log, record + 1, following - 1)}: {following} follows {record}."
@@ -107,5 +111,5 @@ def _fetch_row(connection: psycopg.Connection[Any], statement: str, log: str) ->
 def _execute(
     connection: psycopg.Connection[Any], statement: str, values: tuple[Any, ...] = (), **names: Any
 ) -> psycopg.Cursor[Any]:
-    """Insert identifiers into a statement and execute it. Query parameters cannot be used for identifiers."""
+    """Execute a statement after inserting identifiers, which cannot be passed as query parameters."""
     return connection.execute(statement.format(**names).encode(), values or None)

@@ -1,18 +1,18 @@
-"""Checks the PostgreSQL settings that a durable shared log requires.
+"""Checks the PostgreSQL settings on which the durability of a shared log depends.
 
-Each message names the command that fixes the setting.
+Each message includes the command that corrects the setting.
 
-fsync, full_page_writes      must be on; otherwise, a power failure can cause the loss of accepted records or
-                             of the database
-synchronous_commit           must be on or remote_apply in the session; the value may be overridden by a role,
-                             a database, or a pooler
-synchronous_standby_names    requires a number of synchronous standbys; if there are fewer, no commit is
-                             acknowledged
-a standby, or read only      cannot be used, because the server rejects writes
-no synchronous standby       is allowed but reported, because accepted records exist on only one machine
+fsync, full_page_writes      Must be on. Otherwise, accepted records or the whole database can be lost in a
+                             power failure.
+synchronous_commit           Must be on or remote_apply in the session. A setting of the role or database, or
+                             a connection pooler, can override the requested value.
+synchronous_standby_names    Specifies the number of synchronous standbys. While fewer standbys are
+                             connected, commits are not acknowledged.
+standby or read-only server  Cannot be used, because the server rejects writes.
+no synchronous standby       Is allowed but reported, because accepted records are stored on only one machine.
 
-Limitation: the primary cannot determine whether a standby syncs its writes, or whether two standbys run on
-the same machine.
+Limitation: the primary cannot determine whether a standby syncs received WAL to disk, or whether two standbys
+run on the same machine.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ _NAMED: Final = re.compile(r"\s*(?:(?:ANY|FIRST)\s+)?(\d+)\s*\(", re.IGNORECASE)
 
 
 class Settings(NamedTuple):
-    """Settings for a session, and the state of the standbys.
+    """The settings of a session, and the state of the standbys.
 
-    `values` and `sources` are keyed by setting name.
+    `values` contains the value of each setting in `SETTINGS`, and `sources` contains the source of the value
+    as reported by `pg_settings`. The keys are the names of the settings.
     """
 
     values: dict[str, str]
@@ -45,13 +46,13 @@ class Settings(NamedTuple):
     in_step: list[str]
     """`application_name` of each synchronous standby."""
     standby_count: int
-    """Number of connected standbys, including asynchronous ones and those catching up."""
+    """Number of connected standbys, including asynchronous standbys and standbys that are catching up."""
     unseen_count: int
-    """Number of standbys whose `sync_state` this user may not see."""
+    """Number of standbys for which the user has no permission to read `sync_state`."""
 
     @property
     def needed_count(self) -> int:
-        """Number of standbys that must confirm a commit."""
+        """Return the number of standbys that must confirm a commit."""
         if not self.standby_names.strip():
             return 0
         named = _NAMED.match(self.standby_names)
@@ -59,7 +60,7 @@ class Settings(NamedTuple):
 
 
 def find_setting_faults(found: Settings) -> list[str]:
-    """Return a message for each setting that can cause lost or rejected records."""
+    """Return a message for each setting that can cause records to be lost or rejected."""
     said = [_describe_disabled(found, name) for name in _WHY if found.values[name] != "on"]
     if found.values["synchronous_commit"] not in COMMITS_KEPT:
         said.append(_describe_commit(found))
@@ -81,7 +82,7 @@ def find_setting_faults(found: Settings) -> list[str]:
 def find_risky_settings(found: Settings) -> list[str]:
     """Return a message for each setting that is risky but allowed.
 
-    Each message names a command that fixes the setting.
+    Each message includes a command that corrects the setting.
     """
     said = []
     if not found.needed_count and not found.is_standby:
@@ -100,7 +101,7 @@ def find_risky_settings(found: Settings) -> list[str]:
 
 
 def _describe_disabled(found: Settings, name: str) -> str:
-    """Return a message that states what can be lost if a setting is disabled, and how to enable it."""
+    """Return a message that names a disabled setting, the possible loss of data, and the correction."""
     said = f"{name} of PostgreSQL is off, so {_WHY[name]}."
     if found.sources[name] == "command line":
         return f"{said} Start it without -c {name}=off in its command: no other command switches it on."
@@ -130,19 +131,19 @@ def _describe_standbys(found: Settings) -> str:
 
 
 def _alter_system(name: str, value: str) -> str:
-    """Return the command that changes a server setting."""
+    """Return the SQL statements that change a setting of the server."""
     return f"ALTER SYSTEM SET {name} = '{value}'; SELECT pg_reload_conf();"
 
 
 def _alter_role(found: Settings, name: str, value: str) -> str:
-    """Return the command that changes a setting for a user in a database.
+    """Return the SQL statement that changes a setting for a user in a database.
 
-    Such a setting overrides the server setting.
+    A setting for a user in a database overrides the setting of the server.
     """
     return f"ALTER ROLE {_quote(found.user)} IN DATABASE {_quote(found.database)} SET {name} = {value};"
 
 
 def _quote(name: str) -> str:
-    """Return a name as an SQL identifier, with quotes if necessary."""
+    """Return a name as an SQL identifier, in quotation marks if necessary."""
 
     return name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"' + name.replace('"', '""') + '"'

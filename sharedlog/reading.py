@@ -1,12 +1,12 @@
-"""Reads a shared log in order, and applies its records to a fold.
+"""Reads a shared log in offset order, and applies the records to the state of a reader (`sharedlog.fold`).
 
-A record that does not match its CRC is read up to `fold.READS_MAX` times. `LogTrimmed` means that the next
-record was trimmed and the node needs a checkpoint from another node. In a dense engine, a gap raises
-`LogDamaged`. In other engines, the history chain shows whether bytes are missing (`sharedlog.fold`).
-`records` reads the log without a fold.
+A record that does not match its CRC is read up to `fold.READS_MAX` times. `LogTrimmed` is raised if the next
+record was trimmed, and the node then needs a checkpoint from another node. In a dense engine, a gap raises
+`LogDamaged`. In other engines, the history chain reveals missing bytes. `records` reads the log without the
+state of a reader.
 
-Limitation: if the first record is missing, a reader cannot tell whether it was lost or trimmed. The scrub
-detects a loss (`sharedlog.scrub`).
+Limitation: if the first record is missing, a reader cannot determine whether the record was lost or trimmed.
+The scrub detects lost records (`sharedlog.scrub`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ READ_BYTES: Final = 4 * 1024 * 1024
 
 
 def read_steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
-    """Apply all records after the last one applied. Yield each record with its outcome.
+    """Read and apply all records from `fold.next_offset` to the end of the log.
 
-    Raise `LogTrimmed` if the next record was trimmed, `Halted` if the fold does not permit a record, or
-    `EngineUnavailable` if the engine does not respond.
+    Yield each record with the result of applying the record. Raise `LogTrimmed` if the next record was
+    trimmed, `Halted` if the reader halts at a record, or `EngineUnavailable` if the engine does not respond.
     """
     while found := engine.read(fold.next_offset, READ_BYTES):
         for one in records_before_gap(engine, fold, found):
@@ -38,9 +38,9 @@ def read_steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
 
 
 def read_until(engine: Engine, fold: Fold, until: int) -> None:
-    """Read and apply all records before the offset `until`.
+    """Read and apply records until `fold.next_offset` is at least `until`.
 
-    Raise the same exceptions as `read_steps`. Also raise `Halted` if the log ends before `until`.
+    Raise the same exceptions as `read_steps`, and also `Halted` if the log ends before `until`.
     """
     if fold.next_offset >= until:
         return
@@ -53,11 +53,11 @@ def read_until(engine: Engine, fold: Fold, until: int) -> None:
 
 
 def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedRecord]:
-    """Yield all log records in order, without using a fold.
+    """Yield all records of a shared log in offset order, without applying the records.
 
-    Skip records that cannot be read, do not match their CRC, or belong to another cluster. If `cluster` is
+    Skip records that are unreadable, do not match their CRC, or belong to another cluster. If `cluster` is
     None, yield the records of all clusters. Raise `EngineUnavailable` if the engine does not respond, or
-    `LogDamaged` if it reports an unreadable record without a record number.
+    `LogDamaged` if the engine reports an unreadable record without a record number.
     """
     next_offset, _ = engine.bounds()
     while True:
@@ -77,9 +77,10 @@ def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedReco
 
 
 def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> Sequence[Stored]:
-    """Return the records from a read up to the first gap, or all records if the engine is not dense.
+    """Return the records of a read that precede the first gap, or all records if the engine is not dense.
 
-    Raise `LogTrimmed` or `LogDamaged` if the next record to apply is missing.
+    Raise `LogTrimmed` if the next record to apply was trimmed, or `LogDamaged` if the next record is missing
+    from a dense engine.
     """
     expected = fold.next_offset
     for number, one in enumerate(found):
@@ -92,9 +93,10 @@ def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> S
 
 
 def _explain_gap(engine: Engine, expected: int, offset: int, found: Sequence[Stored]) -> None:
-    """Raise `LogTrimmed` or `LogDamaged` to report a gap before the record at `offset`.
+    """Raise the exception for a gap between the offset `expected` and the record at `offset`.
 
-    Do nothing if the engine allows the gap.
+    Raise `LogTrimmed` if the record at `expected` was trimmed. In a dense engine, otherwise raise
+    `LogDamaged`, because a record was lost or returned out of order. In other engines, otherwise do nothing.
     """
     first, end = engine.bounds()
     if first > expected:

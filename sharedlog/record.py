@@ -1,41 +1,43 @@
-"""Record format of a shared log.
+"""The record format of a shared log.
 
-Each record names its writer, epoch, and position in the history.
+Each record contains the ID of the writer, the epoch, and a position in the history.
 
     at     bytes   field
     0      4       magic, "TWSL"
     4      16      cluster ID, generated when the cluster is created
     20     1       kind: see `Kind`
-    21     1       version of the kind's body
+    21     1       version of the body format
     22     8       epoch
     30     16      holder ID, generated for each candidacy to distinguish the candidates of an epoch
-    46     8       start: the CommitLog offset at which BYTES begin, or the end given by EPOCH and BEAT
-    54     8       zeros: the number of zero bytes after the body in the CommitLog, which are not sent
-    62     8       chain: after these BYTES, or at the end given by EPOCH and BEAT
-    70     1       last: 1 if the flush ends with these BYTES, 0 if further BYTES follow
+    46     8       start: CommitLog offset of the first byte of BYTES; end of the history in EPOCH and BEAT
+    54     8       zeros: number of zero bytes that follow the body in the CommitLog and are not sent
+    62     8       chain: after the last byte of BYTES; at the end of the history in EPOCH and BEAT
+    70     1       last: 1 in the last BYTES record of a flush, 0 in the preceding BYTES records of the flush
     71     4       body_bytes
     75     4       CRC-32 of bytes 0 to 74 and of the body
-    79     ...     body: CommitLog records in BYTES, or a JSON object in the other kinds
+    79     ...     body: CommitLog records in BYTES, a JSON object in the other kinds
 
 A kind or body version that older programs cannot read is written only if the finalized version guarantees
-that all nodes support it (`sharedlog.versions`).
+support by all nodes (`sharedlog.versions`).
 
-Integers are big-endian and unsigned. The chain identifies the history up to a record. It is a 64-bit BLAKE2b
-hash of the previous chain and the record's start, zeros, and body. Two histories that end at the same offset
-with the same chain contain the same bytes, barring a hash collision.
+Integers are big-endian and unsigned. The chain identifies the history up to a record. The chain is a 64-bit
+BLAKE2b hash of the previous chain and of the start, zeros, and body of the record. Two histories that end at
+the same offset with the same chain contain the same bytes, unless a hash collision occurs.
 
     kind         written                                  body
-    GENESIS      once, when the cluster is created        the facts of the cluster; its epoch and start are
-                                                          those of the initial store, 0 without a store
-    EPOCH        by a candidate                           the candidate's name, addresses and certificate
-    BYTES        by the leader: a flush or part of one    complete CommitLog records
-    BEAT         by the leader, when idle or as a proof   the leader's clock; whether it leaves, and its
-                                                          successor; its certificate, if renewed; commands of
+    GENESIS      once, when the cluster is created        metadata of the cluster; the epoch and start of the
+                                                          record are those of the initial store, or 0
+    EPOCH        by a candidate                           name, addresses, and certificate of the candidate
+    BYTES        by the leader, for all or part of a      complete CommitLog records
+                 flush
+    BEAT         by the leader, when idle or as a proof   clock of the leader; announcement to step down, and
+                                                          the successor; a renewed certificate; commands of
                                                           an operator
-    CHECKPOINT   by any node                              its holding, after a sync and verification
-    HOLD         by a node that copies                    the first record that must be kept for it
+    CHECKPOINT   by any node, after a checkpoint was      the copy of the store on the node
+                 synced and verified                      (`sharedlog.holdings`)
+    HOLD         by a node without a copy                 the first record that the node needs
 
-Cost: 79 bytes per record, and BLAKE2b hashing at 1 GB/s. Limitation: a 64-bit chain detects accidental
+Cost: 79 bytes per record, and a BLAKE2b hash at 1 GB/s. Limitation: a 64-bit chain detects accidental
 differences, but not forged histories.
 """
 
@@ -52,7 +54,7 @@ from typing import Any, Final
 MAGIC: Final = b"TWSL"
 VERSION: Final = 1
 BODY_BYTES_MAX: Final = 900_000
-"""Maximum size of a BYTES body in bytes. A single CommitLog record may be larger."""
+"""Maximum size of a BYTES body in bytes, which only a body with a single CommitLog record can exceed."""
 ID_BYTES: Final = 16
 CHAIN_AT_GENESIS: Final = 0
 NOBODY: Final = bytes(ID_BYTES)
@@ -64,7 +66,7 @@ HEAD_BYTES: Final = _HEAD.size + _CRC.size
 
 
 class Kind(IntEnum):
-    """Kinds of shared log records."""
+    """The kinds of shared log records."""
 
     GENESIS = 1
     EPOCH = 2
@@ -75,11 +77,11 @@ class Kind(IntEnum):
 
 
 class ForeignRecord(ValueError):
-    """Raised if the bytes are not a record of this cluster."""
+    """Raised if the bytes are not a record of the given cluster."""
 
 
 class CorruptRecord(ValueError):
-    """Raised if the bytes are a record of this cluster that does not match its CRC."""
+    """Raised if a record of the given cluster has an incorrect length or does not match its CRC."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -102,18 +104,21 @@ class SharedRecord:
 
     @property
     def end(self) -> int:
-        """CommitLog offset just after the bytes in this record."""
+        """Return the CommitLog offset after the last byte of the record, including the zero bytes."""
         return self.start + len(self.body) + self.zeros
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Decoded JSON body. BYTES records have none."""
+        """Return the decoded JSON body, or an empty dictionary if the body is empty.
+
+        The body of a BYTES record is not JSON.
+        """
         found: dict[str, Any] = json.loads(self.body) if self.body else {}
         return found
 
 
 def encode(record: SharedRecord) -> bytes:
-    """Encode a record."""
+    """Return the stored form of a record."""
     assert len(record.cluster) == len(record.holder) == ID_BYTES, "an id of another length"
     head = _HEAD.pack(
         MAGIC,
@@ -134,8 +139,8 @@ def encode(record: SharedRecord) -> bytes:
 def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
     """Decode a record of the given cluster, or of any cluster if `cluster` is None.
 
-    Raise `ForeignRecord` if the bytes are not a record of the cluster, or `CorruptRecord` if they do not
-    match their CRC.
+    Raise `ForeignRecord` if the bytes are not a record of the cluster, or `CorruptRecord` if the record has
+    an incorrect length or does not match its CRC.
     """
     if len(stored) < HEAD_BYTES or not stored.startswith(MAGIC):
         raise ForeignRecord("no record of a shared log")
@@ -151,12 +156,12 @@ def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
 
 
 def extend_chain(chain: int, start: int, body: bytes, zeros: int) -> int:
-    """Return the chain value after `body` and `zeros`."""
+    """Return the chain after `zeros` zero bytes that follow `body`, where `chain` is the chain at `start`."""
     linked = blake2b(_LINK.pack(chain, start, zeros), digest_size=8)
     linked.update(body)
     return int.from_bytes(linked.digest(), "big")
 
 
 def encode_facts(facts: dict[str, Any]) -> bytes:
-    """Encode facts as a JSON body. Equal facts yield equal bytes."""
+    """Encode the fields of a record as a JSON body. Equal fields result in equal bytes."""
     return json.dumps(facts, sort_keys=True, separators=(",", ":")).encode()

@@ -1,22 +1,22 @@
-"""The scrub, with which the leader verifies the shared log in the background, in small steps.
+"""The scrub, which verifies the shared log on the leader in the background, in small steps.
 
-    count   Compares the number of rows in a range with the record numbers, for engines with rows
+    count   Verifies that a range of the log contains each record number exactly once, for engines with rows
             (`sharedlog.postgres_rows`). This check detects lost and duplicate records.
     read    Verifies the CRC of each record in a range. This check detects changed and unreadable records.
-    begin   Compares the first record of the log with the first record that each node still needs. This check
-            detects deletions by other programs, because the leader does not trim records that a node needs. A
-            fault is reported only if two consecutive checks find it, because a node may have announced its
-            holding only recently.
-    pass    A sequence of checks that covers the log from its first record to its end. The faults found by a
+    begin   Compares the log start offset with the first record that each node still needs. This check detects
+            deletions by other programs, because the leader does not trim records that a node needs. A fault
+            is reported only if two consecutive checks find the fault, because the announcement of a node may
+            be newer than the last trim.
+    pass    A sequence of checks that covers the log from the first record to the end. The faults found by a
             pass are reported until the end of the next pass.
 
-The scrub only reports faults with their record numbers. A reader halts when it reaches a faulty record
-(`sharedlog.reading`, `sharedlog.fold`).
+The scrub only reports faults, with record numbers. Readers halt at a faulty record (`sharedlog.reading`,
+`sharedlog.fold`).
 
 Cost: a step counts up to 200,000 rows and performs up to `RANGE_READS` reads of `READ_BYTES`, regardless of
-the log size. A pass over 1 GiB takes four hours. Limitation: the scrub does not detect a record replaced by
-another valid record of the same cluster, or a record that a Kafka topic has lost. A node that reads the
-history detects and reports such a record, and the leader checks it (`sharedlog.faults`).
+the size of the log. A pass over 1 GiB takes four hours. Limitation: the scrub cannot detect that a record was
+replaced by another valid record of the same cluster, or that a Kafka topic has lost a record. A node that
+reads the history detects and reports such a fault, and the leader verifies the fault (`sharedlog.faults`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from sharedlog.faults import READ_BYTES, describe_unreadable, find_fault
 
 RANGE_READS: Final = 4
 FAULTS_MAX: Final = 100
-"""Maximum number of faults stored per pass."""
+"""Maximum number of faults that are stored per pass."""
 DOCTOR: Final = "To see it: tidewheel cluster doctor URL"
 
 
 class CheckResult(NamedTuple):
-    """A message for each fault found by a check, and the position where the next check begins."""
+    """The messages about the faults that a check found, and the first record number of the next check."""
 
     faults: list[str]
     next_record: int
@@ -44,32 +44,39 @@ class CheckResult(NamedTuple):
 
 
 class Rows(Engine, Protocol):
-    """An engine that can count its rows."""
+    """An engine that can verify the record numbers of rows."""
 
     def count_rows(self, from_record: int) -> CheckResult:
-        """Compare the number of rows in a log range with the record numbers.
+        """Verify that each record number in a range of the log exists exactly once.
 
-        Raise `EngineUnavailable` or `EngineRefused` if the engine does not respond.
+        The range begins at `from_record`. Raise `EngineUnavailable` or `EngineRefused` if the engine does not
+        respond.
         """
 
 
 class _ScrubPass:
-    """Checks the log repeatedly, from its first record to its end."""
+    """The progress of repeated passes over the log, from the first record to the end."""
 
     def __init__(self, now_ms: int) -> None:
         self.next_record, self.ended_ms = 0, now_ms
-        """Next record to check, and when the last pass ended or the first pass began."""
+        """Number of the next record to check, and the time at which the last pass ended.
+
+        Before the first pass has ended, the time is the start of the first pass.
+        """
         self.count = 0
         self._found: list[str] = []
         self._found_before: list[str] = []
 
     @property
     def faults(self) -> list[str]:
-        """Faults found by this pass and the previous one."""
+        """Return the messages about the faults found by the current pass and by the previous pass."""
         return list(dict.fromkeys(self._found_before + self._found))
 
     def add_result(self, looked: CheckResult, now_ms: int) -> None:
-        """Add the result of a check to this pass."""
+        """Add the result of a check to the current pass.
+
+        A check that reached the end of the log ends the pass, and the next check begins a new pass.
+        """
         self._found = (self._found + looked.faults)[:FAULTS_MAX]
         self.next_record = looked.next_record
         if looked.is_whole:
@@ -78,9 +85,10 @@ class _ScrubPass:
 
 
 class Scrub:
-    """Scrubs a shared log. `clock` is a monotonic clock in milliseconds.
+    """The scrub of a shared log.
 
-    `needed` returns the first record still needed by each node.
+    `clock` returns monotonic time in milliseconds, and `needed` returns the number of the first record that
+    each node still needs, by node name.
     """
 
     def __init__(
@@ -93,17 +101,20 @@ class Scrub:
         self._engine, self._cluster, self._clock, self._needed = engine, cluster, clock, needed
         self._deleted: list[str] = []
         self._deleted_before: list[str] = []
-        """Deletions found by the previous check. Only those found by two checks are reported."""
+        """Deletions found by the previous check.
+
+        Only the deletions that two consecutive checks have found are reported.
+        """
         self._counting, self._reading = _ScrubPass(clock()), _ScrubPass(clock())
 
     @property
     def faults(self) -> list[str]:
-        """A message for each known fault."""
+        """Return a message for each known fault."""
         deleted = [one for one in self._deleted if one in self._deleted_before]
         return list(dict.fromkeys([*deleted, *self._counting.faults, *self._reading.faults]))
 
     def ages(self) -> dict[str, Any]:
-        """For each kind of check, return the milliseconds since the last pass and the number of passes."""
+        """Return the number of passes and the milliseconds since the last pass, for each kind of check."""
         now_ms = self._clock()
         return {
             "counted_ms_ago": now_ms - self._counting.ended_ms,
@@ -115,8 +126,8 @@ class Scrub:
     def check_next_ranges(self) -> None:
         """Check the next ranges of the log.
 
-        Raise `EngineUnavailable` or `EngineRefused` if the engine does not respond. The next call then
-        continues at the same record.
+        Raise `EngineUnavailable` or `EngineRefused` if the engine does not respond. After an exception, the
+        next call repeats the failed check.
         """
         needed = sorted(self._needed().items())
         first, _ = self._engine.bounds()
@@ -138,9 +149,9 @@ def _describe_deletion(first: int, node: str, record: int) -> str:
 
 
 def count_range(engine: Rows, from_record: int) -> CheckResult:
-    """Check the number of rows in the range that begins at `from_record`.
+    """Check the record numbers in the range that begins at `from_record`.
 
-    If the rows cannot be read, the result reports a fault and ends the pass. Raise `EngineUnavailable` or
+    If the rows are unreadable, the result contains a fault and ends the pass. Raise `EngineUnavailable` or
     `EngineRefused` if the engine does not respond.
     """
     try:
@@ -150,10 +161,10 @@ def count_range(engine: Rows, from_record: int) -> CheckResult:
 
 
 def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> CheckResult:
-    """Verify a range of records, starting at `from_record` or at the first remaining record.
+    """Verify the CRC of records in a range, beginning with the first record at or after `from_record`.
 
-    A second read confirms each CRC mismatch. Raise `EngineUnavailable` or `EngineRefused` if the engine does
-    not respond.
+    A CRC mismatch is reported only after a second read has confirmed the mismatch. Raise `EngineUnavailable`
+    or `EngineRefused` if the engine does not respond.
     """
     try:
         found = engine.read(from_record, READ_BYTES)
@@ -166,7 +177,7 @@ def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Check
 
 
 def _check_record(engine: Engine, cluster: bytes | None, record: int) -> CheckResult:
-    """Verify a single record after a failed read of a range."""
+    """Verify a single record, because a read of the range that begins at `record` has failed."""
     _, end = engine.bounds()
     is_whole = record + 1 >= end
     try:

@@ -1,26 +1,29 @@
-"""A sink that writes to a shared log. A flush is durable when the shared log has accepted it.
+"""A log sink that writes to a shared log. A flush is durable when the shared log has accepted the flush.
 
-    append   parts to the local segments, BYTES to the engine --answer--> a proof --> the fold applies them
-    beat     appends a BEAT if no other record has been written for some time. The BEAT proves that this node
-             is still the leader.
+    append   The parts are written to the local segments, and the BYTES records are sent to the engine. When
+             the response has proven the append, the leader applies the records to the reader state.
+    beat     A BEAT record is appended if no other record has been written for some time. The BEAT record
+             proves that this node is still the leader.
 
 Rules
-1. An append writes the records to the local segments without a sync, and then waits for the engine to commit
-   them. A sync is not needed, because a restarted node reads the accepted records from the shared log again.
-2. An append returns only with proof that the records were accepted (`sharedlog.leading`). Without proof, it
-   raises `NotAccepted`, a subclass of OSError. The node is then no longer the leader, and it discards its
-   core state as it would after a disk failure.
-3. The leader applies its own records to its fold in log order, as the followers do. The leader and its
-   followers thus verify the same history and store the same positions in their checkpoints.
-4. Flushes and BEATs are appended one at a time. Each append begins at the proven end of the previous one.
+1. An append writes the parts to the local segments without a sync, and then waits for the commit of the
+   records by the engine. A sync is not required, because a restarted node reads the accepted records from the
+   shared log again.
+2. An append returns only with proof that the records were accepted (`sharedlog.leading`). An append without
+   proof raises `NotAccepted`, a subclass of OSError. The node is then no longer the leader, and discards the
+   state of the broker core as after a disk failure.
+3. The leader applies the appended records to the reader state in log order, as followers do. The leader and
+   the followers therefore verify the same history and store the same positions in their checkpoints.
+4. Flushes and BEAT records are appended one at a time. Each append begins at the proven end of the previous
+   append.
 
-`proven_ms` is the time on the caller's clock when the newest proven append began. At that time, no other node
-was the leader. A negative response is delayed until `proven_ms` is later than the start of the call
+`proven_ms` is the monotonic time at which the newest proven append began. At that time, no other node was the
+leader. A negative response is delayed until `proven_ms` is later than the start of the call
 (`services.live.durability`).
 
 Cost: one round trip to the engine per append. Each record adds 79 bytes and two BLAKE2b hashes. Limitation:
-if the engine does not respond, all other appends wait until the call fails. The result of the unanswered
-append may remain unknown.
+if the engine does not respond, all other appends wait until the call fails. The result of the append that
+failed may remain unknown.
 """
 
 from __future__ import annotations
@@ -41,10 +44,10 @@ from sharedlog.versions import may_write
 
 
 class SharedSink:
-    """The log sink of a cluster's leader.
+    """The log sink of the leader of a cluster.
 
-    `fold` must have applied this node's EPOCH record and nothing after it. `clock` is a monotonic clock in
-    milliseconds. `accepted` is called after each proven append and may raise OSError.
+    The last record that `fold` has applied must be the EPOCH record of this node. `clock` returns monotonic
+    time in milliseconds. `accepted` is called after each proven append, and can raise OSError.
     """
 
     def __init__(
@@ -61,14 +64,18 @@ class SharedSink:
         self._right = fold.epoch, fold.holder
         self._lock = Lock()
         self.proven_ms = clock()
-        """When the newest proven append began, in milliseconds. No other node led then."""
+        """Monotonic time in milliseconds at which the newest proven append began.
+
+        At that time, no other node was the leader.
+        """
         self.is_over = False
         """Whether an append was not proven or this node has stepped down."""
 
     def append(self, first_offset: int, parts: Sequence[Part], epoch: int) -> None:
-        """Append contiguous parts that begin at `first_offset`. It runs in a worker thread.
+        """Append contiguous parts, the first of which begins at the CommitLog offset `first_offset`.
 
-        Raise `NotAccepted` if the parts are not proven, or OSError if the disk fails.
+        The method is called in a worker thread. Raise `NotAccepted` if the append is not proven, or OSError
+        if the disk fails.
         """
         with self._lock:
             self._require_leadership()
@@ -78,19 +85,19 @@ class SharedSink:
             self._append_proven(self._leader.make_flush(parts))
 
     def beat(self, facts: dict[str, Any]) -> None:
-        """Append a BEAT to prove that this node still leads.
+        """Append a BEAT record to prove that this node is still the leader.
 
-        Raise `NotAccepted` if the BEAT is not proven.
+        Raise `NotAccepted` if the append is not proven.
         """
         with self._lock:
             self._require_leadership()
             self._append_proven([self._leader.make_beat(facts)])
 
     def leave(self, to: str = "") -> None:
-        """Step down in favor of the node `to`, or of any node if `to` is "".
+        """Announce that this node steps down in favor of the node `to`, or of any node if `to` is "".
 
-        Subsequent writes are rejected, because a write would revoke the announcement. Raise `NotAccepted` if
-        the announcement is not proven.
+        Subsequent writes are rejected, because a further record would revoke the announcement. Raise
+        `NotAccepted` if the announcement is not proven.
         """
         with self._lock:
             self._require_leadership()
@@ -98,15 +105,15 @@ class SharedSink:
             self.is_over = True
 
     def fault_at(self, record: int) -> str:
-        """Return a message about the fault that stopped another node at `record`, or "" if there is none.
+        """Return a message about the fault that stopped another node at `record`, or "" if no fault is found.
 
         Raise `Halted` if the log contains a different history, or `EngineUnavailable` or `EngineRefused` if
         the engine does not respond.
         """
-        with self._lock:  # An append modifies the fold.
+        with self._lock:  # The lock prevents a concurrent append from modifying the fold.
             try:
                 return fault_at(self._engine, self._fold, record)
-            except LogDamaged as error:  # The damage is not limited to a record.
+            except LogDamaged as error:  # The damage is not limited to a single record.
                 return error.detail
 
     def _require_leadership(self) -> None:
@@ -115,11 +122,11 @@ class SharedSink:
 
     def _append_proven(self, records: list[SharedRecord]) -> None:
         assert all(may_write(one, self._fold.finalized) for one in records), "a node could not read it"
-        # `is_over` is cleared only after a proven append, so it remains set after an exception.
+        # `is_over` is cleared only after the append has been proven, and remains set after an exception.
         began_ms, self.is_over = self._clock(), True
         try:
             self._append_and_prove(records)
-        # `LogTrimmed` means that another node has become the leader.
+        # `LogTrimmed` is raised here only if another node has become the leader.
         except (EngineRefused, EngineUnavailable, Halted, LogTrimmed) as error:
             raise NotAccepted(f"{error}") from error
         self.is_over, self.proven_ms = False, began_ms
@@ -136,8 +143,8 @@ class SharedSink:
         self._require_new_offset(offset, len(stored))
         if offset is None or self._leader.record_answer(offset, len(stored)) is Proof.NOTHING:
             self._leader.record_answer(None)
-            # The new BEAT repeats the facts of the unproven BEAT, because a BEAT without these facts would
-            # revoke a "leaves" announcement.
+            # The new BEAT record repeats the fields of an unproven BEAT record, because a BEAT record without
+            # these fields would revoke a "leaves" announcement.
             self._prove_by_beat(records[-1].facts if records[-1].kind == Kind.BEAT else {})
             return
         outcomes = [
@@ -149,9 +156,9 @@ class SharedSink:
         )
 
     def _prove_by_beat(self, facts: dict[str, Any]) -> None:
-        """Append a BEAT, and apply all records up to and including it.
+        """Append a BEAT record, and apply all records of the log up to and including the BEAT record.
 
-        Raise `EngineUnavailable` if the history does not prove the leader's records.
+        Raise `EngineUnavailable` if the history does not contain all records of this leader.
         """
         offset = self._engine.append_if(
             self._current_head(), [encode(self._leader.make_beat(facts))], self._current_head()
@@ -164,7 +171,7 @@ class SharedSink:
             raise EngineUnavailable("What was appended is not in the history, or another node leads now.")
 
     def _require_new_offset(self, offset: int | None, count: int) -> None:
-        """Raise `LogDamaged` if the engine has reused the offset of a record that this node has read."""
+        """Raise `LogDamaged` if the engine has assigned the offset of an earlier record to a new record."""
         if offset is None or (first := offset - count + 1) >= self._fold.next_offset:
             return
         raise LogDamaged(
@@ -173,5 +180,5 @@ class SharedSink:
         )
 
     def _current_head(self) -> Head:
-        """Return the head after the last record of this leader."""
+        """Return the head of the shared log after the last record of this leader."""
         return Head(*self._right, self._leader.position)

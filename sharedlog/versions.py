@@ -1,37 +1,38 @@
-"""The cluster version, which determines the record formats allowed in the shared log.
+"""The cluster version, which determines the record formats that are allowed in the shared log.
 
-It is similar to Kafka's `metadata.version`.
+The cluster version is comparable to `metadata.version` in Kafka.
 
-Nodes are upgraded one at a time, and a reader halts at a record kind or body format that it does not support.
-Each node therefore announces the highest version that it *supports*, and the cluster has a single *finalized*
-version. No node writes a record that requires a higher version.
+Nodes are upgraded one at a time, and a reader halts at a record of an unsupported kind or body format. Each
+node therefore announces the highest version that the node *supports*, and the cluster has a single
+*finalized* version. Nodes write no record that requires a version higher than the finalized version.
 
     version   content
-    3         all kinds and bodies of the first release
-    4         bodies of topics that are deleted, held, or have a retention, and the items of tasks
-              (`services.broker.spine.record_versions`)
+    3         All record kinds and bodies of the first release.
+    4         Bodies of topics that are deleted, held, or have a retention, and the items of tasks
+              (`services.broker.spine.record_versions`).
 
-Lower versions predate the first release and used a different record format. A node halts if its cluster has
-one of these versions.
+Versions lower than 3 predate the first release and have a different record format. A node halts if the
+finalized version of the cluster is lower than 3.
 
     field                                               meaning
-    GENESIS, a checkpoint's fold: `finalized`           the finalized version at that point
-    BEAT: `finalize`                                    the finalized version from this record on
-    EPOCH, CHECKPOINT, HOLD: `supports`                 the highest version that the writing node supports
-    CHECKPOINT, HOLD: `finalized`                       the finalized version as far as that node has read
+    `finalized` in GENESIS and in a checkpoint          the finalized version at this point of the log
+    `finalize` in BEAT                                  the finalized version from this record on
+    `supports` in EPOCH, CHECKPOINT, and HOLD           the highest version that the writer supports
+    `finalized` in CHECKPOINT and HOLD                  the finalized version in the records that the writer
+                                                        has read
 
 Rules
-1. The leader finalizes a new version only at an operator's request (`tidewheel cluster set-version`), and
-   only if all nodes with a record in the log support it (`nodes_without_support`). The finalized version
-   never decreases, because the log may contain records that require it.
-2. A program that does not support the finalized version halts when it reads the version, before it can
-   misread a record. A program also halts if the finalized version is missing.
+1. The leader finalizes a new version only if an operator requests the new version (`tidewheel cluster
+   set-version`) and all nodes with a record in the log support the new version (`nodes_without_support`). The
+   finalized version never decreases, because the log may contain records that require this version.
+2. A program halts on reading a finalized version that the program does not support, and therefore never
+   misinterprets a record. A program also halts if the finalized version is missing.
 3. A program ignores unknown fields in a JSON body, but halts at an unknown record kind or body version
-   (`sharedlog.fold`). `NEEDS` maps each kind and body version to the cluster version that it requires. A
-   writer checks it before each append.
+   (`sharedlog.fold`). `NEEDS` maps each record kind and body version to the required cluster version. Writers
+   check the required version before each append.
 
-Limitation: rule 1 does not cover nodes without a record in the log or nodes that an operator has removed.
-They halt under rule 2.
+Limitation: rule 1 does not consider nodes without a record in the log, or nodes that an operator has removed.
+These nodes halt under rule 2 if they do not support the new version.
 """
 
 from __future__ import annotations
@@ -47,24 +48,24 @@ OLDEST: Final = applied_limits.OLDEST
 SUPPORTED: Final = 4
 """The highest cluster version that this program supports."""
 UNSAID: Final = 0
-"""Version if a version field is missing. All releases write these fields."""
+"""The version that is assumed if a version field is missing. All releases write the version fields."""
 NEEDS: Final[Mapping[tuple[int, int], int]] = {(kind, 1): OLDEST for kind in Kind}
-"""Finalized version required to write a record, by record kind and body version."""
+"""The lowest finalized version at which a record can be written, by record kind and body version."""
 
 
 def may_write(record: SharedRecord, finalized: int) -> bool:
-    """Return whether all nodes can read a record at this finalized version."""
+    """Return whether every node that supports the version `finalized` can read a record."""
     needed = NEEDS.get((record.kind, record.version))
     return needed is not None and needed <= finalized
 
 
 def nodes_without_support(wanted: int, supports: Mapping[str, int]) -> dict[str, int]:
-    """Return the nodes that do not support `wanted`, each with its highest version."""
+    """Return the highest supported version of each node that does not support the version `wanted`."""
     return {node: version for node, version in sorted(supports.items()) if version < wanted}
 
 
 def describe_unsupported(finalized: int) -> str:
-    """Return the reason why this program does not support a finalized version, or "" if it does."""
+    """Return why this program does not support a finalized version, or "" if the version is supported."""
     if OLDEST <= finalized <= SUPPORTED:
         return ""
     if finalized < OLDEST:

@@ -1,29 +1,33 @@
-"""Detects whether an engine has lost records that this node has read.
+"""Detects that an engine has lost records that this node has read.
 
-    read up to record 9 --the engine loses 7 to 9--> its end is 7           --> HALT: 9 was read, and is gone
-                                                     grown again, to 12     --> HALT: 9 is another record
-                       --the engine loses 9 alone--> 10 exists              --> a copy beyond 9 (a hole)
-                       --9 alone is changed-------> it does not match its CRC  --> a copy beyond 9
+The following table shows the reaction of a node that has read all records up to record 9.
 
-A node that discards its copy of the store loads its checkpoint and reads the log again from that point.
-Meanwhile, the engine may have lost records that the node had read, because of an unclean leader election or
-the promotion of a standby that lacked the newest records. The node could then become leader without records
-that it had acknowledged. The witness therefore keeps the offset and CRC-32 of the newest record read,
-separately from the copy. After a restart, they are read from a file (`restore`). The record after the
-checkpoint is also checked. CHECKPOINT and HOLD records are ignored (`Fold.last_led`), because they can be
-identical in two histories.
+    event                                  state of the log             reaction
+    records 7 to 9 were lost               ends before record 9         HALT: record 9 is missing
+    records 7 to 9 were lost, and records  a different record 9         HALT: record 9 was replaced
+      7 to 12 were appended
+    only record 9 was lost                 record 10 exists (a hole)    fetch a copy that covers record 9
+    only record 9 was changed              CRC mismatch in record 9     fetch a copy that covers record 9
 
-A former primary may return outdated responses, so a loss is reported only after `LOST_MS`. A read from a
-lagging standby can raise `EngineUnavailable`, but a request for the log bounds would return an outdated
-result. The witness therefore reads before it requests the log bounds.
+A node that reopens the replica loads the checkpoint and reads the log again from the checkpoint on. In the
+meantime, the engine may have lost records that the node had read, because of an unclean leader election or
+the promotion of a standby without the newest records. The node could then become the leader without records
+that the node had acknowledged. The witness therefore keeps the offset and CRC-32 of the newest record read
+separately from the replica. After a restart, the offset and CRC-32 are read from a file (`restore`). The
+record after the checkpoint is also checked. CHECKPOINT and HOLD records are not used (`Fold.last_led`),
+because two histories can contain identical CHECKPOINT or HOLD records.
 
-The engine may lose the end of the log while a node is reading it again. The node therefore compares the
-newest record that it has read with the record now stored at the same offset. A candidate repeats this check
-after its EPOCH record and before it becomes leader.
+A former primary may return outdated responses, and a loss is therefore reported only after `LOST_MS`. A read
+from a lagging standby can raise `EngineUnavailable`, but a request for the log bounds would return outdated
+bounds. The witness therefore reads records before requesting the log bounds.
+
+The engine may lose the end of the log while a node reads the log again. The node therefore compares the
+newest record read with the record that is now stored at the same offset. A candidate repeats this comparison
+between the append of the EPOCH record and the takeover.
 
 Cost: two reads each time the log is opened, at each takeover, and after each lost candidacy. Limitation: a
-node whose memory, file, and checkpoint contain none of the lost records cannot detect the loss and may become
-leader. Nodes that have read the lost records halt when they read the records of such a leader.
+node cannot detect the loss and may become the leader if the memory, file, and checkpoint of the node contain
+none of the lost records. Nodes that have read the lost records halt at the records of the new leader.
 """
 
 from __future__ import annotations
@@ -39,32 +43,33 @@ from sharedlog.record import CorruptRecord, ForeignRecord, decode
 
 LOST_MS: Final = 20_000
 GONE: Final = 0
-"""Stands for a missing record in place of a CRC-32."""
+"""Result of `read_crc` for a record that is missing or unreadable."""
 
 
 class Witness:
-    """Tracks the newest leader record read by this process. `clock` is a monotonic clock in milliseconds."""
+    """Tracks the newest leader record that was read. `clock` returns monotonic time in milliseconds."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
         self.last_led: tuple[int, int] | None = None
-        """Offset and CRC-32 of the newest leader record read."""
+        """Offset and CRC-32 of the newest leader record that was read."""
         self._missing_since_ms: int | None = None
 
     def record_progress(self, fold: Fold) -> None:
-        """Remember the newest leader record that a fold has applied."""
+        """Store the offset and CRC-32 of the newest leader record that `fold` has applied."""
         self.restore(fold.last_led)
 
     def restore(self, last: tuple[int, int] | None) -> None:
-        """Remember a leader record's offset and CRC-32 if the record is newer."""
+        """Store the offset and CRC-32 of a leader record, unless those of a newer record are stored."""
         if last is not None and (self.last_led is None or last[0] > self.last_led[0]):
             self.last_led = last
 
     def require_records(self, engine: Engine, fold: Fold) -> None:
-        """Verify that the engine still has the records read by this node.
+        """Verify that the log still contains the records that this node has read.
 
         If a record is missing or was replaced, raise `EngineUnavailable`, or `Halted` after `LOST_MS`. Raise
-        `LogDamaged` if only the newest leader record is missing or corrupt and `fold` has not applied it.
+        `LogDamaged` if only the newest known leader record is missing or corrupt, and `fold` has not applied
+        this record.
         """
         self.record_progress(fold)
         missing = self._find_missing(engine, fold)
@@ -80,17 +85,17 @@ class Witness:
         raise Halted(f"{said}: the engine has lost its end, with what may have been acknowledged.")
 
     def is_replaced(self, one: Stored) -> bool:
-        """Return whether a record differs from the newest known leader record at its offset."""
+        """Return whether a record has the offset of the newest known leader record but another CRC-32."""
         return self.last_led is not None and (
             one.offset == self.last_led[0] and zlib.crc32(one.stored) != self.last_led[1]
         )
 
     def verify_last_record(self, engine: Engine, fold: Fold) -> None:
-        """Verify the newest known leader record, and then remember the newest one in `fold`.
+        """Verify the newest known leader record, and then store the newest leader record in `fold`.
 
-        Raise `Halted` if its offset now holds another record, because the engine has lost the end of the log.
-        Raise `EngineUnavailable` if the engine does not respond. A CRC mismatch is ignored, because the scrub
-        reports the damage (`sharedlog.scrub`).
+        Raise `Halted` if the record was replaced by another record, because the engine has lost the end of
+        the log. Raise `EngineUnavailable` if the engine does not respond. A missing record or a CRC mismatch
+        raises no exception, because the scrub reports the damage (`sharedlog.scrub`).
         """
         if self.last_led is not None:
             offset, crc = self.last_led
@@ -103,7 +108,7 @@ class Witness:
         self.record_progress(fold)
 
     def _find_missing(self, engine: Engine, fold: Fold) -> int | None:
-        """Return the offset of a record that was read but is now missing or replaced, or None."""
+        """Return the offset of a record that was read before and is now missing or replaced, or None."""
         if self.last_led is not None:
             offset, crc = self.last_led
             found = read_crc(engine, offset)
@@ -124,9 +129,9 @@ class Witness:
 
 
 def _has_later_records(engine: Engine, offset: int) -> bool:
-    """Return whether a record exists after `offset`, which means that the end of the log is not lost.
+    """Return whether a record exists after `offset`. If a record exists, the end of the log is not lost.
 
-    An unreadable record is treated as existing.
+    An unreadable record counts as an existing record.
     """
     try:
         return any(one.offset > offset for one in engine.read(offset, 1))
@@ -135,7 +140,7 @@ def _has_later_records(engine: Engine, offset: int) -> bool:
 
 
 def _is_corrupt(engine: Engine, cluster: bytes | None, offset: int) -> bool:
-    """Return whether the record at an offset belongs to the cluster and does not match its CRC."""
+    """Return whether the record at an offset is a record of the cluster with a CRC mismatch."""
     found = engine.read(offset, 1)
     if not found or found[0].offset != offset:
         return False
@@ -149,7 +154,7 @@ def _is_corrupt(engine: Engine, cluster: bytes | None, offset: int) -> bool:
 
 
 def read_crc(engine: Engine, offset: int) -> int | None:
-    """Return the CRC-32 of a record, None if it was trimmed, or GONE if it is missing or unreadable."""
+    """Return the CRC-32 of a record, None if trimmed, or GONE if missing or unreadable."""
     try:
         found = engine.read(offset, 1)
     except LogDamaged:
