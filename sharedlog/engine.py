@@ -12,8 +12,8 @@ An engine is either a Kafka partition (`sharedlog.kafka`) or a PostgreSQL table 
     check_settings    Reports settings that can cause the loss of accepted records.
 
 An engine must not lose an accepted record when one of its machines fails. A call raises `EngineUnavailable`
-if its result is unknown, for example after a timeout. Offsets always increase, but may have gaps unless the
-engine is dense (`is_dense`).
+if the result of the call is unknown, for example after a timeout. Offsets always increase, but may have gaps
+unless the engine is dense (`is_dense`).
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ class Engine(Protocol):
 
         Return the offset of the last record, or None if the offset is unknown or the records may not be
         contiguous. Raise `EngineRefused` if no record was appended, or `EngineUnavailable` if the result is
-        unknown. An engine that cannot compare heads appends unconditionally, and each reader uses the order
-        of the records to determine which ones are valid.
+        unknown. An engine that cannot compare heads appends unconditionally, and readers then determine the
+        valid records from the order of the records.
         """
 
     def append_unchecked(self, stored: bytes) -> None:

@@ -186,7 +186,7 @@ def beginning_of(engine: Engine) -> Beginning:
 
 
 def without_password(url: str) -> str:
-    """Return a URL with the passwords removed. The user password can contain unescaped `/` and `?`."""
+    """Return a URL without passwords. The password of the user may contain unescaped `/` and `?`."""
     parts = urlsplit(_remove_password(url))
     host = parts.netloc.rpartition("@")[2]
     user = parts.username
@@ -195,7 +195,7 @@ def without_password(url: str) -> str:
 
 
 def _remove_password(url: str) -> str:
-    """Return a URL with the user password removed. The text before the last `@` is parsed as credentials."""
+    """Return a URL without the password of the user. The text before the last `@` is the credentials."""
     scheme, _, rest = url.partition("://")
     head = rest.partition("?")[0]
     user, at, behind = (head if "@" in head or _HOSTS.match(rest) else rest).rpartition("@")
@@ -203,5 +203,5 @@ def _remove_password(url: str) -> str:
 
 
 def _join_url(parts: SplitResult) -> str:
-    """Return the URL that consists of `parts`. libpq requires `//` even in a URL without a host."""
+    """Assemble a URL from `parts`, with the `//` that libpq requires even if the URL has no host."""
     return f"{parts.scheme}://{parts.netloc}{parts.path}{f'?{parts.query}' if parts.query else ''}"

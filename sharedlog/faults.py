@@ -17,8 +17,8 @@ last leader record before record N. If both records match those that the leader 
 up to record N, and the disk or memory of the other node is faulty.
 
 Cost: a few reads of up to `READ_BYTES`. Limitation: in an engine that is not dense, the loss of a record is
-not detected if the record is older than the records in `sharedlog.leader_records`. The other node can then
-fetch a newer checkpoint from the leader.
+not detected if the record is older than the records in `sharedlog.leader_records`. A node that cannot read
+past the lost record can fetch a newer checkpoint from the leader.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _find_duplicate(rows: list[Stored]) -> str:
 
 
 def _find_leader_fault(engine: Engine, fold: Fold, led: LeaderRecord) -> str:
-    """Return a message about the fault in a leader record that `fold` has applied, or "" if it is valid.
+    """Return a message about the fault in a leader record that `fold` has applied, or "" if there is none.
 
     A trimmed record is not a fault.
     """

@@ -1,8 +1,8 @@
 """The state machine of a shared log reader, which runs on every node, including the leader.
 
 A reader applies the records of the log in order. A record changes the leader, extends the history, updates
-the metadata of the cluster, or is ignored. Readers that have applied the same records are in the same state,
-without further communication.
+the metadata of the cluster, or is ignored. Readers that have applied the same records are in the same state
+and need no other communication.
 
     right to write    Only the holder in the newest EPOCH record may write. Later records of older epochs are
                       ignored.
@@ -197,7 +197,7 @@ class Fold:
 
     @property
     def gathered_count(self) -> int:
-        """Return the number of BYTES records applied from the unfinished flush."""
+        """Return the number of BYTES records in the unfinished flush."""
         return len(self._gathered)
 
     def apply_record(self, offset: int, stored: bytes) -> Step:
@@ -276,7 +276,7 @@ class Fold:
         return fold
 
     def has_position(self, position: Position) -> bool | None:
-        """Return whether a position is part of the history, or None if it precedes all stored positions."""
+        """Return whether a position is part of the history, or None if all stored positions are newer."""
         return self._positions.has_position(position)
 
     def compare_epoch(self, record: SharedRecord) -> EpochRelation:
@@ -470,7 +470,7 @@ class Positions:
         return len(self._ends)
 
     def add(self, end: int, chain: int) -> None:
-        """Add the position at the end of the history.
+        """Append a position, which must be after all stored positions.
 
         If more than `POSITIONS_MAX` positions are then stored, discard the older half.
         """
@@ -488,7 +488,7 @@ class Positions:
         return self._chains[at] if at < len(self._ends) and self._ends[at] == end else None
 
     def has_position(self, position: Position) -> bool | None:
-        """Return whether a position is part of the history, or None if it precedes all stored positions."""
+        """Return whether a position is part of the history, or None if all stored positions are newer."""
         if position == self.first:
             return True
         if not self._ends or position.end < self._ends[0]:

@@ -134,9 +134,9 @@ class Holdings:
         return self._by_node.get(node)
 
     def copies(self, besides: str, from_record: int) -> list[tuple[str, Holding]]:
-        """Return the copies that cover all records before `from_record`, newest first.
+        """Return (node name, `Holding`) for each copy with all records before `from_record`, newest first.
 
-        Each item contains a node name and a `Holding`. The copy of the node `besides` is omitted.
+        The copy of the node `besides` is omitted.
         """
         found = [
             (node, one)

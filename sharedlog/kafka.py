@@ -10,8 +10,8 @@ Rules
 1. Kafka does not compare heads, so concurrent appends of two nodes both succeed. The returned offset shows
    whether another node has appended a record in the meantime. If Kafka returns no offset, the leader appends
    a BEAT record and reads the log (`sharedlog.sink`).
-2. The adapter sends a record only after Kafka has acknowledged the previous record. Otherwise, Kafka could
-   lose the first record of a flush and keep the second record, and every reader would halt at the gap.
+2. The adapter sends a record only after Kafka has acknowledged the previous record. If Kafka lost the first
+   record of a flush and kept the second record, every reader would halt at the gap.
 3. If Kafka does not acknowledge a record in time, the adapter purges and discards the producer to prevent
    further delivery attempts. A request in flight may still succeed. Readers ignore the late record if a new
    epoch has begun, and no client has received an acknowledgment for the record.
@@ -24,8 +24,8 @@ Rules
 6. If a record fails the CRC check `READS_MAX` times in succession, the adapter raises `LogDamaged`. Records
    before and after the damaged record can still be read.
 7. If the topic existed before, the adapter raises `NoCluster` only after "unknown topic" errors for
-   `LOST_SECONDS`, because a Kafka broker can return this error until the broker has loaded the metadata. If
-   the topic was deleted and re-created, rule 4 applies.
+   `LOST_SECONDS`, because a Kafka broker can return this error until the broker has loaded the metadata. A
+   topic that was deleted and re-created is detected by rule 4.
 
 The consumer joins no group and commits no offsets. Writes, reads, and requests for the log bounds use
 separate connections, because Kafka processes the requests of a connection in order and a fetch can block
@@ -585,7 +585,7 @@ class KafkaLog:
         """Request the log start offset and the log end offset.
 
         Retry failed requests for up to `ANSWER_SECONDS`, because a partition can be without a leader for a
-        short time. Do not retry a request if the topic is unknown and no record of the topic is known.
+        short time. A request is not retried if the topic is unknown and no records were observed before.
         """
         from confluent_kafka import Consumer, KafkaException
 
@@ -690,7 +690,7 @@ class KafkaLog:
     # Methods that manage connections.
 
     def _client_settings(self, own: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the librdkafka settings for a new connection, with those in `own` included."""
+        """Return the librdkafka settings for a new connection, including the settings in `own`."""
         where: dict[str, Any] = {"bootstrap.servers": self._servers, "error_cb": self._record_error}
         if self._password_file is not None:
             where["sasl.password"] = self._password_file.read()
@@ -735,7 +735,7 @@ class KafkaLog:
     def _convert_errors(self) -> Iterator[None]:
         """Convert exceptions raised by the client library.
 
-        Convert "unknown topic" errors to `NoCluster` if `_require_topic` permits it, and other errors to
+        Convert "unknown topic" errors to `NoCluster` as described for `_require_topic`, and other errors to
         `EngineUnavailable`.
         """
         from confluent_kafka import KafkaException

@@ -40,7 +40,7 @@ class LeaderRecords:
             del self._offsets[: LEADER_RECORDS_MAX // 2], self._crcs[: LEADER_RECORDS_MAX // 2]
 
     def records_up_to(self, offset: int) -> list[LeaderRecord]:
-        """Return the last record before `offset`, and the record at `offset`, as far as they are stored."""
+        """Return the last record before `offset` and the record at `offset`, if stored."""
         end = bisect_right(self._offsets, offset)
         begin = max(0, end - 2 if end and self._offsets[end - 1] == offset else end - 1)
         return [LeaderRecord(self._offsets[at], self._crcs[at]) for at in range(begin, end)]

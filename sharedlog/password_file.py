@@ -4,7 +4,7 @@ A password in a URL is visible in the process list and cannot be changed while t
 a file can be changed without a restart. New sessions use the new password, and existing sessions remain open.
 
 Limitation: after the password has been changed in the engine, new sessions are rejected until the password in
-the file is changed too. Existing sessions remain open.
+the file is changed too. Existing sessions are not affected.
 """
 
 from __future__ import annotations

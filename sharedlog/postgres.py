@@ -9,21 +9,21 @@ The records are stored in one table, and the head of the log is stored in anothe
 
 An append is a single SQL statement. The statement updates the head if the current head is the one that the
 writer expects, and inserts the records only if the head was updated. The row lock on the head serializes
-appends. Transactions hold this lock until they commit, and each offset therefore becomes visible only after
-all lower offsets. An append of a former leader updates no row.
+appends. The transaction of an append holds the row lock until the commit, and an offset therefore becomes
+visible only after all lower offsets. An append of a former leader updates no row.
 
 An append is complete when the server reports the commit. If `synchronous_standby_names` is set, the server
-first waits for the synchronous standbys. A server that stops waiting sends a WARNING, and the adapter raises
-`EngineUnavailable`. The adapter also raises `EngineUnavailable` if the connection is lost before the response
-arrives.
+first waits for the synchronous standbys. If the server stops waiting for the standbys, the server sends a
+WARNING, and the adapter raises `EngineUnavailable`. The adapter also raises `EngineUnavailable` if the
+connection is lost before the response arrives.
 
 If the network silently drops packets, connections can remain half-open. Both sides therefore close a
 connection after `SILENT_SECONDS` without packets, and an append in progress raises `EngineUnavailable`. The
-server terminates sessions that are idle in a transaction. Otherwise, the locks of a node that is stopped or
-cannot reach the server would block all other nodes.
+server terminates sessions that are idle in a transaction, because the locks of a stopped or disconnected node
+would block all other nodes.
 
-A trim drops whole partitions and therefore requires no VACUUM. The records of up to one partition remain in
-the table after they were trimmed.
+A trim drops whole partitions and therefore requires no VACUUM. Up to one partition of trimmed records remains
+in the table.
 
 A server process that is stopped or waits for standbys may never respond, even though the host acknowledges
 packets. At shutdown of the node, `abort_calls` therefore aborts all calls. `check_settings` uses a separate
@@ -357,7 +357,7 @@ class PostgresLog:
                     rows += more
                 has_all = True
                 break
-        self._warned = ""  # PostgreSQL sends a warning about each unreadable page.
+        self._warned = ""  # Discard the warning about the unreadable page.
         if not rows and not has_all:
             raise LogDamaged(f"PostgreSQL cannot read record {offset}: {reason}.", offset)
         return rows
@@ -386,7 +386,7 @@ class PostgresLog:
                 row = self._fetch_row(connection, _BOUNDS)
             except DataCorrupted:
                 row = self._fetch_row(connection, _BOUNDS_OF_PARTITIONS)
-                self._warned = ""  # PostgreSQL sends a warning about each unreadable page.
+                self._warned = ""  # Discard the warning about the unreadable page.
         return int(row[0]), int(row[1])
 
     def trim(self, offset: int) -> None:
@@ -544,7 +544,7 @@ class PostgresLog:
         for _ in range(APPEND_ATTEMPTS - 1):
             with suppress(DataCorrupted):
                 return connection.execute(self._format_sql(statement), values).fetchone()
-            self._warned = ""  # PostgreSQL sends a warning about each unreadable page.
+            self._warned = ""  # Discard the warning about the unreadable page.
         return connection.execute(self._format_sql(statement), values).fetchone()
 
     def _drop_partition(self, connection: psycopg.Connection[Any], number: int) -> None:
@@ -781,7 +781,7 @@ class PostgresLog:
     def _record_notice(self, notice: psycopg.errors.Diagnostic) -> None:
         """Store a warning that the server has sent.
 
-        If a commit did not wait for the standbys, the server reports this only in a warning.
+        The server reports a commit that did not wait for the standbys only in a warning.
         """
         # The severity in field V is not localized, unlike the severity in field S and the message text.
         if notice.severity_nonlocalized == "WARNING":

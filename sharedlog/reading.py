@@ -95,8 +95,8 @@ def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> S
 def _explain_gap(engine: Engine, expected: int, offset: int, found: Sequence[Stored]) -> None:
     """Raise the exception for a gap between the offset `expected` and the record at `offset`.
 
-    Raise `LogTrimmed` if the record at `expected` was trimmed. In a dense engine, otherwise raise
-    `LogDamaged`, because a record was lost or returned out of order. In other engines, otherwise do nothing.
+    Raise `LogTrimmed` if the record at `expected` was trimmed, or `LogDamaged` if the engine is dense and a
+    record was lost or returned out of order. In all other cases, return without an exception.
     """
     first, end = engine.bounds()
     if first > expected:

@@ -37,7 +37,7 @@ the same offset with the same chain contain the same bytes, unless a hash collis
                  synced and verified                      (`sharedlog.holdings`)
     HOLD         by a node without a copy                 the first record that the node needs
 
-Cost: 79 bytes per record, and a BLAKE2b hash at 1 GB/s. Limitation: a 64-bit chain detects accidental
+Cost: 79 bytes per record, and BLAKE2b hashing at 1 GB/s. Limitation: a 64-bit chain detects accidental
 differences, but not forged histories.
 """
 
@@ -54,7 +54,7 @@ from typing import Any, Final
 MAGIC: Final = b"TWSL"
 VERSION: Final = 1
 BODY_BYTES_MAX: Final = 900_000
-"""Maximum size of a BYTES body in bytes, which only a body with a single CommitLog record can exceed."""
+"""Maximum size of a BYTES body in bytes, unless the body is a single CommitLog record."""
 ID_BYTES: Final = 16
 CHAIN_AT_GENESIS: Final = 0
 NOBODY: Final = bytes(ID_BYTES)
@@ -118,7 +118,7 @@ class SharedRecord:
 
 
 def encode(record: SharedRecord) -> bytes:
-    """Return the stored form of a record."""
+    """Encode a record in the stored format."""
     assert len(record.cluster) == len(record.holder) == ID_BYTES, "an id of another length"
     head = _HEAD.pack(
         MAGIC,
@@ -156,7 +156,7 @@ def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
 
 
 def extend_chain(chain: int, start: int, body: bytes, zeros: int) -> int:
-    """Return the chain after `zeros` zero bytes that follow `body`, where `chain` is the chain at `start`."""
+    """Return the chain after `body` and `zeros` zero bytes. `chain` is the chain at the offset `start`."""
     linked = blake2b(_LINK.pack(chain, start, zeros), digest_size=8)
     linked.update(body)
     return int.from_bytes(linked.digest(), "big")

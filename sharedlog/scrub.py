@@ -1,4 +1,4 @@
-"""The scrub, which verifies the shared log on the leader in the background, in small steps.
+"""The scrub, a background task of the leader that verifies the shared log in small steps.
 
     count   Verifies that a range of the log contains each record number exactly once, for engines with rows
             (`sharedlog.postgres_rows`). This check detects lost and duplicate records.
@@ -10,8 +10,8 @@
     pass    A sequence of checks that covers the log from the first record to the end. The faults found by a
             pass are reported until the end of the next pass.
 
-The scrub only reports faults, with record numbers. Readers halt at a faulty record (`sharedlog.reading`,
-`sharedlog.fold`).
+The scrub reports faults with their record numbers, and takes no other action. Readers halt at a faulty record
+(`sharedlog.reading`, `sharedlog.fold`).
 
 Cost: a step counts up to 200,000 rows and performs up to `RANGE_READS` reads of `READ_BYTES`, regardless of
 the size of the log. A pass over 1 GiB takes four hours. Limitation: the scrub cannot detect that a record was

@@ -6,8 +6,8 @@
              proves that this node is still the leader.
 
 Rules
-1. An append writes the parts to the local segments without a sync, and then waits for the commit of the
-   records by the engine. A sync is not required, because a restarted node reads the accepted records from the
+1. An append writes the parts to the local segments without a sync, and then waits until the engine has
+   committed the records. A sync is not required, because a restarted node reads the accepted records from the
    shared log again.
 2. An append returns only with proof that the records were accepted (`sharedlog.leading`). An append without
    proof raises `NotAccepted`, a subclass of OSError. The node is then no longer the leader, and discards the
@@ -17,13 +17,13 @@ Rules
 4. Flushes and BEAT records are appended one at a time. Each append begins at the proven end of the previous
    append.
 
-`proven_ms` is the monotonic time at which the newest proven append began. At that time, no other node was the
-leader. A negative response is delayed until `proven_ms` is later than the start of the call
+`proven_ms` is the monotonic time at which the newest proven append began. No other node was the leader at the
+time `proven_ms`. A negative response is delayed until `proven_ms` is later than the start of the call
 (`services.live.durability`).
 
 Cost: one round trip to the engine per append. Each record adds 79 bytes and two BLAKE2b hashes. Limitation:
-if the engine does not respond, all other appends wait until the call fails. The result of the append that
-failed may remain unknown.
+if the engine does not respond, all other appends wait until the call fails. The result of a failed append may
+remain unknown.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class SharedSink:
         self.proven_ms = clock()
         """Monotonic time in milliseconds at which the newest proven append began.
 
-        At that time, no other node was the leader.
+        No other node was the leader when the newest proven append began.
         """
         self.is_over = False
         """Whether an append was not proven or this node has stepped down."""
@@ -110,7 +110,7 @@ class SharedSink:
         Raise `Halted` if the log contains a different history, or `EngineUnavailable` or `EngineRefused` if
         the engine does not respond.
         """
-        with self._lock:  # The lock prevents a concurrent append from modifying the fold.
+        with self._lock:  # The lock prevents a concurrent append from modifying the reader state.
             try:
                 return fault_at(self._engine, self._fold, record)
             except LogDamaged as error:  # The damage is not limited to a single record.
@@ -132,7 +132,7 @@ class SharedSink:
         self.is_over, self.proven_ms = False, began_ms
         try:
             self._accepted()
-        # This node is still the leader, so it can announce that it is stepping down.
+        # After a disk failure, this node is still the leader and can announce the step-down.
         except OSError as error:
             raise NotAccepted(f"The disk of this node has failed ({error}).") from error
 

@@ -32,7 +32,7 @@ Rules
    check the required version before each append.
 
 Limitation: rule 1 does not consider nodes without a record in the log, or nodes that an operator has removed.
-These nodes halt under rule 2 if they do not support the new version.
+Such a node halts under rule 2 if the node does not support the finalized version.
 """
 
 from __future__ import annotations

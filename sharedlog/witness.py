@@ -1,4 +1,4 @@
-"""Detects that an engine has lost records that this node has read.
+"""Detects the loss of records that this node has already read from the engine.
 
 The following table shows the reaction of a node that has read all records up to record 9.
 
@@ -47,7 +47,7 @@ GONE: Final = 0
 
 
 class Witness:
-    """Tracks the newest leader record that was read. `clock` returns monotonic time in milliseconds."""
+    """The newest leader record that was read. `clock` returns monotonic time in milliseconds."""
 
     def __init__(self, clock: Callable[[], int]) -> None:
         self._clock = clock
@@ -129,7 +129,7 @@ class Witness:
 
 
 def _has_later_records(engine: Engine, offset: int) -> bool:
-    """Return whether a record exists after `offset`. If a record exists, the end of the log is not lost.
+    """Return whether a record exists after `offset`, which proves that the end of the log was not lost.
 
     An unreadable record counts as an existing record.
     """
