@@ -7,9 +7,9 @@
     check_settings  Reports settings with which Kafka can lose, truncate, or change accepted records.
 
 Rules
-1. Kafka does not compare heads, so concurrent appends of two nodes both succeed. The returned offset shows
-   whether another node has appended a record in the meantime. If Kafka returns no offset, the leader appends
-   a BEAT record and reads the log (`sharedlog.sink`).
+1. Kafka does not compare heads, and concurrent appends of two nodes therefore both succeed. The returned
+   offset shows whether another node has appended a record in the meantime. If Kafka returns no offset, the
+   leader appends a BEAT record and reads the log (`sharedlog.sink`).
 2. The adapter sends a record only after Kafka has acknowledged the previous record. If Kafka lost the first
    record of a flush and kept the second record, every reader would halt at the gap.
 3. If Kafka does not acknowledge a record in time, the adapter purges and discards the producer to prevent

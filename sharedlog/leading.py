@@ -2,14 +2,15 @@
 
     candidacy   A candidate reads to the end of the log, appends an EPOCH record with a new random holder ID,
                 and reads up to the EPOCH record. The holder in the newest EPOCH record is the leader. The
-                candidate also reads again the last record before the candidacy. If this record has changed,
-                the engine has lost the end of the log, and other records have been appended.
+                candidate also repeats the read of the last record before the candidacy. If this record has
+                changed, the engine has lost the end of the log, and other records have been appended.
     writing     A flush consists of one or more BYTES records, and the last record is marked. Only one flush
                 is in flight at a time.
     proof       The response of the engine to an append has one of the following results:
 
                 response                                 result
                 success at the expected offset           accepted, because no other node has appended a record
+                                                         in the meantime
                 success at another or unknown offset     unknown: append a BEAT, read the BEAT, and check the
                                                          state of the reader
                 an error, a timeout, or a rejection      unknown: step down, because the next append would
