@@ -1,4 +1,4 @@
-"""Users, access rules, and tokens, stored as log records.
+"""Store users, access rules, and access tokens as log records.
 
 The body of a `TW_SYS_AUTH` record is a JSON object:
 
@@ -7,16 +7,17 @@ The body of a `TW_SYS_AUTH` record is a JSON object:
     gone     name                        removes a user and all of the user's rules and tokens
     rules    rules                       sets rules, replacing any rules with the same keys
     no rules rules                       removes the rules with the same keys
-    token    id, user, digest, made_ms,  adds a token, and removes the user's tokens that had expired at
-             expires_ms                  `made_ms`
+    token    id, user, digest, made_ms,  adds a token, and removes the tokens of the user that had expired
+             expires_ms                  at `made_ms`
     no token id                          revokes a token
 
-A rule is a list of [user, kind, pattern, verb, effect] (`services.auth.rights`). A rule's key is everything
-except `effect`. `sealed` is a secret encrypted with a key outside the log (`services.auth.vault`). The core
-never holds this key. `digest` is the hash of a token (`services.auth.tokens`).
+A rule is a list of [user, kind, pattern, verb, effect] (`services.auth.rights`). The key of a rule consists
+of all elements except `effect`. `sealed` is a secret encrypted with a key that is not stored in the log
+(`services.auth.vault`). The core never has access to this encryption key. `digest` is the hash of a token
+(`services.auth.tokens`).
 
-A change takes effect when its record is appended, so revocations are not delayed by the disk. Changes are
-accepted even if the disk is almost full.
+A change takes effect when its record is appended, not when the record is durable. A slow disk therefore does
+not delay a revocation. Changes are accepted even if the disk is almost full.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from tidewheel.errors import ClientMistake
 class User:
     """A user of the broker.
 
-    `made_ms` is the secret's creation time according to the broker's clock.
+    `made_ms` is the creation time of the secret, in milliseconds of broker time.
     """
 
     name: str
@@ -64,18 +65,18 @@ class User:
 
 
 class Access:
-    """A broker's users, access rules, and tokens."""
+    """The users, access rules, and tokens of a broker."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._users: dict[str, User] = {}
         self._tokens: dict[str, Token] = {}
         self._ids: dict[str, dict[str, None]] = {}
-        """Each user's token ids, oldest first."""
+        """The token ids of each user, oldest first, by user name."""
         self.rights = Rights()
 
     def user(self, name: str) -> User | None:
-        """Return a user by name, or None."""
+        """Return the user with the given name, or None if there is no such user."""
         return self._users.get(name)
 
     def users(self) -> list[User]:
@@ -83,11 +84,11 @@ class Access:
         return [self._users[name] for name in sorted(self._users)]
 
     def add_user(self, name: str, sealed: str, replaces_secret: bool, now_ms: int) -> int:
-        """Add a user, or replace an existing user's secret if `replaces_secret` is true.
+        """Add a user, or replace the secret of an existing user if `replaces_secret` is true.
 
         Return the offset up to which the log must be durable before a response is sent. Raise `UserExists` if
-        a new user's name is taken, `UserNotFound` if the user to change does not exist, or `ClientMistake` if
-        the name is illegal or there are too many users.
+        the name of a new user is in use, `UserNotFound` if the user to change does not exist, or
+        `ClientMistake` if the name is illegal or if there are too many users.
         """
         check_user_name(name)
         if replaces_secret:
@@ -101,7 +102,7 @@ class Access:
         return durable_at
 
     def remove_user(self, name: str, now_ms: int) -> int:
-        """Remove a user and all the user's rules and tokens. Raise `UserNotFound`.
+        """Remove a user with all rules and tokens. Raise `UserNotFound` if the user does not exist.
 
         Return the offset up to which the log must be durable before a response is sent.
         """
@@ -114,8 +115,8 @@ class Access:
     def set_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
         """Store rules. Return the offset up to which the log must be durable before a response is sent.
 
-        Raise `UserNotFound` if a rule's user does not exist, or `ClientMistake` if a rule is illegal or a
-        user would have too many rules.
+        Raise `UserNotFound` if the user of a rule does not exist, or `ClientMistake` if a rule is illegal or
+        if a user would have too many rules.
         """
         for rule in rules:
             self.check_user_exists(rule.user)
@@ -127,7 +128,7 @@ class Access:
         return self._append(RulesSet([astuple(rule) for rule in rules]), now_ms)
 
     def remove_rules(self, rules: Sequence[Rule], now_ms: int) -> int:
-        """Remove rules by key. Raise `RuleNotFound` if none exist.
+        """Remove the rules with the same keys as `rules`. Raise `RuleNotFound` if no such rule exists.
 
         Return the offset up to which the log must be durable before a response is sent.
         """
@@ -137,12 +138,15 @@ class Access:
         return self._append(RulesRemoved([astuple(rule) for rule in rules]), now_ms)
 
     def tokens(self, user: str = "") -> list[Token]:
-        """Return a user's tokens, oldest first, or all tokens sorted by user name."""
+        """Return the tokens of a user, oldest first, or all tokens sorted by user name."""
         names = [user] if user else sorted(self._ids)
         return [self._tokens[token_id] for name in names for token_id in self._ids.get(name, ())]
 
     def find_token(self, text: str, now_ms: int) -> Token:
-        """Return the token that has this text. Raise `Unauthorized` if it is unknown, revoked, or expired."""
+        """Return the token with the given text. Raise `Unauthorized` for an unknown or expired token.
+
+        Revoked tokens are unknown.
+        """
         token = self._tokens.get(id_of(text))
         if token is None or not hmac.compare_digest(token.digest, digest_of(text)):
             raise Unauthorized(
@@ -165,7 +169,8 @@ class Access:
         """Store a token that expires after `kept_ms` milliseconds, or never if `kept_ms` is None.
 
         Return the offset up to which the log must be durable before a response is sent. Raise `UserNotFound`
-        if the user does not exist, or `ClientMistake` if there are too many tokens or the token id is in use.
+        if the user does not exist, or `ClientMistake` if there are too many tokens or if the token id is
+        empty or in use.
         """
         self.check_user_exists(user)
         if len(self._tokens) >= limits.TOKEN_COUNT_MAX:
@@ -185,7 +190,7 @@ class Access:
         return durable_at
 
     def revoke_token(self, token_id: str, now_ms: int) -> int:
-        """Revoke a token. Raise `TokenNotFound` if it does not exist.
+        """Revoke a token. Raise `TokenNotFound` if no token has the id `token_id`.
 
         Return the offset up to which the log must be durable before a response is sent.
         """
@@ -248,7 +253,7 @@ class Access:
                 del self._ids[token.user]
 
     def _forget_tokens(self, user: str, at_ms: int | None = None) -> None:
-        """Remove a user's tokens or, if `at_ms` is given, only those that had expired by then."""
+        """Remove all tokens of a user or, if `at_ms` is given, only those that had expired by `at_ms`."""
         for one in self.tokens(user):
             if at_ms is None or one.has_expired(at_ms):
                 self._forget_token(one.id)

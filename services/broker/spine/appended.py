@@ -1,15 +1,16 @@
-"""Drafts, which are passed to `Store.append`, and `Appended`, the object that it returns.
+"""Define the draft types that `Store.append` accepts, and the type `Appended` that it returns.
 
     draft          contents                               encoder
-    Record         any record; `facts_of` reads its facts `commitlog.records.record.encode`
-    AppliedRecord  a record with facts already applied    the same
-    NewMessage     a message, a timer or a half, with     `encode_fields`, from the message itself: no part
-                   the facts that its sender passes       of it is parsed again to apply or index it
-    EncodedBatch   encoded records, as columns            `commitlog.records.bulk.stamp`; a single fact,
-                                                          `TimersDelivered`
+    Record         any record; `facts_of` parses its      `commitlog.records.record.encode`
+                   facts
+    AppliedRecord  a record with facts already applied    `commitlog.records.record.encode`
+    NewMessage     a message, timer, or half message,     `encode_fields`; the message is not parsed again
+                   with the facts given by the caller     for the index or the state
+    EncodedBatch   encoded records, as columns            `commitlog.records.bulk.stamp`; the batch has a
+                                                          single fact, `TimersDelivered`
 
-`Store.append` converts a draft to an `Appended` with the record's offset, store time, facts, and index keys.
-Recovery and followers create an `Appended` for each record they read (`appended_of`).
+`Store.append` converts a draft to an `Appended`, which contains the offset, store time, facts, and index keys
+of the record. Recovery and followers create an `Appended` for each record that they read (`appended_of`).
 
 Cost: creating the draft and the `Appended`, both tuples, takes 0.4 us per send.
 """
@@ -34,8 +35,8 @@ from tidewheel import property_names
 class NewMessage(NamedTuple):
     """A message for `topic`, with its encoded properties (`stored`) and its facts.
 
-    If `half_offset` is not None, the message commits the half message at that log offset. `id_digest` is the
-    message id's digest, or empty if it has not been computed yet.
+    If `half_offset` is not None, the message commits the half message at log offset `half_offset`.
+    `id_digest` is the digest of the message id, or empty if the digest has not been computed yet.
     """
 
     message: Message
@@ -57,18 +58,18 @@ Draft = Record | AppliedRecord | NewMessage | EncodedBatch
 
 
 class Appended(NamedTuple):
-    """An appended record, or a batch of copies.
+    """An appended record, or an appended batch of timer deliveries.
 
     offset, end_offset   the log offsets of the start and the end of the record, in bytes
-    queue_offset         the offset of the record in its queue, or 0 if it does not belong to a queue
+    queue_offset         the offset of the record in its queue, or 0 if the record has no queue
     store_ms             the store time of the record, in milliseconds since 1970
-    facts                the facts that are applied to the parts
-    stored               the record or its encoded bytes, or b"" for a batch of copies
-    queue                (topic, queue id), or None for a batch of copies or a record without a queue
-    entries              the encoded queue entries, of which there is only one except for inner batches
-    is_sent              whether the record was written by a client's send
+    facts                the facts that are applied to the parts of the broker
+    stored               the record or its encoded bytes, or b"" for a batch
+    queue                (topic, queue id), or None for a batch or for a record without a queue
+    entries              the encoded queue entries: one, or several for an inner batch
+    is_sent              whether a client sent the record
     id_digest            the digest of the message id, or b""
-    names, topic         the lookup keys of the record, and its real topic
+    names, topic         the lookup keys and the real topic of the record
     """
 
     offset: int
@@ -94,7 +95,7 @@ class Appended(NamedTuple):
 
 
 def appended_of(record: Record, record_bytes: int, facts: Sequence[Fact]) -> Appended:
-    """Return an `Appended` for a record in the log."""
+    """Return an `Appended` for a record that was read from the log."""
     offset = record.physical_offset
     place = offset, offset + record_bytes, record.queue_offset, record.store_ms
     if not is_indexed(record):

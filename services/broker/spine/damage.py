@@ -1,27 +1,27 @@
-"""Collects the store damage found since startup for the server log, metrics, /readyz, and views.
+"""Collect the damage found in the store since startup, for the server log, metrics, /readyz, and views.
 
     startup, background check, repair -------+
     Store.read, .read_appended, .read_entry -+--> list (bounded, no duplicates) --> listeners
     Store.offsets_named, TimerEnds,          |
     Timers.read_row, queue files, gaps ------+
 
-1. Damage is reported when bytes are read rather than when an error is handled. A caller can therefore catch
+1. Damage is reported when bytes are read, not when an error is handled. A caller can therefore catch
    `StoreDamaged` or skip a record without losing the report. Within `services/broker`, only the functions in
-   the diagram read the log, indexes, and partitions. tests/unit/services/broker/spine/test_damage.py verifies
-   this by parsing the source code.
-2. Each damaged location is counted once. Files are identified by part and path, and log records by offset.
-   After a repair, its outcome replaces the entry for the damaged file and is also reported (`report_repair`).
-3. A gap in a queue is reported unless known log damage after the preceding entry explains it. Otherwise, the
-   loss would go unnoticed, because groups skip the lost message and later recoveries read only the log after
-   a newer snapshot. A gap at the beginning of a queue is explained by any known damage before it. A search by
-   tag stops at a gap, because the lost message's tag is unknown. Groups skip gaps only in `Groups.skip_gap`,
-   which reports them.
+   the diagram read the log, the indexes, and the partitions. tests/unit/services/broker/spine/test_damage.py
+   parses the source code to verify this rule.
+2. Each damaged location is counted once. A file is identified by part and path, and a log record by offset.
+   The outcome of a repair replaces the entry of the damaged file and is also reported (`report_repair`).
+3. A gap in a queue is reported unless known log damage after the preceding entry explains the gap. Otherwise,
+   the loss would go unnoticed, because groups skip the lost message, and later recoveries read only the part
+   of the log after a newer snapshot. A gap at the beginning of a queue is explained by any known damage at a
+   lower log offset. A search by tag stops at a gap, because the tag of the lost message is unknown. Groups
+   skip gaps only in `Groups.skip_gap`, which reports each gap.
 4. The list contains at most DAMAGE_KEPT_MAX locations and one overflow entry. After an overflow, unreadable
    records are only counted in `unreadable_records`.
 
-A new listener is called for each existing entry and later for each new one. An undamaged store incurs no
+A new listener is called for each existing entry, and later for each new entry. An undamaged store incurs no
 overhead. Limitation: damage found by a worker thread, for example during a checkpoint, is reported only when
-the event loop processes the worker's result.
+the event loop processes the result of the worker.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _FULL: Final = DamagedPart(
 
 
 class DamageList:
-    """A store's damaged locations, in the order found."""
+    """The damaged locations of a store, in the order of detection."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
@@ -57,7 +57,7 @@ class DamageList:
         self._known_ends = list[int]()
         """The end offsets of known damaged log ranges, in ascending order."""
         self.unreadable_records = 0
-        """Number of reads that found a damaged record."""
+        """The number of reads that encountered a damaged record."""
 
     def __iter__(self) -> Iterator[DamagedPart]:
         return iter(self._places.values())
@@ -66,19 +66,19 @@ class DamageList:
         return len(self._places)
 
     def add_listener(self, listener: Listener) -> None:
-        """Call `listener` for each known damaged location and later for each new one."""
+        """Call `listener` for each known damaged location, and later for each new location."""
         for found in self:
             listener(found)
         self._listeners.append(listener)
 
     def report(self, found: DamagedPart, place: Hashable = None) -> None:
-        """Report damage unless its location is already known. `place` defaults to `found`."""
+        """Report damage unless the location `place` is already known. `place` defaults to `found`."""
         place = place or found
         if place not in self._places:
             self._put(place, found)
 
     def report_repair(self, found: DamagedPart) -> None:
-        """Replace a damaged file's entry with the outcome of its repair, and report the outcome."""
+        """Replace the entry of a damaged file with the outcome of the repair, and report the outcome."""
         self._put((found.part, found.path), found)
 
     def report_record(self, physical_offset: int, error: StoreDamaged) -> None:
@@ -94,7 +94,7 @@ class DamageList:
         self.report(DamagedPart(part, path, error.detail), (part, physical_offset))
 
     def report_log_range(self, one: Damage) -> None:
-        """Report a damaged log range."""
+        """Report a damaged range of the log."""
         what = f"the log is damaged from {one.first_offset} to {one.end_offset}; what lay there is lost."
         found = DamagedPart("log", self.segment_path(one.first_offset), what)
         self.report(found, ("log", one.first_offset))
@@ -107,7 +107,10 @@ class DamageList:
         return bisect_right(self._known_ends, behind) < bisect_right(self._known_ends, until)
 
     def report_queue_gap(self, topic: str, queue_id: int, queue_offset: int, physical_offset: int) -> None:
-        """Report a queue gap caused by log damage before `physical_offset`."""
+        """Report a queue gap that was caused by log damage before `physical_offset`.
+
+        Ignore the gap if `physical_offset` is not above the first offset of the log.
+        """
         if physical_offset <= self._log.first_offset:
             return
         what = (
@@ -118,15 +121,15 @@ class DamageList:
         self.report(found, ("gap", topic, queue_id, physical_offset))
 
     def report_file(self, part: str, path: str, what: str) -> None:
-        """Report a damaged file unless it was reported before."""
+        """Report a damaged file unless the file was reported before."""
         self.report(DamagedPart(part, path, what), (part, path))
 
     def report_timer_gap(self, gap: Gap) -> None:
-        """Report damaged bytes in a timer file. A repair replaces the report (`report_repair`)."""
+        """Report damaged bytes in a timer file. `report_repair` replaces the report after a repair."""
         self.report_file("partition", gap.path, str(gap))
 
     def segment_path(self, offset: int) -> str:
-        """Return the path of the segment containing a log offset."""
+        """Return the path of the log segment that contains `offset`."""
         return layout.segment_path(self._log.segment_of(offset))
 
     def _put(self, place: Hashable, found: DamagedPart) -> None:

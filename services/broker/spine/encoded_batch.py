@@ -1,8 +1,9 @@
-"""Batches of encoded records for many timers that are due at the same time.
+"""Define batches of encoded records that deliver many due timers at once.
 
-A copy is an encoded record that still lacks some fields, which are set by `commitlog.records.bulk`. Columns
-contain each record's queue, tag, and name hashes, and the timer's offset and due time. A batch therefore has
-a single columnar fact, `TimersDelivered`, instead of one `TimerEnded` per record.
+A copy is an encoded record without its offsets and store time, which `commitlog.records.bulk` sets. The
+columns of a batch contain the queue, tag, and name hashes of each record, and the offset and due time of each
+timer. A batch therefore has a single columnar fact, `TimersDelivered`, instead of one `TimerEnded` fact for
+each record.
 """
 
 from __future__ import annotations
@@ -18,11 +19,11 @@ from consumequeue.entry import ENTRY, ENTRY_BYTES
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 NO_HASH: Final = 0
-"""Padding in `name_hashes` for records with fewer names."""
+"""The padding in `name_hashes` for a record with fewer names than columns."""
 
 
 class RowsByQueue(NamedTuple):
-    """Row numbers grouped by queue.
+    """The row numbers of a batch, grouped by queue.
 
     The rows of queue `codes[n]` are `places[begins[n]:begins[n + 1]]`, in ascending order.
     """
@@ -34,9 +35,9 @@ class RowsByQueue(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class EncodedBatch:
-    """Contiguous encoded records, with columns for their sizes, queues, and timers.
+    """Contiguous encoded records, with columns for record sizes, queues, and timers.
 
-    Each column has one row per record. The record in row n has `record_bytes[n]` bytes, belongs to
+    Each column has one row per record. The record in row n has `record_bytes[n]` bytes, belongs to the queue
     `queues[queue[n]]`, and delivers the timer at log offset `ended[n]`.
     """
 
@@ -46,11 +47,11 @@ class EncodedBatch:
     queue: Integers
     tags_code: Integers
     name_hashes: Hashes
-    """The name hashes for the key index: an array (records, names) padded with `NO_HASH`."""
+    """The name hashes for the key index: an array of shape (records, names), padded with `NO_HASH`."""
     due_ms: Integers
-    """The timers' due times in milliseconds since the Unix epoch."""
+    """The due times of the timers, in milliseconds since the Unix epoch."""
     ended: Integers
-    """The timers' log offsets."""
+    """The log offsets of the timers."""
 
     def __post_init__(self) -> None:
         count = len(self.record_bytes)
@@ -61,7 +62,7 @@ class EncodedBatch:
         return len(self.record_bytes)
 
     def list_used_queues(self) -> list[tuple[str, int]]:
-        """Return the queues with at least one record."""
+        """Return the queues that have at least one record, as (topic, queue id) pairs."""
         return [self.queues[code] for code in np.unique(self.queue).tolist()]
 
     def group_by_queue(self) -> RowsByQueue:
@@ -72,7 +73,7 @@ class EncodedBatch:
         return RowsByQueue(codes[firsts].tolist(), places, np.append(firsts, len(codes)))
 
     def slice_rows(self, first: int, end: int) -> EncodedBatch:
-        """Return rows `first` to `end` (exclusive)."""
+        """Return a batch of the rows from `first` (inclusive) to `end` (exclusive)."""
         if first == 0 and end == len(self):
             return self
         bounds = np.concatenate(([0], np.cumsum(self.record_bytes)))
@@ -90,7 +91,7 @@ class EncodedBatch:
 
 @dataclass(slots=True, eq=False)
 class TimersDelivered:
-    """A batch of copies appended to a segment, with their offsets and store time."""
+    """A batch that was appended to a segment, with the offsets and the store time of the records."""
 
     copies: EncodedBatch
     physical_offsets: Integers
@@ -102,7 +103,7 @@ class TimersDelivered:
         assert len(self.physical_offsets) == len(self.queue_offsets) == count > 0, "a copy without a place"
 
     def entries(self) -> list[tuple[tuple[str, int], int, bytes]]:
-        """Return each queue's entries as ((topic, queue id), first queue offset, encoded entries)."""
+        """Return ((topic, queue id), first queue offset, encoded entries) for each queue of the batch."""
         entries = np.empty(len(self.copies), ENTRY)
         entries["physical_offset"] = self.physical_offsets
         entries["record_bytes"] = self.copies.record_bytes
@@ -115,7 +116,7 @@ class TimersDelivered:
         return [*zip(keys, firsts, parts, strict=True)]
 
     def names(self) -> tuple[Hashes, Hashes]:
-        """Return the hashes and log offsets of all names as two u64 columns in log order."""
+        """Return the hashes and the log offsets of all names, as two u64 columns in log order."""
         hashes = self.copies.name_hashes
         offsets = np.repeat(self.physical_offsets.astype(np.uint64), hashes.shape[1])
         named = hashes.ravel() != NO_HASH

@@ -1,4 +1,4 @@
-"""Errors of the broker's core, such as client mistakes, missing objects, and exhausted resources."""
+"""Errors of the broker core, such as client mistakes, missing objects, and exhausted resources."""
 
 from __future__ import annotations
 
@@ -109,31 +109,31 @@ class TopicExists(RefusedByState):
 
 
 class TopicInUse(RefusedByState):
-    """The change to the topic would lose or reorder messages."""
+    """The requested change to the topic would lose or reorder messages."""
 
     code = "TW-168"
 
 
 class HoldConflict(RefusedByState):
-    """The change does not fit the hold of the topic's timers."""
+    """The requested change conflicts with the hold state of the topic."""
 
     code = "TW-169"
 
 
 class VersionNotFinalized(RefusedByState):
-    """The cluster does not write the records of this operation yet."""
+    """The operation writes records that require a version not yet in effect in the cluster."""
 
     code = "TW-183"
 
 
 class KeyPending(RefusedByState):
-    """There is already a pending timer with this key."""
+    """A timer with this key is already pending."""
 
     code = "TW-165"
 
 
 class GroupExists(RefusedByState):
-    """The consumer group already receives messages from the topic."""
+    """The consumer group already receives messages of the topic."""
 
     code = "TW-166"
 
@@ -169,13 +169,13 @@ class TooManyTopics(Busy):
 
 
 class TooManyGroups(Busy):
-    """The broker has reached the maximum number of consumer groups or of topics received by them."""
+    """The broker has reached the maximum number of consumer groups, or of topics that they receive."""
 
     code = "TW-228"
 
 
 class TooManyFilters(Busy):
-    """The maximum number of filters has been reached."""
+    """The broker has reached the maximum number of filters."""
 
     code = "TW-239"
 

@@ -1,7 +1,7 @@
-"""Looks up messages by key or message id. Candidates from the index are verified against the log.
+"""Look up messages by key or message id, and verify each match of the index against the log.
 
-A lookup returns all records with the given key. A delayed message has two records: the timer and its
-delivery. A transactional message also has two records: the half message and its commit.
+A lookup returns all records with the given key. A delayed message has two records: the timer and the
+delivery. A transactional message also has two records: the half message and the commit.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from services.broker.spine.values import Delivery
 class FoundMessages(NamedTuple):
     """The result of a message lookup.
 
-    `is_cut` means that further matches were omitted to limit the total size.
+    If `is_cut` is true, further matches were omitted to limit the total size.
     """
 
     messages: list[Delivery]
@@ -33,16 +33,16 @@ class FoundMessages(NamedTuple):
 
 
 class MessageLookup:
-    """Reads messages by key, message id, or queue offset, without leases."""
+    """Read messages by key, message id, or queue offset, without leasing them."""
 
     def __init__(self, store: Store, topics: Topics, reading: MessageReader) -> None:
         self._store, self._topics, self._reading = store, topics, reading
 
     def find(self, topic: str, key: str, count_max: int) -> FoundMessages:
-        """Return up to `count_max` durable messages with a given key or id in a topic, newest first.
+        """Return up to `count_max` durable messages of a topic with a given key or id, newest first.
 
-        Fewer messages are returned if they are large. Damaged records are omitted. Raise `StoreDamaged` if
-        the index is damaged.
+        Fewer messages are returned if their total size exceeds the limit. Damaged records are omitted. Raise
+        `StoreDamaged` if the index is damaged.
         """
         found: list[Delivery] = []
         looked_bytes = 0
@@ -57,21 +57,24 @@ class MessageLookup:
         return FoundMessages(found, False)
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Return up to `count` messages from a queue, starting at a given offset. Raise `TopicNotFound`."""
+        """Return up to `count` messages of a queue from `queue_offset` on. Raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)
         return self._reading.read(topic, queue_id, queue_offset, count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> ArrivedMessages:
-        """Return messages from several queues in log order. Raise `TopicNotFound`.
+        """Return up to `count` messages from several queues, in log order. Raise `TopicNotFound`.
 
-        `places` maps each queue id to the first offset to read.
+        `places` maps each queue id to the first queue offset to read.
         """
         for queue_id in places:
             self._check_queue(topic, queue_id)
         return self._reading.read_after(topic, places, count)
 
     def newest(self, topic: str, queue_id: int, count: int) -> list[tuple[int, int]]:
-        """Return (log offset, queue offset) pairs for a queue's last `count` entries, oldest first."""
+        """Return (log offset, queue offset) of the last `count` entries of a queue, oldest first.
+
+        Raise `TopicNotFound` if the topic or the queue does not exist.
+        """
         self._check_queue(topic, queue_id)
         queue = self._store.dispatch.find_queue(topic, queue_id)
         at, found = max(queue.min_offset, queue.end_offset - count), list[tuple[int, int]]()
@@ -81,33 +84,37 @@ class MessageLookup:
         return found
 
     def queue_range(self, topic: str, queue_id: int) -> tuple[int, int]:
-        """Return a queue's first offset and end offset. Raise `TopicNotFound`."""
+        """Return the first offset and the end offset of a queue. Raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)
         queue = self._store.dispatch.find_queue(topic, queue_id)
         return queue.min_offset, queue.end_offset
 
     def is_discarded(self, one: Record) -> bool:
-        """Return whether a record is below the first offset of its queue, and is not delivered any more.
+        """Return whether a record is below the first offset of its queue and is therefore not delivered.
 
-        The record may still be in the log after a purge, a deletion, a move, or the topic's retention.
+        The record may still be in the log after a purge, a deletion, a move, or the retention of its topic.
         """
         return one.queue_offset < self._store.dispatch.find_queue(one.topic, one.queue_id).min_offset
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """Return the offset of the first message stored at or after `store_ms`, or the queue's end.
+        """Return the queue offset of the first message stored at or after `store_ms`.
 
-        `store_ms` is in milliseconds since the Unix epoch.
+        If there is no such message, return the end offset of the queue. `store_ms` is in milliseconds since
+        the Unix epoch. Raise `TopicNotFound` if the topic or the queue does not exist.
         """
         self._check_queue(topic, queue_id)
         return self._reading.offset_at(topic, queue_id, store_ms)
 
     def verdict(self, physical_offset: int) -> str:
-        """Return the result of a message's timer operation, or "" if there is none."""
+        """Return the result of the timer operation in a message, or "" for a message without an operation."""
         stored = self._store.read(physical_offset).properties
         return properties.value_of(stored, verb_properties.VERDICT)
 
     def ending(self, physical_offset: int) -> Record | None:
-        """Return a durable record of a timer or of its end, or None if the record is deleted or damaged."""
+        """Return the record at a log offset, or None if it is deleted, damaged, or not durable.
+
+        The record is that of a timer or of the end of a timer.
+        """
         log = self._store.log
         if not log.first_offset <= physical_offset < log.durable_offset:
             return None
