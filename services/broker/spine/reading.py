@@ -1,9 +1,9 @@
-"""Reads messages by queue position. Damaged and deleted messages are skipped.
+"""Read messages by queue offset. Damaged and deleted messages are skipped.
 
 The first read of an entry in a queue file reads and verifies the whole file. A call that covers several
-queues reads whole files of up to `QUEUE_FILES_COMPARED_BYTES` in total, but at least one file. Later calls
-read the remaining files (`ArrivedMessages.is_unfinished`). Each file is read in full only once, so repeated
-calls complete the operation.
+queues reads whole files of at most `QUEUE_FILES_COMPARED_BYTES` bytes in total, but always at least one file.
+Later calls read the remaining files (`ArrivedMessages.is_unfinished`). Each file is read in full only once.
+Repeated calls therefore complete the operation.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from services.broker.spine.values import Delivery
 _NEVER_MS: Final = 1 << 62
 _NEAR_BYTES_MAX: Final = 256 * 1024
 _NEAR_PER_WANTED: Final = 16
-"""Maximum ratio of bytes read to bytes requested when records are read together."""
+"""The maximum ratio of bytes read to bytes requested if several records are read at once."""
 
 
 _QueuedEntry = tuple[Entry, int, ConsumeQueue]
-"""A queue entry, its queue offset, and its queue."""
+"""A queue entry with the offset of the entry and the queue."""
 _BY_PLACE: Final = itemgetter(0)
 
 
 class ArrivedMessages(NamedTuple):
     """The result of a read from several queues.
 
-    If `is_unfinished` is true, repeat the call to read more queue files.
+    If `is_unfinished` is true, the caller must repeat the read to include further queue files.
     """
 
     messages: list[Delivery]
@@ -48,7 +48,7 @@ class ArrivedMessages(NamedTuple):
 
 
 class _ReadLimitError(Exception):
-    """Raised when the limit on queue file bytes that a single call may read is reached."""
+    """The call has reached the limit on the total size of queue files that are read in full."""
 
 
 class _FileReadBudget:
@@ -59,7 +59,10 @@ class _FileReadBudget:
         self.is_exhausted = False
 
     def reserve_file(self, whole_bytes: int) -> None:
-        """Add a file's size. Raise `_ReadLimitError` if the limit would be exceeded."""
+        """Add the size of a file. Raise `_ReadLimitError` if the total would exceed the limit.
+
+        The first file is always accepted.
+        """
         if self._read_bytes and self._read_bytes + whole_bytes > limits.QUEUE_FILES_COMPARED_BYTES:
             self.is_exhausted = True
             raise _ReadLimitError
@@ -67,15 +70,15 @@ class _FileReadBudget:
 
 
 class MessageReader:
-    """Reads messages without leases."""
+    """Read messages without leasing them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def record(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record | None:
-        """Return a queue entry's record, or None for a gap or a deleted or damaged record.
+        """Return the record of a queue entry, or None for a gap or for a deleted or damaged record.
 
-        Damage to the record, or the cause of the gap, is reported.
+        Report damage to the record, or a gap that no known damage explains.
         """
         if entry.record_bytes == 0:
             self._store.report_gap(queue, queue_offset, entry)
@@ -88,14 +91,14 @@ class MessageReader:
             return None
 
     def next_offset(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
-        """Return the queue offset after an entry, or after the gap that contains it."""
+        """Return the queue offset after an entry or, for an entry in a gap, the offset after the gap."""
         return queue_offset + 1 if entry.record_bytes else self._store.gap_end(queue, queue_offset, entry)
 
     def read_near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
-        """Read the records of adjacent entries in one read, stopping at the first distant entry.
+        """Read the records of adjacent entries at once, and stop at the first entry that is too distant.
 
-        The entries must be in log order. Return records keyed by log offset, with None for those that must be
-        read with `record`.
+        The entries must be in log order. Return the records by log offset. The value is None for an entry
+        that the caller must read with `record`.
         """
         first, wanted_bytes, length, count = entries[0].physical_offset, 0, 0, 0
         for physical_offset, record_bytes, _ in entries:
@@ -108,13 +111,19 @@ class MessageReader:
         return {entry.physical_offset: record for entry, record in zip(entries, found, strict=False)}
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Return the readable messages at `count` queue offsets, or fewer if they are large."""
+        """Return the readable messages among `count` queue offsets from `queue_offset` on.
+
+        Fewer messages are returned if their total size exceeds the limit.
+        """
         queue = self._store.dispatch.find_queue(topic, queue_id)
         found = zip(queue.get(queue_offset, count), range(queue_offset, queue_offset + count), strict=False)
         return self._to_deliveries(((entry, offset, queue) for entry, offset in found), count)
 
     def read_after(self, topic: str, places: Mapping[int, int], count: int) -> ArrivedMessages:
-        """Return up to `count` messages from several queues in log order, starting at `places`."""
+        """Return up to `count` messages from several queues, in log order.
+
+        `places` maps each queue id to the first queue offset to read.
+        """
         reads = _FileReadBudget()
         queues = [
             self._iterate_entries(topic, queue_id, offset, reads) for queue_id, offset in places.items()
@@ -123,11 +132,11 @@ class MessageReader:
         return ArrivedMessages(shown, reads.is_exhausted)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """Return the offset of the first message stored at or after `store_ms`, or the queue's end.
+        """Return the queue offset of the first message stored at or after `store_ms`.
 
-        Store times never decrease, so the offset is found by a binary search that reads one record per probe.
-        Probes do not verify the queue file's CRC, so the entry found and its predecessor are verified
-        afterwards.
+        If there is no such message, return the end offset of the queue. Store times never decrease, and a
+        binary search can therefore find the offset. Each probe reads one record. Probes do not verify the CRC
+        of the queue file. The entry at the result and the preceding entry are therefore verified afterwards.
         """
         queue = self._store.dispatch.find_queue(topic, queue_id)
         offsets, first = range(queue.end_offset), queue.min_offset
@@ -147,7 +156,10 @@ class MessageReader:
         return bisect_left(offsets, store_ms, lo=first, key=store_ms_from)
 
     def store_ms(self, topic: str, queue_id: int, queue_offset: int) -> int | None:
-        """Return the store time of the first readable message at or after `queue_offset`, or None."""
+        """Return the store time of the first readable message at or after `queue_offset`, or None.
+
+        The time is in milliseconds since the Unix epoch.
+        """
         queue = self._store.dispatch.find_queue(topic, queue_id)
         while queue_offset < queue.end_offset:
             entry = queue.entry(queue_offset)
@@ -182,13 +194,13 @@ class MessageReader:
 
 
 def _stop_at_limit(found: Iterator[_QueuedEntry]) -> Iterator[_QueuedEntry]:
-    """Yield entries until the call's byte limit for queue files is reached."""
+    """Yield entries until the call has reached the size limit for queue files."""
     with suppress(_ReadLimitError):
         yield from found
 
 
 def limit_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]:
-    """Yield messages whose bodies total at most `bytes_max` bytes, but at least one message."""
+    """Yield messages while their bodies total at most `bytes_max` bytes. Yield at least one message."""
     left = bytes_max
     for number, one in enumerate(found):
         left -= len(one.record.body)
@@ -198,9 +210,9 @@ def limit_bytes(found: Iterable[Delivery], bytes_max: int) -> Iterator[Delivery]
 
 
 def to_readable_record(record: Record) -> Record:
-    """Return a record with a body that clients can read. May raise `LibraryMissing`.
+    """Return a record with a body that clients can read, either uncompressed or gzip-compressed.
 
-    The body is decompressed if necessary.
+    Decompress the body if necessary. Raise `LibraryMissing` if the decompression library is not installed.
     """
     if not record.sys_flag & COMPRESSED:
         return record

@@ -1,4 +1,4 @@
-"""A table of recent message ids and their log offsets.
+"""Map recent message ids to log offsets in a hash table.
 
     put --> `newest` (a dictionary of about NEWEST_COUNT ids) --batch of columns--> table
                                                    columns of the key index (startup) --^
@@ -6,34 +6,37 @@
     64-bit hash of (topic, id)   the tag is the high 24 bits; the bucket number starts at bit 27 and
                                  overlaps the low bits of the tag if the table has more than 2^13 buckets
     bucket                       four slots of 64 bits
-    slot                         log offset minus the table's origin (40 bits), tag (24 bits); 0: neither this
-                                 slot nor any later slot of the bucket has been used
+    slot                         log offset minus the origin of the table (40 bits), tag (24 bits); 0 if this
+                                 slot and all later slots of the bucket are unused
 
-The table uses the same hash as the key index (`keyindex.hash_of`). Key index columns can therefore fill it at
-startup, and a send computes only one hash.
+The table uses the same hash as the key index (`keyindex.hash_of`). At startup, the table can therefore be
+filled from columns of the key index, and a send computes only one hash.
 
 Rules
 1. A slot is live if its offset is at or above `since`, and dead otherwise. Only dead slots are overwritten.
-2. The table starts with 2^13 buckets and doubles, up to 2^19, before the live ids outnumber the buckets. When
-   the live ids exceed half the buckets, the next table's memory is initialized in small pieces. The tags in
-   the slots contain the hash bit that splits a bucket. The table never shrinks.
+2. The table starts with 2^13 buckets. It doubles before the live ids outnumber the buckets, up to 2^19
+   buckets. After the number of live ids exceeds half the number of buckets, the memory of the next table is
+   initialized in small pieces. The tag in a slot contains the hash bit that splits the bucket. The table
+   never shrinks.
 3. If all four slots in a bucket are live, the id is added to the dictionary `_overflow`, which is keyed by
-   hash and holds at most RECENT_IDS_SPILLED_MAX ids. Beyond this limit, durable ids are discarded. Until
-   `since` is above the discarded ids' offsets, `is_incomplete` is true, and lookups must also read the key
-   index.
+   hash and contains at most RECENT_IDS_SPILLED_MAX ids. Beyond this limit, durable ids are discarded. Until
+   `since` is above the offsets of the discarded ids, `is_incomplete` is true, and lookups must also read the
+   key index.
 4. A lookup returns all matching offsets, and possibly some false matches. A false match belongs to another id
    with the same bucket and tag (one in 65,000 probes of a full table), to a message key, or to a broker
    record. The caller must read and compare the records.
 
 Cost: the table requires 256 KiB initially, and at most 16 MiB. A probe takes 0.2 us, and an insertion takes
-0.1 us, half of which is spent on batch insertion into the table. Individual insertions took 0.5 to 0.9 us.
-With an initial size of 16 MiB, each send took 0.4 us longer because of processor cache misses. At 1,000
-messages per second, the ids from 40 s require 2 MiB. At 16,000 messages per second, the largest table is one
-third full, and 0.5 % of the ids are spilled. At startup, loading 500,000 ids from 10 million index entries
-takes 0.15 s. Limitations: at 43,000 messages per second, `_overflow` is full (60 MiB) after 40 s, and each
-probe without a match reads the key index. Doubling to the maximum size blocks the event loop for about 8 ms.
-Slots represent log offsets up to 1 TiB above the origin. `expire_before` therefore adjusts all slots after
-every 512 GiB of log data, which takes about 10 ms.
+0.1 us, including a share of 0.05 us for the batch insertion into the table. Individual insertions took 0.5 to
+0.9 us. With an initial size of 16 MiB, each send took 0.4 us longer because of processor cache misses. At
+1,000 messages per second, the ids of 40 s require 2 MiB. At 16,000 messages per second, the largest table is
+one third full, and 0.5 % of the ids are spilled. At startup, loading 500,000 ids from 10 million index
+entries takes 0.15 s.
+
+Limitations: at 43,000 messages per second, `_overflow` is full (60 MiB) after 40 s, and each probe without a
+match reads the key index. Doubling to the maximum size blocks the event loop for about 8 ms. Slots represent
+log offsets up to 1 TiB above the origin. `expire_before` therefore adjusts all slots after every 512 GiB of
+log data, which takes about 10 ms.
 """
 
 from __future__ import annotations
@@ -58,9 +61,9 @@ _TAG_SHIFT: Final = 64 - _TAG_BITS
 _SPLIT_AT_ONCE: Final = 2_048
 _SLOTS_INITIALIZED_AT_ONCE: Final = 32_768
 _DEAD: Final = 1
-"""The value of a used slot that is dead for every `since`."""
+"""The value of a used slot that is dead for every value of `since`."""
 _SHIFT_ABOVE: Final = 1 << 39
-"""Distance in bytes between the origin and `since` above which the origin is moved."""
+"""The distance in bytes between the origin and `since` above which the origin is moved."""
 
 
 Hashes = np.ndarray[Any, np.dtype[np.uint64]]
@@ -68,51 +71,49 @@ Hashes = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class RecentIds:
-    """The message ids of records at or above a log offset."""
+    """The message ids of the records at or above a log offset."""
 
     def __init__(self, since_offset: int, durable_offset: Callable[[], int]) -> None:
         self._durable_offset = durable_offset
         self._first_bit = _TAG_SHIFT - BUCKET_BITS_MIN
         """The lowest bit of the bucket number in a hash."""
         self._bits = BUCKET_BITS_MIN
-        # The array is initialized by writing to it, because the first insertions would otherwise cause page
-        # faults (2 us each).
+        # `np.full` writes to the whole array, so that the first insertions cause no page faults (2 us each).
         self._use(np.full(SLOTS_PER_BUCKET << self._bits, 0, np.uint64))
         self._count = 0
-        """Upper bound for the number of live ids, including spilled ids."""
+        """An upper bound on the number of live ids, including spilled ids."""
         self._origin = since_offset - 1
         self._since = 1 << _TAG_BITS
         self.newest: dict[bytes, int] = {}
-        """Log offsets of ids that are not in the table yet, by id digest.
+        """The log offsets of ids that are not in the table yet, by id digest.
 
-        `flush_newest` adds them to the table.
+        `flush_newest` adds these ids to the table.
         """
         self._overflow: dict[int, list[int]] = {}
         self._overflow_count = 0
         self._incomplete_below = 0
         self.is_incomplete = False
-        """Whether recent ids may be missing, so that the key index must be read too."""
+        """Whether recent ids may be missing. If true, lookups must also read the key index."""
 
     def _use(self, array: Hashes) -> None:
         self._array, self._slots = array, memoryview(array.data)
-        # `_slot_shift` and `_slot_mask` are used to extract the number of the first slot of a bucket from a
-        # hash.
+        # `_slot_shift` and `_slot_mask` extract the number of the first slot of a bucket from a hash.
         self._slot_shift, self._slot_mask = self._first_bit - 2, len(array) - SLOTS_PER_BUCKET
         self._next_table, self._initialized_slots = array[:0], 0
-        """The array for the next table, and its number of initialized slots."""
+        """The number of initialized slots in `_next_table`, the array of the next table."""
 
     @property
     def since_offset(self) -> int:
-        """Ids at or above this log offset are live."""
+        """The log offset at and above which ids are live."""
         return self._origin + (self._since >> _TAG_BITS)
 
     @property
     def overflow_count(self) -> int:
-        """Number of ids in `_overflow`."""
+        """The number of ids in `_overflow`."""
         return self._overflow_count
 
     def mark_incomplete_below(self, offset: int) -> None:
-        """Record that ids below a log offset may be missing."""
+        """Mark the table as possibly incomplete for ids below a log offset."""
         self._incomplete_below = max(self._incomplete_below, offset)
         self.is_incomplete = self._incomplete_below > self.since_offset
 
@@ -138,13 +139,13 @@ class RecentIds:
         )
 
     def put(self, id_digest: bytes, offset: int) -> None:
-        """Add the id of a record at a log offset."""
+        """Add the message id of the record at log offset `offset`."""
         if id_digest in self.newest:
             self.flush_newest()
         self.newest[id_digest] = offset
 
     def offsets(self, id_digest: bytes) -> list[int]:
-        """Return the log offsets of live records that may have this id, newest first."""
+        """Return the log offsets of live records that may have the given message id, newest first."""
         id_hash = _int_of(id_digest, "little")
         tag, since, origin = id_hash >> _TAG_SHIFT, self._since, self._origin
         at = id_hash >> self._slot_shift & self._slot_mask
@@ -163,7 +164,7 @@ class RecentIds:
         newest.clear()
 
     def fill(self, chunks: Iterable[Entries]) -> None:
-        """Add durable key index entries. Raise `StoreDamaged` if an entry cannot be read."""
+        """Add entries of the durable key index. Raise `StoreDamaged` if an entry cannot be read."""
         for entries in chunks:
             self._insert(entries["key"], entries["offset"].astype(np.int64))
 
@@ -191,7 +192,7 @@ class RecentIds:
         self._origin, self._since = since_offset - 1, 1 << _TAG_BITS
 
     def _double_table(self) -> None:
-        """Double the number of buckets, and move some of each bucket's slots to a new bucket.
+        """Double the number of buckets, and move some slots of each bucket to a new bucket.
 
         Buckets are split in batches that fit into the processor caches.
         """
@@ -205,15 +206,15 @@ class RecentIds:
             is_live, is_upper = old >= since, (old & upper_bit) != 0
             for begin, is_its in ((first, is_live & ~is_upper), (count + first, is_live & is_upper)):
                 is_used = is_its[:, 0] | is_its[:, 1] | is_its[:, 2] | is_its[:, 3]
-                # In a bucket with used slots, unused slots are marked as dead, because a 0 would end the
-                # search in the bucket.
+                # In a bucket with used slots, the unused slots are marked as dead, because a slot value of 0
+                # would end the search in the bucket.
                 part = np.where(is_its, old, is_used[:, np.newaxis].astype(np.uint64) * np.uint64(_DEAD))
                 new[begin : begin + len(old)] = part
         self._bits += 1
         self._use(self._next_table)
 
     def _prepare_next_table(self) -> None:
-        """Initialize part of the next table. Initializing all 16 MiB at once takes 30 ms."""
+        """Initialize part of the next table. Initializing all 16 MiB at once would take 30 ms."""
         if not self._initialized_slots:
             self._next_table = np.empty(2 * len(self._array), np.uint64)
         end = self._initialized_slots + max(_SLOTS_INITIALIZED_AT_ONCE, len(self._next_table) // 16)
@@ -236,8 +237,8 @@ class RecentIds:
         first_slots = buckets * SLOTS_PER_BUCKET
         new = (offsets - self._origin).astype(np.uint64) << np.uint64(_TAG_BITS)
         new |= hashes >> np.uint64(_TAG_SHIFT)
-        # The ids are written in reverse order, so that the oldest of several ids for the same slot remains in
-        # the slot. The remaining ids are then inserted into the next dead slot.
+        # The ids are written in reverse order. If several ids share a slot, the oldest id is written last and
+        # remains in the slot. The other ids are then inserted into the next dead slot.
         left = np.arange(len(hashes))[::-1]
         while len(left):
             slots = np.full(len(left), -1)
@@ -252,7 +253,7 @@ class RecentIds:
             left = left[self._array[slots] != new[left]]
 
     def _add_to_overflow(self, hashes: Hashes, offsets: Integers) -> None:
-        """Add ids to `_overflow`. Beyond the limit, add only ids that are not durable yet."""
+        """Add ids to `_overflow`. Beyond the size limit, add only ids that are not durable yet."""
         room = RECENT_IDS_SPILLED_MAX - self._overflow_count
         is_kept = (np.arange(len(offsets)) < room) | (offsets >= self._durable_offset())
         for id_hash, offset in zip(hashes[is_kept].tolist(), offsets[is_kept].tolist(), strict=True):

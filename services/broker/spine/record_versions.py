@@ -1,9 +1,9 @@
-"""Refuses operations whose records cannot be applied by older nodes in the cluster.
+"""Refuse operations that write records unsupported by older nodes in the cluster.
 
 During an upgrade of a cluster, nodes of different releases read the same log. An older release halts at a
 record body that it does not support, or applies the record incorrectly. For example, an older leader would
-deliver the timers of a held topic. Therefore, such a record is written only if the version in the newest
-epoch record of the log is at least the version in the following table. The version in an epoch record is a
+deliver the timers of a held topic. Such a record is therefore written only if the version in the newest epoch
+record of the log is at least the version in the following table. The version in an epoch record is a
 finalized version (`sharedlog.versions`).
 
     record                                                       version   below this version
@@ -12,9 +12,9 @@ finalized version (`sharedlog.versions`).
     timer with TW_HELD (only if a topic is held)                 4         no topic is held
     TW_SYS_TASK                                                  4         the items of tasks are not stored
 
-A store outside a cluster has no epoch, and is read only by the program that writes it. The version in the
-epoch record is used instead of the newest finalized version, because a cluster restored from a copy of the
-log starts with at least this version.
+A store outside a cluster has no epoch, and is read only by the program that writes it. The version of the
+epoch record applies, not the newest finalized version, because a cluster that is restored from a copy of the
+log starts with at least the version of the epoch record.
 
 Limitation: a version that is finalized during a leader's term takes effect in the next epoch.
 """
@@ -27,9 +27,9 @@ from services.broker.spine.errors import VersionNotFinalized
 from services.broker.spine.store import Store
 
 TOPIC_CHANGES: Final = 4
-"""The version required by the deletion of a topic, by a hold, and by the retention of a topic."""
+"""The version required to delete a topic, to hold or release its timers, or to set its retention."""
 TASK_ITEMS: Final = 4
-"""The version required by the records that list the items of tasks."""
+"""The version required for the records that list the items of tasks."""
 
 
 def may_write(store: Store, needed: int) -> bool:
@@ -38,7 +38,7 @@ def may_write(store: Store, needed: int) -> bool:
 
 
 def require(store: Store, needed: int, what: str) -> None:
-    """Raise `VersionNotFinalized` if a node that reads the log may not support the records of an operation.
+    """Raise `VersionNotFinalized` if a node that reads the log may not support records of version `needed`.
 
     `what` is the subject of the error message, such as "A hold".
     """

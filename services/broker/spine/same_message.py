@@ -1,24 +1,26 @@
-"""Compares a message with a stored record to detect repeated sends.
+"""Compare a message with a stored record to detect repeated sends.
 
 Messages are compared by content, not by encoded bytes. Two messages are the same if their topics, bodies,
 compression flags, and properties are equal. Properties are compared as dictionaries of user properties, id,
 tag, keys and key lengths, message group, priority, and lite topic. Equal messages may be encoded differently,
-because protobuf's map order depends on a per-process seed. The order of properties thus changes with each
-restart or takeover.
+because the map order of protobuf depends on a seed that differs between processes. The order of the
+properties therefore changes with each restart or takeover.
 
 Rules
-1. Both dictionaries must be equal. A message that lacks any of the record's properties is different. Empty
-   properties are never stored (`properties.encode_message`), so they are equivalent to absent ones.
-2. Properties added by the broker (BROKER_PROPERTIES), such as those of timers, half messages, moves, and
-   schedules, are removed from the record first. Clients cannot set them, because `validation` rejects them.
-3. Properties that clients set anew for each attempt (PER_ATTEMPT_PROPERTIES) are removed from both messages.
-   These are trace contexts and the end of a time span that starts with the attempt. Birth times and delivery
-   times also differ between attempts and are ignored.
-4. Records that the broker derives from a message are not sends (`is_sent`). They are timer deliveries,
-   commits, redriven dead letters, and schedule runs.
+1. Both dictionaries must be equal. A message without one of the properties of the record is different. An
+   empty property is equivalent to an absent property, because empty properties are never stored
+   (`properties.encode_message`).
+2. Properties that the broker adds (BROKER_PROPERTIES), such as those of timers, half messages, moves, and
+   schedules, are removed from the record first. A client cannot set these properties, because `validation`
+   rejects them.
+3. Properties that a client sets anew for each attempt (PER_ATTEMPT_PROPERTIES) are removed from the message
+   and from the record. These properties are trace contexts and the end of a time span that starts with the
+   attempt. Birth times and delivery times also differ between attempts and are ignored.
+4. Records that the broker derives from a message are not sends (`is_sent`). These records are timer
+   deliveries, commits, redriven dead letters, and messages of schedules.
 
-Cost: a single byte comparison if the properties are in the same order. Otherwise, parsing both takes about 2
-us. A message with a new id is never compared.
+Cost: a single byte comparison if the properties are in the same order. Otherwise, parsing the properties of
+the message and the record takes about 2 us. A message with a new id is never compared.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from tidewheel import property_names
 PER_ATTEMPT_PROPERTIES: Final = frozenset(
     one.encode() for one in (verb_properties.TO, property_names.TRACE_CONTEXT, "traceparent", "tracestate")
 )
-"""Properties that may differ between attempts, including two of W3C Trace Context."""
+"""The properties that may differ between attempts, including two properties of W3C Trace Context."""
 _CONTENT: Final = frozenset(
     {
         property_names.MESSAGE_ID,
@@ -60,7 +62,7 @@ _OF_TIMER, _REDRIVEN, _OF_SCHEDULE, _DEAD_LETTER = (
         property_names.DEAD_LETTER_TOPIC,
     )
 )
-"""The properties that identify records created by the broker, stored after the properties of the message."""
+"""The properties that identify records created by the broker, as stored after the message properties."""
 
 
 def is_same(found: Record, message: Message, stored: bytes) -> bool:
@@ -76,7 +78,7 @@ def is_same(found: Record, message: Message, stored: bytes) -> bool:
 
 
 def is_sent(record: Record) -> bool:
-    """Return whether a record was written by a client's send and has a message id.
+    """Return whether a client sent the record and the record has a message id.
 
     Such a record is a message, a timer, or a half message.
     """
@@ -84,7 +86,7 @@ def is_sent(record: Record) -> bool:
     return (
         record.type == TYPE_NORMAL
         and _ID in stored
-        and _OF_TIMER not in stored  # The tests are unrolled, because a loop would take twice as long.
+        and _OF_TIMER not in stored  # Unrolled, because a loop would take twice as long.
         and _OF_SCHEDULE not in stored  # Recovery and followers call this function for each record.
         and _REDRIVEN not in stored
         and _DEAD_LETTER not in stored

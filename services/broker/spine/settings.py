@@ -1,4 +1,4 @@
-"""The settings of the broker's core."""
+"""The settings of the broker core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The core's counters and gauges. Front ends may only read them."""
+"""Define the counters and gauges of the core, which front ends may only read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from commitlog.records.bulk import Integers
 
 LATENESS_BOUNDS_MS: Final = (5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 60_000, 300_000)
 LATE_BY_HOLD: Final = "held"
-"""The cause in `lateness_by_cause` of timers delivered after a hold of their topic."""
+"""The cause in `lateness_by_cause` for timers that were delivered after a hold of their topic."""
 _BUCKETS: Final = len(LATENESS_BOUNDS_MS) + 1
 _BOUNDS_MS: Final = np.array(LATENESS_BOUNDS_MS, np.int64)  # Creating the array takes longer than a search.
 
@@ -23,7 +23,8 @@ class Lateness:
     """A histogram of the delay between the due time and the store time of delayed messages.
 
     If a timer was set after its due time, for example by a commit, the delay is measured from the time at
-    which it was set. `counts` has one bucket per bound in `LATENESS_BOUNDS_MS`, and one for higher values.
+    which the timer was set. `counts` has one bucket for each bound in `LATENESS_BOUNDS_MS`, and one bucket
+    for higher values.
     """
 
     counts: list[int] = field(default_factory=lambda: [0] * _BUCKETS)
@@ -34,20 +35,20 @@ class Lateness:
 
 @dataclass(slots=True)
 class TopicTraffic:
-    """A topic's message counters since startup, and the round-robin counter of its queues.
+    """The message counters of a topic since startup, and the round-robin counter of its queues.
 
-    They share one object so that a send requires only one lookup.
+    All counters of a topic are in one object, and a send therefore requires only one lookup.
     """
 
     messages: int = 0
     body_bytes: int = 0
     turn: int = 0
-    """Number of sends that chose a queue by round-robin, including refused sends."""
+    """The number of sends, including refused sends, for which a queue was chosen by round-robin."""
 
 
 @dataclass(slots=True)
 class Statistics:
-    """Counters since startup, labeled only by topic and consumer group."""
+    """The counters since startup, by topic, consumer group, cause, or result."""
 
     stored: defaultdict[str, TopicTraffic] = field(default_factory=lambda: defaultdict(TopicTraffic))
     """The counters of stored messages by topic."""
@@ -61,22 +62,22 @@ class Statistics:
     checks_asked: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
     carried_verdicts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Number of timer operations in messages, by message topic and result."""
+    """The number of timer operations in messages, by message topic and result."""
     lateness: dict[str, Lateness] = field(default_factory=dict)
     lateness_by_cause: Counter[tuple[str, str]] = field(default_factory=Counter)
     clock_jumps: Counter[str] = field(default_factory=Counter)
     colliding_ids: int = 0
-    """Number of stored messages with the id of a recent message but different content."""
+    """The number of stored messages with the id of a recent message but different content."""
     timers_rebuilt: int = 0
     timers_unreadable: int = 0
     timers_unknown: int = 0
     flushes: int = 0
 
     def count_lateness(self, topics: Sequence[str], begins: Integers, lateness_ms: Integers) -> None:
-        """Add delayed deliveries to the histograms. `lateness_ms` contains the delays.
+        """Add the delays of delayed messages, `lateness_ms`, to the histograms.
 
-        Deliveries with `begins[n]` <= index < `begins[n + 1]` belong to `topics[n]`. Every topic must have
-        deliveries.
+        The delays at the indexes `begins[n]:begins[n + 1]` belong to `topics[n]`. Every topic must have at
+        least one delivery.
         """
         assert begins[0] == 0, "the first deliveries are of no topic"
         assert begins[-1] == len(lateness_ms), "the last deliveries are of no topic"
@@ -91,8 +92,8 @@ class Statistics:
             one.sum_ms += sum_ms
             one.max_ms = max(one.max_ms, max_ms)
             one.early_count += early
-        # The topic and the bucket are combined into a single number, so that all pairs can be counted by one
-        # call of `unique`.
+        # Each pair of topic and bucket is encoded as a single number. One call of `unique` therefore counts
+        # all pairs.
         numbers = np.repeat(np.arange(len(topics)), np.diff(begins))
         pairs = numbers * _BUCKETS + _BOUNDS_MS.searchsorted(lateness_ms)
         found, counts = np.unique(pairs, return_counts=True)
@@ -102,7 +103,7 @@ class Statistics:
 
 @dataclass(slots=True, frozen=True)
 class Gauges:
-    """The current gauge values. Sizes are in bytes, and `disk_used` is a fraction from 0 to 1."""
+    """The current values of the gauges. Sizes are in bytes, and `disk_used` is a fraction from 0 to 1."""
 
     pending_timers: int
     pending_by_topic: dict[str, int]
@@ -116,7 +117,7 @@ class Gauges:
     log_end_offset: int
     durable_offset: int
     written_offset: int
-    """The log offset of the newest checkpoint, where recovery would start."""
+    """The log offset of the newest checkpoint, from which recovery would replay the log."""
     disk_used: float
     disk_free_bytes: int
     is_full: bool
