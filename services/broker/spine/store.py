@@ -1,18 +1,20 @@
-"""The store: log, queues, and key index. All changes to the broker's state go through it.
+"""Append records to the log, and maintain the queues and the key index.
 
-    draft --append--> stamped, gathered for the flush, applied ....flush.... durable, indexed, published
+All changes to the state of the broker are made by appending records to the store.
+
+    draft --append--> stamped, added to the flush, applied ....flush.... durable, indexed, published
 
 1. `append` assigns offsets and a store time to a draft, adds the encoded record to the next flush, and
-   applies it immediately. The operation can thus use the changed state before the flush. Store times never
-   decrease, even if the clock is set back.
-2. The parts' `apply` methods depend only on a fact and its stamp, not on a clock, a setting, or the disk.
-   Recovery and followers therefore build the same tables from the same records. They must call
+   applies the record immediately. An operation can therefore use the changed state before the flush. Store
+   times never decrease, even if the clock is set back.
+2. The `apply` methods of the parts depend only on a fact and its stamp, not on a clock, a setting, or the
+   disk. Recovery and followers therefore build the same tables from the same records. Both must call
    `prepare_queue` before `apply` for each record (`Broker.append_replicated`).
-3. `complete_flush` returns the newly durable records in log order. The broker publishes them to the queues,
-   the key index, the timers, and the receivers.
+3. `complete_flush` returns the newly durable records in log order. The broker then publishes these records to
+   the queues, the key index, the timers, and the receivers.
 
-A response that depends on a record is sent only when the log is durable up to the record's end. Each of the
-four draft types has an encoder that returns an `Appended`. Recovery creates an `Appended` from each log
+A response that depends on a record is sent only when the log is durable up to the end of the record. Each of
+the four draft types has an encoder that returns an `Appended`. Recovery creates an `Appended` from each log
 record (`services.broker.spine.appended`).
 
 Limitation: records are applied before they are durable, and changes cannot be undone. If a flush fails, the
@@ -58,13 +60,13 @@ from services.broker.spine.store_times import StoreTimes
 from services.broker.spine.values import DamagedPart
 
 _OFFSET_FACT_TYPES: Final = frozenset((*get_args(OfGroup), LogCut))
-"""The facts that change group offsets. The groups' open records are appended before them."""
+"""The facts that change group offsets. The open records of the groups are appended before such a fact."""
 _new: Final = tuple.__new__
-"""Creates a named tuple in a third of the constructor's time."""
+"""Create a named tuple in a third of the time that the constructor takes."""
 
 
 class Store:
-    """A broker's log, queues, and key index."""
+    """The log, the queues, and the key index of a broker."""
 
     def __init__(
         self, disk: Disk, log: CommitLog, host: Host, tail_entries_max: int = limits.TAIL_ENTRIES_MAX
@@ -86,7 +88,7 @@ class Store:
         self.ids: RecentIds | None = None
         """The recent message ids, or None if the store accepts no messages."""
         self.may_begin_at = 0
-        """The highest valid first log offset.
+        """The highest valid value of the first log offset.
 
         If the log begins at a higher offset, segments are missing.
         """
@@ -102,7 +104,7 @@ class Store:
     def read(self, physical_offset: int, *, is_alone: bool = False) -> Record:
         """Return the durable record at a log offset.
 
-        If `is_alone` is true, no bytes after the record are read. Report and raise `StoreDamaged` if the
+        If `is_alone` is true, do not read any bytes after the record. Report and raise `StoreDamaged` if the
         record is unreadable, or raise OSError if the disk fails.
         """
         try:
@@ -112,7 +114,7 @@ class Store:
             raise
 
     def read_appended(self, physical_offset: int) -> Record:
-        """Return the record at a log offset, which may not be durable yet.
+        """Return the record at a log offset, even if the record is not durable yet.
 
         Raise the same errors as `read`.
         """
@@ -123,7 +125,7 @@ class Store:
             raise
 
     def read_entry(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> Record:
-        """Return a queue entry's record. Raise `StoreDamaged` if it is unreadable.
+        """Return the record of a queue entry. Raise `StoreDamaged` if the record is unreadable.
 
         The error is reported as log damage, because the queue entry has been verified.
         """
@@ -134,10 +136,10 @@ class Store:
             raise
 
     def probe(self, queue: ConsumeQueue, queue_offset: int) -> Record | None:
-        """Return the record of an entry in an unverified queue file, or None if it is unreadable.
+        """Return the record of an entry in an unverified queue file, or None if the record is unreadable.
 
-        Damage is not reported, because only searches that verify their results call this method. Raise
-        `StoreDamaged` if the queue is damaged.
+        Do not report damage to the record, because only searches that verify their results call this method.
+        Raise `StoreDamaged` if the queue is damaged.
         """
         entry = queue.peek(queue_offset)
         if entry.record_bytes == 0 or entry.physical_offset < self.log.first_offset:
@@ -147,7 +149,7 @@ class Store:
         return None
 
     def _read_entry_record(self, queue_offset: int, entry: Entry) -> Record:
-        """Return a queue entry's record. Raise `StoreDamaged` if the entry or record is invalid."""
+        """Return the record of a queue entry. Raise `StoreDamaged` if the entry or the record is invalid."""
         log = self.log
         if entry.physical_offset >= log.durable_offset or not 0 < entry.record_bytes <= log.record_bytes_max:
             raise StoreDamaged(f"The entry at queue offset {queue_offset} leads nowhere.")
@@ -157,7 +159,7 @@ class Store:
         return record
 
     def offsets_named(self, topic: str, name: str, first_offset: int) -> Iterator[int]:
-        """Yield the offsets of durable records that may have a given key or message id.
+        """Yield the log offsets of durable records that may have a given key or message id.
 
         Report and raise `StoreDamaged` if the index is unreadable. See `KeyIndex.offsets`.
         """
@@ -168,13 +170,13 @@ class Store:
             raise
 
     def report_unreadable(self, physical_offsets: Collection[int]) -> None:
-        """Report records that a search in another thread could not read, unless they are now readable."""
+        """Report the records that a search in another thread could not read and that are still unreadable."""
         for physical_offset in physical_offsets:
             with suppress(StoreDamaged):
                 self.read(physical_offset)
 
     def report_gap(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> None:
-        """Report a queue gap, unless RocketMQ left it in an imported log."""
+        """Report a queue gap unless known damage explains the gap or RocketMQ left it in an imported log."""
         place, has_damage_between = entry.physical_offset, self.damage.has_damage_between
         if place < self._imported_until:
             return
@@ -187,7 +189,7 @@ class Store:
     def gap_end(self, queue: ConsumeQueue, queue_offset: int, entry: Entry) -> int:
         """Return the queue offset after a gap.
 
-        In an imported log, the returned offset may lie within the gap.
+        In an imported log, the returned offset may be inside the gap.
         """
         if entry.physical_offset >= self._imported_until:
             return queue.whole_gap_end(queue_offset)
@@ -195,25 +197,25 @@ class Store:
         return queue.gap_end(queue_offset)
 
     def report_key_index(self, what: str) -> None:
-        """Report damage to the key index. The next startup rebuilds it completely."""
+        """Report damage to the key index. The next startup rebuilds the whole index."""
         self.damage.report(DamagedPart("index", "", what), "index")
 
     @property
     def has_flush_backlog(self) -> bool:
-        """Whether unflushed bytes exceed the limit for internal appends."""
+        """Whether the number of unflushed bytes exceeds the limit for internal appends."""
         return self.log.end_offset - self.log.durable_offset > limits.UNFLUSHED_BYTES_MAX
 
     def append(self, new: Draft, now_ms: int) -> Appended:
-        """Stamp and encode a draft, add it to the next flush, and apply its facts.
+        """Stamp and encode a draft, add the record to the next flush, and apply the facts.
 
-        A response that depends on the record must wait until the log is durable up to `end_offset`. Only the
-        copies in a batch that fit into the current segment are appended.
+        A response that depends on the record must wait until the log is durable up to `end_offset`. From an
+        `EncodedBatch`, only the records that fit into the current segment are appended.
         """
         store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms
         appended = self._encoders[type(new)](new, store_ms)
         self._appended.append(appended)
         self.apply(appended)
-        # A new message without facts does not change any part, because its topic already exists.
+        # A new message without facts does not change the state of any part, because the topic already exists.
         if appended.facts or type(new) is not NewMessage:
             self.apply_to_parts(appended)
         return appended
@@ -241,8 +243,8 @@ class Store:
         log, queue = self.log, (topic, queue_id)
         queue_offset = self._next_offsets.get(queue, 0)
         sys_flag = (0 if half_offset is None else TYPE_COMMIT) | (COMPRESSED if message.gzip else 0)
-        # If the record does not fit into the segment, it is encoded again for the next segment, because each
-        # record contains its own offset.
+        # If the record does not fit into the segment, it is encoded again for the next segment, because the
+        # encoding contains the log offset of the record.
         while True:
             offset = log.end_offset
             encoded = encode_fields(
@@ -286,11 +288,11 @@ class Store:
             ids.newest[id_digest] = offset  # This is `RecentIds.put`, inlined.
 
     def prepare_queue(self, record: Record) -> None:
-        """Begin a queue with a gap if log damage has destroyed its first records.
+        """Begin an empty queue with a gap if log damage has destroyed the first records of the queue.
 
-        Recovery and followers must call this for each record before `apply`. Queue offsets are assigned once
-        and without gaps. In an imported log, a record replaces all queue entries at or above its queue
-        offset.
+        Recovery and followers must call this method for each record before `apply`. Queue offsets are
+        assigned once and without gaps. In an imported log, a record replaces all queue entries at or above
+        its queue offset.
         """
         expected = self._next_offsets.get((record.topic, record.queue_id), 0)
         if record.queue_offset > expected:
@@ -306,12 +308,12 @@ class Store:
 
     @property
     def applied(self) -> AppliedLimits:
-        """The limits that apply to records."""
+        """The limits that apply to records of the current version."""
         return applied_limits.BY_VERSION[self._limits_row]
 
     @property
     def version(self) -> int:
-        """The version in the newest epoch record. Determines how records are applied."""
+        """The version in the newest epoch record, which determines how records are applied."""
         return self._version
 
     @version.setter
@@ -343,33 +345,33 @@ class Store:
             self._next_offsets[(intern(topic), queue_id)] = offset
 
     def segment_ages(self) -> list[SegmentAge]:
-        """Return all segments, oldest first, with the store time of each segment's newest record."""
+        """Return all segments, oldest first, with the store time of the newest record in each segment."""
         offsets = self.log.segment_offsets()
         return [SegmentAge(offset, self._segment_store_ms.get(offset, 0)) for offset in offsets]
 
     def cut_log(self, first_offset: int) -> None:
-        """Set the first log offset. Records below it are no longer read."""
+        """Truncate the log before `first_offset`. Records below `first_offset` are no longer read."""
         self.log.cut(first_offset)
         self._segment_store_ms = {
             offset: ms for offset, ms in self._segment_store_ms.items() if offset >= first_offset
         }
 
     def reserve_offset(self, topic: str, queue_id: int, queue_offset: int) -> None:
-        """Reserve a record's queue offset, even if damage has destroyed the record."""
+        """Reserve a queue offset, even if damage has destroyed the record at that offset."""
         key = (topic, queue_id)
         self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
 
     def unflushed(self) -> Iterator[Appended]:
-        """Yield the appended records that are not durable yet, in log order."""
+        """Return an iterator over the appended records that are not durable yet, in log order."""
         return iter(self._appended)
 
     @property
     def unflushed_count(self) -> int:
-        """Number of appended records that are not durable yet."""
+        """The number of appended records that are not durable yet."""
         return len(self._appended)
 
     def complete_flush(self, flush: Flush) -> Iterator[Appended]:
-        """Advance the durable offset, and yield the records that became durable, in log order."""
+        """Advance the durable offset, and yield the newly durable records in log order."""
         before_offset = self.log.durable_offset
         self.log.complete_flush(flush)
         durable_offset = self.log.durable_offset
@@ -388,7 +390,7 @@ class Store:
             if queue is None:
                 continue
             if (run := runs.get(queue)) is None:
-                # If the records belong to many queues, most of these lists have a single element.
+                # If the records belong to many queues, most lists in `runs` have a single element.
                 runs[queue] = queue_offset, [entries]
             else:
                 run[1].append(entries)
@@ -409,7 +411,7 @@ class Store:
         self.keys.put_many(*run.names())
 
     def index_keys(self, found: FoundRecord) -> None:
-        """Add a record to the key index during recovery, using limited memory."""
+        """Add a record to the key index during recovery, with a limit on memory usage."""
         if is_indexed(found.record):
             self.keys.put(found.record)
             self.keys.spill(self.log.first_offset)
@@ -423,10 +425,11 @@ class Store:
 
 
 def _offset_before_gap(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
-    """Return the log offset after the record that precedes a queue gap.
+    """Return the log offset of the record that precedes a queue gap, plus one.
 
-    The gap was caused by damage between the records before and after it. If a damaged queue file hides the
-    record before the gap, return `place`, the log offset of the record after it.
+    The log damage that caused the gap is between the record before the gap and the record after the gap. If
+    the record before the gap is unknown because the queue file is damaged, return `place`, the log offset of
+    the record after the gap.
     """
     with suppress(StoreDamaged):
         return queue.place_before_gap(queue_offset) + 1
@@ -434,8 +437,8 @@ def _offset_before_gap(queue: ConsumeQueue, queue_offset: int, place: int) -> in
 
 
 def _ignore_record(appended: Appended) -> None:
-    """Do nothing. A command-line tool's store has no parts."""
+    """Do nothing. The store of a command-line tool has no parts."""
 
 
 def _ignore_close() -> None:
-    """Do nothing. A command-line tool's store has no consumer groups."""
+    """Do nothing. The store of a command-line tool has no consumer groups."""

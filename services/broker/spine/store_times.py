@@ -1,8 +1,9 @@
-"""Log offsets by store time, one for each period of STEP_MS milliseconds.
+"""Map store times to log offsets, with one entry for each period of STEP_MS milliseconds.
 
-This table lets recovery find the log offset at which the last few seconds begin without reading the log. The
-table is derived from the log and included in snapshots. Store times never decrease, so both columns are
-ascending. Only the newest KEPT_COUNT pairs are kept, and a forward clock step adds only one pair.
+The table contains the log offset at which the last few seconds of the log begin. Recovery can therefore find
+this offset without reading the log. The table is derived from the log and included in snapshots. Store times
+never decrease, and both columns are therefore in ascending order. Only the newest KEPT_COUNT pairs are kept,
+and a forward clock step adds only one pair.
 """
 
 from __future__ import annotations
@@ -23,16 +24,19 @@ class StoreTimes:
         """The lowest store time for which `add_record` adds a pair."""
 
     def add_record(self, store_ms: int, offset: int) -> None:
-        """Add a record's store time and offset.
+        """Add the store time and the log offset of a record.
 
-        The caller may omit records stored before `next_ms`.
+        The caller may omit records that were stored before `next_ms`.
         """
         if store_ms >= self.next_ms:
             self._moments.append((store_ms, offset))
             self.next_ms = (store_ms // STEP_MS + 1) * STEP_MS
 
     def offset_at(self, store_ms: int) -> int | None:
-        """Return a lower bound on the offsets of records stored at or after a time, or None if unknown."""
+        """Return a lower bound on the log offsets of records stored at or after `store_ms`.
+
+        Return None if the table contains no pair at or before `store_ms`.
+        """
         return max((offset for known_ms, offset in self._moments if known_ms <= store_ms), default=None)
 
     def freeze(self) -> Any:

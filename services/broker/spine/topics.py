@@ -1,12 +1,19 @@
-"""Topics, stored as log records. A topic is created by an operator or by its first message.
+"""Store topics as log records. A topic is created by an operator or by its first message.
 
-The body of a `TW_SYS_TOPIC` record is a JSON object with "name", "message_type", and "queue_count". An
-optional "check_back" policy is an object with "immunity_ms", "interval_ms", "interval_ms_max", and
-"count_max". An optional "retention_ms" is the topic's retention. Only the newest record for each topic is
-valid. A record with "name" and "deleted" deletes the topic. Its members "queues", "places", and "groups"
-specify which queues to empty and which groups to remove. A record with "name" and "held" (the reason) holds
-the topic's timers. A record with "name" and "released" (timers per second) releases them
-(`services.broker.timers.holding`). Holding or releasing timers does not change the topic's settings.
+The body of a `TW_SYS_TOPIC` record is a JSON object in one of the following forms:
+
+    members                              effect
+    name, message_type, queue_count,     creates the topic, or replaces all settings of the topic
+    [check_back], [retention_ms]
+    name, deleted, queues, places,       deletes the topic, empties the given queues, and removes the given
+    groups                               groups
+    name, held                           holds the timers of the topic; "held" is the reason
+    name, released                       releases the timers of the topic; "released" is a number of timers
+                                         per second
+
+The optional member "check_back" is an object with "immunity_ms", "interval_ms", "interval_ms_max", and
+"count_max". The optional member "retention_ms" is the retention of the topic. Holding or releasing timers
+(`services.broker.timers.holding`) does not change the settings of a topic.
 """
 
 from __future__ import annotations
@@ -43,12 +50,12 @@ from txn.checkback import CheckBackPolicy
 
 _FIELDS_MIN: Final = 3
 _DEFAULTS: Final = (None, 0, None)
-"""The defaults of a topic's check-back policy, retention, and hold."""
+"""The default check-back policy, retention, and hold of a topic."""
 _NAME: Final = re.compile(r"[%|a-zA-Z0-9_-]+")
 
 
 def require_receivable_topic(name: str) -> None:
-    """Raise `IllegalTopic` if a topic is internal and cannot be received from."""
+    """Raise `IllegalTopic` if a topic is internal, because clients cannot receive from internal topics."""
     if is_system(name):
         raise IllegalTopic(f"{name!r} is one of the broker's own topics. Receive from a topic of yours.")
 
@@ -69,7 +76,7 @@ def check_group_name(name: str) -> None:
 
 
 def _how_to_create(name: str) -> str:
-    """Return the advice to create a topic, or an empty string if the name cannot be created."""
+    """Return a hint on how to create a topic, or an empty string if the topic name is illegal."""
     try:
         check_topic_name(name)
     except IllegalTopic:
@@ -78,20 +85,20 @@ def _how_to_create(name: str) -> str:
 
 
 LOST_HOLD_REASON: Final = "the record of its hold is damaged; its held timers prove the hold"
-"""The reason shown for a hold that `infer_hold` has restored."""
+"""The displayed reason for a hold that `infer_hold` has restored."""
 
 
 class Topics:
-    """A broker's topics by name."""
+    """The topics of a broker, by name."""
 
     def __init__(self, store: Store, settings: BrokerSettings) -> None:
         self._store = store
         self._settings = settings
         self._topics: dict[str, Topic] = {}
         self.with_retention: dict[str, None] = {}
-        """The names of topics with their own retention, in a fixed order."""
+        """The names of the topics that have a retention setting, in a fixed order."""
         self.held: set[str] = set()
-        """The names of topics whose due timers are held."""
+        """The names of the topics whose due timers are held."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._topics
@@ -108,16 +115,17 @@ class Topics:
         return [self._topics[name] for name in sorted(self._topics)]
 
     def get(self, name: str) -> Topic:
-        """Return a topic by name. Raise `TopicNotFound`."""
+        """Return the topic with the given name. Raise `TopicNotFound`."""
         topic = self._topics.get(name)
         if topic is None:
             raise TopicNotFound(f"There is no {name!r}.{_how_to_create(name)}")
         return topic
 
     def get_or_create(self, name: str, now_ms: int) -> Topic:
-        """Return a topic. A missing topic is created with type MIXED if auto-creation is enabled.
+        """Return a topic, and create a missing topic with type MIXED if auto-creation is enabled.
 
-        Otherwise, raise `TopicNotFound`.
+        Raise `TopicNotFound` if the topic is missing and auto-creation is disabled. Raise the errors of
+        `create` if the topic cannot be created.
         """
         topic = self._topics.get(name)
         if topic is None and self._settings.auto_create_topics:
@@ -146,12 +154,12 @@ class Topics:
         return known
 
     def check_back(self, name: str) -> CheckBackPolicy | None:
-        """Return a topic's check-back policy, or None for the default."""
+        """Return the check-back policy of a topic, or None for the default policy."""
         topic = self._topics.get(name)
         return None if topic is None else topic.check_back
 
     def set_check_back(self, name: str, policy: CheckBackPolicy | None, now_ms: int) -> Topic:
-        """Set a topic's check-back policy, or restore the default if `policy` is None.
+        """Set the check-back policy of a topic, or restore the default policy if `policy` is None.
 
         Raise `TopicNotFound` if the topic does not exist, or `ClientMistake` if a value is out of range.
         """
@@ -161,12 +169,12 @@ class Topics:
         return self._write(replace(topic, check_back=policy), now_ms)
 
     def dead_letters(self, group: str, now_ms: int) -> Topic:
-        """Return a group's dead-letter topic, which has a single queue. Create it if missing."""
+        """Return the dead-letter topic of a group. Create a missing topic with a single queue."""
         name = DEAD_LETTER_PREFIX + group
         return self._topics.get(name) or self._add(name, MessageType.NORMAL, 1, now_ms)
 
     def replace(self, topic: Topic, now_ms: int) -> Topic:
-        """Replace a topic's settings without checks, and return the stored topic."""
+        """Replace the settings of a topic without checks, and return the stored topic."""
         assert topic.name in self._topics, "only an existing topic is replaced"
         return self._write(topic, now_ms)
 
@@ -198,31 +206,34 @@ class Topics:
             self.with_retention.pop(name, None)
 
     def hold(self, name: str, reason: str, now_ms: int) -> Topic:
-        """Hold a topic's timers, and return the stored topic."""
+        """Hold the timers of a topic, and return the stored topic."""
         self._store.append(record_of(TopicHeld(name, reason)), now_ms)
         assert name in self.held, "a hold holds nothing back"
         return self._topics[name]
 
     def release(self, name: str, per_second: int, now_ms: int) -> Topic:
-        """Release a topic's timers, and return the stored topic."""
+        """Release the timers of a topic, and return the stored topic."""
         self._store.append(record_of(TopicReleased(name, per_second)), now_ms)
         assert name not in self.held, "a released topic holds its timers back"
         return self._topics[name]
 
     def release_pace(self, name: str) -> int:
-        """Return the maximum number of held timers to deliver per second, or 0 for no limit."""
+        """Return the maximum number of held timers of a topic to deliver per second, or 0 for no limit."""
         topic = self._topics.get(name)
         return 0 if topic is None or topic.hold is None else topic.hold.per_second or 0
 
     def infer_topic(self, name: str, queue_id: int) -> None:
-        """Create or extend a topic based on a message, in case damage destroyed the topic's record."""
+        """Create or extend a topic that has a message in queue `queue_id`.
+
+        Damage may have destroyed the record of the topic.
+        """
         known = self._topics.get(name)
         if (known is None or known.queue_count <= queue_id) and not is_system(name):
             learnt = known or Topic(name, MessageType.MIXED, 0)
             self._topics[name] = replace(learnt, queue_count=queue_id + 1)
 
     def infer_hold(self, name: str, since_ms: int) -> None:
-        """Hold a topic because one of its timers was held, in case damage destroyed the hold's record."""
+        """Hold a topic that has a held timer. Damage may have destroyed the record of the hold."""
         known = self._topics.get(name) or _inferred(name)
         if not known.is_held:
             self._put(replace(known, hold=TimerHold(since_ms, LOST_HOLD_REASON)))
@@ -233,7 +244,7 @@ class Topics:
 
     def thaw(self, frozen: Any) -> None:
         """Restore all topics from a snapshot."""
-        for row in frozen:  # Snapshots from older versions have fewer fields.
+        for row in frozen:  # Snapshots of older versions have fewer fields.
             fields = (*row, *_DEFAULTS[len(row) - _FIELDS_MIN :])
             name, message_type, queue_count, check_back, retention_ms, hold = fields
             self._put(
@@ -282,7 +293,7 @@ def _topic_row(name: str, topic: Topic) -> tuple[Any, ...]:
 
 
 def _inferred(name: str) -> Topic:
-    """Return a topic whose records damage has destroyed, with the queue that each topic has."""
+    """Return a topic with a single queue, to replace a topic whose records damage has destroyed."""
     return Topic(intern(name), MessageType.MIXED, 1)
 
 

@@ -1,4 +1,4 @@
-"""Checks messages before they are stored."""
+"""Check messages before they are stored."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _MADE_BY: Final = {
     MessageType.LITE: "Name its lite topic (send --lite-topic; lite_topic over HTTP)",
     MessageType.TRANSACTION: "Send it in a transaction (POST /api/transactions)",
 }
-"""How to send a message of each type."""
+"""The instructions for sending a message of each type."""
 _EXCLUSIVE: Final = (MessageType.FIFO, MessageType.PRIORITY, MessageType.LITE)
 
 
 def check_message(message: Message, message_type: MessageType) -> None:
-    """Raise a `ClientMistake` for the first illegal part of a message. The topic is not checked."""
+    """Raise a `ClientMistake` for the first illegal part of a message. Do not check the topic."""
     check_said(message)
     if message.check_immunity_ms is not None:
         _check_immunity(message.check_immunity_ms)
@@ -48,7 +48,7 @@ def check_message(message: Message, message_type: MessageType) -> None:
 
 
 def check_type(message_type: MessageType, topic: Topic) -> None:
-    """Raise `MessageTypeConflict` if a topic does not accept this message type."""
+    """Raise `MessageTypeConflict` if a topic does not accept messages of the given type."""
     taken = topic.message_type
     if taken is not message_type and (taken is not _MIXED or message_type in _NOT_MIXED):
         _refuse_type(message_type, topic)
@@ -82,7 +82,7 @@ def _check_priority(priority: int, message_type: MessageType) -> None:
 
 
 def _suggest_correction(sent: MessageType, taken: MessageType) -> str:
-    """Suggest a correction for a message type that the topic does not accept."""
+    """Return a suggestion for a message type that the topic does not accept."""
     if sent is MessageType.NORMAL and taken in _MADE_BY:
         return f"{_MADE_BY[taken]}, or name a topic of type NORMAL or MIXED."
     both = f"A message is not {taken.value} and {sent.value} at once. " if taken in _EXCLUSIVE else ""

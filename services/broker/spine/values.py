@@ -1,7 +1,7 @@
-"""Results of broker operations, and effects that a tick requests from the server.
+"""Define the results of broker operations, and the effects that a tick requests from the server.
 
-A result that depends on a record has the attribute `durable_at`. The log must be durable up to this offset
-before the client receives the result.
+A result that depends on a record has the attribute `durable_at`. The log must be durable up to the offset
+`durable_at` before the result is sent to the client.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ from txn.states import State
 
 @dataclass(slots=True, frozen=True)
 class TimerHold:
-    """The latest hold on a topic's timers.
+    """The latest hold of the timers of a topic.
 
-    `per_second` is the release rate. It is None while the timers are held, and 0 if there is no limit.
+    `since_ms` is the store time of the hold record, in milliseconds since the Unix epoch. `per_second` is the
+    release rate: None while the timers are held, and 0 if there is no limit.
     """
 
     since_ms: int
@@ -34,7 +35,7 @@ class TimerHold:
 
 @dataclass(slots=True, frozen=True)
 class Topic:
-    """A topic."""
+    """A topic and its settings."""
 
     name: str
     message_type: MessageType
@@ -43,21 +44,21 @@ class Topic:
     check_back: CheckBackPolicy | None = None
     """The check-back policy for half messages, or None for the default."""
     retention_ms: int = 0
-    """Age in milliseconds at which messages are discarded, or 0 for the retention of the log."""
+    """The age in milliseconds at which messages are discarded, or 0 for the retention of the log."""
     hold: TimerHold | None = None
-    """The last hold of the topic's timers, even after its release, or None."""
+    """The latest hold of the timers, even after the release, or None if there was no hold."""
 
     @property
     def is_held(self) -> bool:
-        """Whether the topic's due timers are held."""
+        """Whether the due timers of the topic are held."""
         return self.hold is not None and self.hold.per_second is None
 
 
 class SendReceipt(NamedTuple):
     """The receipt for a stored message.
 
-    `queue_offset` is the record's offset in its queue. Timers and half messages are stored in an internal
-    queue. `replaced_offset` is the log offset of the replaced timer, or -1.
+    `queue_offset` is the offset of the record in its queue. Timers and half messages are stored in an
+    internal queue. `replaced_offset` is the log offset of the replaced timer, or -1.
     """
 
     message_id: str
@@ -70,7 +71,7 @@ class SendReceipt(NamedTuple):
 
 
 class StartPosition(Enum):
-    """A group's start or reset position. TIME and OFFSET require an argument."""
+    """The start or reset position of a group. TIME and OFFSET require an argument."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -81,8 +82,9 @@ class StartPosition(Enum):
 class Verdict(Enum):
     """The result of a timer operation.
 
-    ALREADY means that the timer was already cancelled, or replaced by a newer timer with the same key.
-    FORGOTTEN means that the timer ended before the start of the retained history or that its outcome is lost.
+    TOO_LATE means that the timer was already delivered or fired, or that its record was lost. ALREADY means
+    that the timer was already cancelled or moved, or replaced by a newer timer with the same key. FORGOTTEN
+    means that the timer may have ended before the start of the retained history.
     """
 
     CANCELLED = "CANCELLED"
@@ -95,7 +97,7 @@ class Verdict(Enum):
 
 
 class TimerName(NamedTuple):
-    """The name of a timer: its topic, and its message id or `TW_TIMER_KEY`."""
+    """The name of a timer: a topic, and either a message id or a timer key (`TW_TIMER_KEY`)."""
 
     topic: str
     message_id: str = ""
@@ -104,11 +106,11 @@ class TimerName(NamedTuple):
 
 @dataclass(slots=True, frozen=True)
 class TimerVerdict:
-    """The result of a timer operation, with the time and log offset at which the timer ended.
+    """The result of a timer operation, with the time and the log offset at which the timer ended.
 
-    If the timer has not ended or its outcome is unknown, `ended_ms` is 0 and `ended_offset` is -1. `due_ms`
-    is the due time before the operation, or 0 if unknown. If the verdict is MOVED, `ended_ms` is the new due
-    time.
+    If the timer has not ended or if the outcome is unknown, `ended_ms` is 0 and `ended_offset` is -1.
+    `due_ms` is the due time before the operation, or 0 if unknown. If the verdict is MOVED, `ended_ms` is the
+    new due time. Times are in milliseconds since the Unix epoch.
     """
 
     verdict: Verdict
@@ -118,13 +120,15 @@ class TimerVerdict:
     durable_at: int
     due_ms: int = 0
     end: End | None = field(default=None, compare=False)
-    """The timer's outcome before the operation, or None if it was pending or unknown.
-    """
+    """The end of the timer before the operation, or None if the timer was pending or unknown."""
 
 
 @dataclass(slots=True, frozen=True)
 class PendingTimer:
-    """A delayed message to be delivered to `topic` at `due_ms`. Unreadable fields are empty."""
+    """A delayed message that is due for delivery to `topic` at `due_ms`.
+
+    Fields are empty if the timer record is unreadable.
+    """
 
     message_id: str
     topic: str
@@ -136,13 +140,13 @@ class PendingTimer:
     stored_ms: int = 0
     message: Message | None = None
     move_reason: str | None = None
-    """The reason for the last move, possibly empty, or None without a move."""
+    """The reason for the last move, which may be empty, or None if the timer was not moved."""
     is_held: bool = False
-    """Whether the timer is past its due time and held."""
+    """Whether the timer is held after its due time."""
 
 
 class LostTimer(NamedTuple):
-    """A timer with the outcome UNREADABLE. All nodes have lost its record.
+    """A timer that ended as UNREADABLE, because no node has a readable copy of the timer record.
 
     If the topic and the due time are unknown, `topic` is empty and `due_ms` is the time of the timing wheel
     slot.
@@ -175,18 +179,18 @@ class TimerFilter:
 
     @property
     def reads_records(self) -> bool:
-        """Whether the filter needs the timer records in addition to partition rows."""
+        """Whether the filter requires the timer records in addition to the partition rows."""
         return bool(self.key or self.tag or self.message_key or self.properties)
 
     def texts(self) -> list[bytes]:
-        """Return the texts that every matching timer's record contains."""
+        """Return the encoded texts that the record of every matching timer contains."""
         given = (self.key, self.message_key, self.tag, *(value for _, value in self.properties))
         return [text.encode() for text in given if text]
 
 
 @dataclass(slots=True, frozen=True)
 class TimerPage:
-    """A page of timers by due time. `after` is the next cursor, or None on the last page."""
+    """A page of timers, sorted by due time. `after` is the cursor of the next page, or None."""
 
     timers: list[PendingTimer]
     after: tuple[int, int] | None
@@ -194,7 +198,7 @@ class TimerPage:
 
 @dataclass(slots=True, frozen=True)
 class HalfFilter:
-    """A filter for half messages. If the state is None, both open and expired messages match."""
+    """A filter for half messages. If `state` is None, both open and expired half messages match."""
 
     topic: str = ""
     state: State | None = None
@@ -205,11 +209,11 @@ class HalfFilter:
 class HalfView:
     """A half message and its transaction.
 
-    `next_check_ms` is the time of an open half message's next check-back, or 0. If the half message is open
-    or its outcome is unknown, `ended_ms` is 0 and `ended_offset` is -1. `reason` is an operator's reason for
-    the outcome. `verdict` is the result of the half message's timer operation. `replaced_offset` is the log
-    offset of the timer that the commit replaced, or -1. `late` lists the outcomes that producers requested
-    after the expiry, with times in milliseconds since the Unix epoch.
+    `next_check_ms` is the time of the next check-back of an open half message, or 0. If the half message is
+    open or if its outcome is unknown, `ended_ms` is 0 and `ended_offset` is -1. `reason` is the reason that
+    an operator gave for the outcome. `verdict` is the result of the timer operation in the half message.
+    `replaced_offset` is the log offset of the timer that the commit replaced, or -1. `late` lists the
+    outcomes that producers requested after the expiry, with times in milliseconds since the Unix epoch.
     """
 
     transaction_id: str
@@ -235,7 +239,7 @@ class HalfView:
 
 @dataclass(slots=True, frozen=True)
 class HalfPage:
-    """A page of half messages, oldest first. `after` is the next cursor, or None on the last page."""
+    """A page of half messages, oldest first. `after` is the cursor of the next page, or None."""
 
     halves: list[HalfView]
     after: int | None
@@ -251,7 +255,7 @@ class Resolution(Enum):
 class TransactionReceipt(NamedTuple):
     """The receipt for an ended transaction.
 
-    `repeated` means that an earlier call ended it.
+    If `repeated` is true, an earlier call had already ended the transaction.
     """
 
     transaction_id: str
@@ -264,7 +268,7 @@ class Delivery(NamedTuple):
     """A message leased to a consumer until `visible_ms`.
 
     `attempt` is 1 for the first delivery, and 0 for a view without a lease. The body of `record` is
-    uncompressed or gzip-compressed, so clients can read it.
+    uncompressed or gzip-compressed, because clients cannot read other compression formats.
     """
 
     record: Record
@@ -279,17 +283,17 @@ class Delivery(NamedTuple):
 
     @property
     def queue_id(self) -> int:
-        """The message's queue id."""
+        """The id of the queue that contains the message."""
         return self.record.queue_id
 
     @property
     def queue_offset(self) -> int:
-        """The message's queue offset."""
+        """The offset of the message in its queue."""
         return self.record.queue_offset
 
     @property
     def physical_offset(self) -> int:
-        """The message's log offset."""
+        """The log offset of the message."""
         return self.record.physical_offset
 
     @property
@@ -299,12 +303,12 @@ class Delivery(NamedTuple):
 
     @property
     def stored_topic(self) -> str:
-        """The record's topic, which is internal for timers and half messages."""
+        """The topic of the record, which is an internal topic for timers and half messages."""
         return self.record.topic
 
 
 class Subscriber(NamedTuple):
-    """A group's client that subscribes to a topic's lite topics."""
+    """A client of a consumer group that subscribes to lite topics of a topic."""
 
     group: str
     topic: str
@@ -312,21 +316,21 @@ class Subscriber(NamedTuple):
 
 
 WakeUpKey = str | Subscriber
-"""A receiver's wake-up key: a topic or, for LITE topics, a subscriber."""
+"""The wake-up key of a receiver: a topic or, for a topic of type LITE, a subscriber."""
 
 
 class WakeReceivers(NamedTuple):
-    """Wake the receivers of topics or lite topics that have new messages."""
+    """Request to wake the receivers of topics or lite topics that have new messages."""
 
     keys: tuple[WakeUpKey, ...]
 
 
 @dataclass(slots=True, frozen=True)
 class CheckBackRequest:
-    """Send a check-back for a half message, and then call `complete_check_back`.
+    """Request to send a check-back for a half message and then call `complete_check_back`.
 
-    `half_offset` is the half message's log offset. Read its content with `transactions.message` only if a
-    producer is connected.
+    `half_offset` is the log offset of the half message. The server must read the half message with
+    `transactions.message` only if a producer is connected.
     """
 
     transaction_id: str
@@ -335,7 +339,7 @@ class CheckBackRequest:
 
 
 class TimersJob(Protocol):
-    """Reads timers ahead or repairs timer files in a worker."""
+    """A job for a worker that reads timers ahead, or that checks or repairs timer files."""
 
     def run(self, disk: Disk) -> None:
         """Run the job. Raise OSError if the disk fails."""
@@ -343,9 +347,9 @@ class TimersJob(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class RetireSegments:
-    """Run a step of a segment deletion in a worker, and then call `continue_retirement`.
+    """Request to run one step of a segment deletion in a worker and then call `continue_retirement`.
 
-    The log must first be durable up to the retirement's `durable_at`.
+    Before the step, the log must be durable up to the `durable_at` of the retirement.
     """
 
     retirement: Retirement
@@ -353,21 +357,21 @@ class RetireSegments:
 
 @dataclass(slots=True, frozen=True)
 class RunTimersJob:
-    """Run a timer file job in a worker, and then call `complete_timers_job`."""
+    """Request to run a timer file job in a worker and then call `complete_timers_job`."""
 
     job: TimersJob
 
 
 @dataclass(slots=True, frozen=True)
 class LogWarning:
-    """Log a warning for the operator."""
+    """Request to log a warning for the operator."""
 
     text: str
 
 
 @dataclass(slots=True, frozen=True)
 class DamagedPart:
-    """A damaged part of the store. Rebuilt parts are reported too.
+    """A damaged part of the store, or a part that was rebuilt after damage.
 
     `part` is log, snapshot, queue, index, partition, names, ends, keep, or another file name, as in
     `services.store.findings`. The value "gap" denotes a queue gap caused by log damage before this startup.

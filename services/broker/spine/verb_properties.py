@@ -1,4 +1,4 @@
-"""Message properties that clients use to cancel, move, and fire timers.
+"""Define the message properties with which clients cancel, move, and fire timers.
 
 | property          | value                                                                          |
 |-------------------|--------------------------------------------------------------------------------|
@@ -10,17 +10,18 @@
 | `TW_TIMER_STRICT` | `true`: reject the message if the timer is unknown                             |
 
 Rules:
-- A message contains at most one timer operation. `TW_TIMER_TO` requires a move. `TW_TIMER_TOPIC` and
-  `TW_TIMER_STRICT` work with any operation.
-- The front end converts a time span to an absolute time, and `services.live.clock` converts that to broker
-  time. `TW_TIMER_TO` is therefore stored in broker time. In a transaction, the time span starts at the send,
-  not at the commit.
-- The front end adds the message's namespace to `TW_TIMER_TOPIC` (`services.rpc.wire.messages`), so clients
-  cannot change timers in other namespaces.
-- In the stored message, `TW_TIMER_VERDICT` contains the result of the operation. Clients cannot set it.
+- A message contains at most one timer operation. `TW_TIMER_TO` is required for a move, and is illegal for the
+  other operations. `TW_TIMER_TOPIC` and `TW_TIMER_STRICT` are allowed for any operation.
+- The front end converts a time span to an absolute time, and `services.live.clock` converts the absolute time
+  to broker time. `TW_TIMER_TO` is therefore stored in broker time. In a transaction, the time span starts at
+  the send, not at the commit.
+- The front end adds the namespace of the message to `TW_TIMER_TOPIC` (`services.rpc.wire.messages`). Clients
+  therefore cannot change timers in other namespaces.
+- In the stored message, `TW_TIMER_VERDICT` contains the result of the operation. Clients cannot set this
+  property.
 
-`parse_verb` parses and checks the operation, and `services.broker.timers.verb_executor` executes it. If there
-is no timer operation, the cost is one set operation.
+`parse_verb` parses and checks the operation, and `services.broker.timers.verb_executor` executes the
+operation. Cost: one set operation for a message without a timer operation.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _VERDICT_TIME: Final = re.compile(r"(?<= at )\d+")
 
 
 class VerbKind(Enum):
-    """The timer operations. Each value is the name of its property."""
+    """The timer operations. The value of an operation is the name of the message property."""
 
     CANCEL = "TW_TIMER_CANCEL"
     MOVE = "TW_TIMER_MOVE"
@@ -56,10 +57,10 @@ class VerbKind(Enum):
 
 @dataclass(slots=True, frozen=True)
 class CarriedTimerVerb:
-    """A timer operation in a message's properties.
+    """A timer operation that is specified by the properties of a message.
 
-    `name` is a timer key or a message id. `to_ms` is the new due time of a move, and 0 otherwise. If
-    `is_strict` is true, the message is stored only if the timer exists on the broker.
+    `name` is a timer key or a message id. `to_ms` is the new due time of a move, or 0 for other operations.
+    If `is_strict` is true, the message is stored only if the timer is pending or in the retained history.
     """
 
     kind: VerbKind
@@ -70,7 +71,7 @@ class CarriedTimerVerb:
 
 
 def has_verb(message: Message) -> bool:
-    """Return whether a message has any properties for timer operations."""
+    """Return whether a message has any property for timer operations."""
     return not _NAMES.isdisjoint(message.properties)
 
 
@@ -80,10 +81,10 @@ def may_have_verb(stored: bytes) -> bool:
 
 
 def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -> CarriedTimerVerb | None:
-    """Return a message's timer operation, or None. Raise a `ClientMistake` if it is illegal.
+    """Return the timer operation of a message, or None. Raise a `ClientMistake` if it is illegal.
 
-    All times must be in broker time. If `delay_ms_max` is None, the delay is not limited, because the send
-    has already checked it.
+    All times must be in broker time. `delay_ms_max` is None for a message whose delay was checked earlier, at
+    the send. The delay is then not limited.
     """
     given = message.properties
     if _NAMES.isdisjoint(given):
@@ -97,7 +98,10 @@ def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -
 
 
 def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
-    """Convert a move's time span to an absolute time. Raise `IllegalDeliveryTime`."""
+    """Return properties in which the time span of a move has been replaced with an absolute time.
+
+    `now_ms` is the start of the time span. Raise `IllegalDeliveryTime` if the time is illegal.
+    """
     if TO not in given:
         return given
     value = given[TO]
@@ -106,7 +110,7 @@ def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
 
 
 def with_shifted_time(given: dict[str, str], by_ms: int) -> dict[str, str]:
-    """Shift the absolute times of a move and its result by `by_ms`."""
+    """Return properties in which the absolute times of a move and of a result are shifted by `by_ms`."""
     shifted = given
     if is_number(given.get(TO, "")):
         shifted = shifted | {TO: str(max(0, int(given[TO]) + by_ms))}
