@@ -1,1 +1,1 @@
-"""Implements delayed messages: their records, files, delivery, operations, and repair after damage."""
+"""Delayed messages: timer records, timer files, delivery, operations, and repair after damage."""

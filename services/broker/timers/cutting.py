@@ -1,17 +1,18 @@
-"""Converts timer records to ready records in bulk by copying byte ranges.
+"""Convert timer records to ready records in bulk by copying byte ranges.
 
-    timer record   header | body | topic, length | kept properties | REAL_TOPIC, REAL_QID | CRC
-    ready record   header | body | real topic, length | the same | TW_TIMER_OFFSET | CRC
+    timer record   header | body | topic, length      | kept properties | REAL_TOPIC, REAL_QID | CRC
+    ready record   header | body | real topic, length | kept properties | TW_TIMER_OFFSET      | CRC
 
-The front is the fixed-size part of a record (`commitlog.records.record.HEAD_V4`). Each property consists of a
-name, \\x01, a value, and \\x02. Only records of the most common form are cut. Such a record has IPv4 hosts
-and a message id, and ends with the two properties of its target. `timer_source` decodes all other records,
-such as those of moved timers or with a verdict. Numpy writes the fronts and CRCs of all records in one
-operation.
+The header is the fixed-size part of a record (`commitlog.records.record.HEAD_V4`). Each property consists of
+a name, \\x01, a value, and \\x02. This module converts only records of the most common form. Such a record
+has IPv4 hosts and a message id, and ends with the two properties of its target. `timer_source` decodes all
+other records, such as those of moved timers or with a verdict. NumPy writes the headers and CRCs of all
+records in one operation.
 
-Checkpoints spend most of their time in the loop over the records, so the loop is a single function. Weak
-spot: cutting depends on the property order of `timer_records.timer_properties`. If the order changed, every
-record would be decoded, which is slower but correct.
+The loop over the records is a single function, because checkpoints spend most of their time in this loop.
+
+Limitation: the conversion depends on the property order of `timer_records.timer_properties`. If the order
+changed, every record would be decoded, which is slower but correct.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _MARK: Final = property_names.TIMER_OFFSET.encode() + b"\x01%d\x02"
 
 
 class RealTopic(NamedTuple):
-    """A timer's real topic: its name, its encoded topic field, and the prefix of hashed names."""
+    """The real topic of a timer: the name, the encoded topic field, and the prefix of hashed names."""
 
     name: str
     field: bytes
@@ -50,18 +51,18 @@ class RealTopic(NamedTuple):
 
 
 class CutRecords:
-    """The ready records cut from `stored`, the undamaged records of the timers at `timer_offsets`."""
+    """The ready records converted from `stored`, the undamaged records of the timers at `timer_offsets`."""
 
     def __init__(self, stored: list[bytes], timer_offsets: list[int]) -> None:
         headers = np.frombuffer(b"".join([one[:_FIXED_BYTES] for one in stored]), record.HEAD_V4)
         is_plain = (headers["magic"] == record.MAGIC_V1) & (headers["flag"] == 0)
         is_plain &= (headers["sys_flag"] & ~record.COMPRESSION) == 0
         self.places: list[int] = []
-        """The indices in `stored` of the cut records, in ascending order."""
+        """The indexes in `stored` of the converted records, in ascending order."""
         self.queues: list[tuple[str, int]] = []
-        """Each cut record's target (topic, queue id)."""
+        """The target (topic, queue id) of each converted record."""
         self.named: list[tuple[int, bytes]] = []
-        """The index and the properties of each cut record that may have a tag or keys."""
+        """The index and the properties of each converted record that may have a tag or keys."""
         self._parts: list[bytes] = []
         self._digests: list[bytes] = []
         self._cut_records(stored, timer_offsets, headers["body_bytes"].tolist(), is_plain.tolist())
@@ -70,7 +71,10 @@ class CutRecords:
         self._timer_offsets = np.array(timer_offsets, np.int64)[self.places]
 
     def id_hashes(self) -> Hashes:
-        """Return each cut record's message id hash (`consumequeue.indexes.keyindex`) as a u64 array."""
+        """Return the message id hash (`consumequeue.indexes.keyindex`) of each record, as a u64 array.
+
+        The hashes are in the order of `places`.
+        """
         return np.frombuffer(b"".join(self._digests), np.uint64)
 
     def records(self) -> list[bytes]:
@@ -91,8 +95,8 @@ class CutRecords:
         for place, (one, timer_offset, size, plain) in enumerate(of_each):
             topic_at = _FIXED_BYTES + size
             properties_at = topic_at + len(_TOPIC_FIELD) + 2
-            # The search starts from the right, because a property set by the producer may look like a target.
-            # The broker writes the target last, and `_target` does not accept any bytes after it.
+            # The search starts from the right, because a producer may set properties that resemble a target.
+            # The broker writes the target last, and `_target` does not accept any bytes after the target.
             target_at = one.rfind(_TARGET, properties_at)
             target = _target(one[target_at : -record.CRC_BYTES]) if plain and target_at > 0 else None
             id_at = _id_at(one, properties_at, target_at)
@@ -100,8 +104,8 @@ class CutRecords:
                 continue
             topic, queue_id = target
             kept = one[properties_at : target_at + 1]
-            # The test may also match other properties whose names have the same ending, so the caller must
-            # check the names.
+            # The test also matches other properties whose names have the same ending. The caller must
+            # therefore check the names.
             if _KEYS in kept or _TAG in kept:
                 self.named.append((place, kept))
             kept += _MARK % timer_offset
@@ -122,7 +126,7 @@ class CutRecords:
 
 
 def _id_at(stored: bytes, properties_at: int, until: int) -> int:
-    """Return the position of the message id, or -1 if there is none."""
+    """Return the byte position of the message id in the record, or -1 if the record has no message id."""
     if stored.startswith(_ID[1:], properties_at):
         return properties_at + len(_ID) - 1
     found = stored.rfind(_ID, properties_at, until)
@@ -130,7 +134,7 @@ def _id_at(stored: bytes, properties_at: int, until: int) -> int:
 
 
 def _target(tail: bytes) -> tuple[RealTopic, int] | None:
-    """Return the target (topic, queue id), or None if the last two properties are not a target."""
+    """Return the target (topic, queue id), or None if `tail` does not consist of a target."""
     pairs, _, queue_id = tail[:-1].rpartition(b"\x01")
     topic = _real_topic(pairs)
     if topic is None or not queue_id.isdigit() or not tail.endswith(b"\x02"):
@@ -142,7 +146,7 @@ def _target(tail: bytes) -> tuple[RealTopic, int] | None:
 def _real_topic(pairs: bytes) -> RealTopic | None:
     """Return the topic in `pairs`, or None if it is malformed.
 
-    `pairs` contains a target's bytes up to the queue id.
+    `pairs` contains the bytes of a target up to the queue id.
     """
     topic = pairs[len(_TARGET) : -len(_QUEUE)]
     if pairs != _TARGET + topic + _QUEUE or not 0 < len(topic) <= record.TOPIC_V1_CHARACTERS_MAX:

@@ -1,10 +1,11 @@
-"""Converts a message's delay properties to an absolute delivery time.
+"""Convert the delay properties of a message to an absolute delivery time.
 
-For the delay properties and their rules, see `tidewheel.delay_properties`.
+The delay properties and their rules are described in `tidewheel.delay_properties`.
 
 Delays are relative to real time, because front ends process the properties before the conversion to broker
-time (`services.live.clock`). The maximum delay is checked later (`services.broker.spine.validation`). Cost:
-one set operation for a message without delay properties.
+time (`services.live.clock`). The maximum delay is checked later (`services.broker.spine.validation`).
+
+Cost: one set operation for a message without delay properties.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ _TIMED: Final = frozenset({*WAYS, verb_properties.TO})
 
 
 def with_absolute_times(message: Message, now_ms: int) -> Message:
-    """Return a received message with all relative times converted to absolute times.
+    """Return a received message in which all relative times have been converted to absolute times.
 
-    `now_ms` is real time. Raise `IllegalDeliveryTime` if a time is illegal or if two times conflict.
+    `now_ms` is the current real time. Raise `IllegalDeliveryTime` if a time is illegal or if two times
+    conflict.
     """
     if _TIMED.isdisjoint(message.properties):
         return message

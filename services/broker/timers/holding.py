@@ -1,37 +1,37 @@
-"""Holds a topic's due timers until an operator releases the topic.
+"""Hold the due timers of a topic until an operator releases the topic.
 
-    wheel, partitions --due--> gate (`timer_delivery`) ----------------------------------> delivered
+    wheel, partitions --due--> check (`timer_delivery`) ---------------------------------> delivered
                                  | the topic is held                                           ^
                                  v                                                             |
                                a move to the same due time, marked TW_HELD --> `HeldTimers` ---+
-                                                                                 released, at a pace
+                                                                        released, at the release rate
 
-1. Holds and releases are facts about a topic (`TopicHeld`, `TopicReleased`), and are stored in its `Topic`.
-   Like deliveries, they take effect in log order. Between the hold record and the release record, no timer of
-   the topic is delivered unless an operator or a client fires it.
-2. When a timer of a held topic becomes due, it is moved to its own due time. A single record ends the old
-   timer and sets the new one, which is marked TW_HELD. After a crash, the move has thus either taken full
-   effect or none, and each timer ends only once.
-3. A marked timer is in `HeldTimers` from the time its record is flushed until it ends, and is never in the
-   wheel or a partition. Like any pending timer, it can be cancelled, moved, fired, or replaced by name. If an
-   operator moves it, the mark is removed. If the topic is still held at the new due time, the timer is held
-   again.
-4. After a release, timers in `HeldTimers` are delivered at the release rate, in order of due time. A release
-   has no other state, so it continues after a crash, a restart, or a takeover. Timers that become due after
-   the release are delivered on time, ahead of the held ones.
-5. A held timer's record is kept beyond the retention time, like that of an open half message
-   (`commitlog.log.keep`). The names and ends of all timers are kept from the earliest held timer onward, so a
-   held timer is never lost.
-6. A timer that was moved because its topic was held proves the hold. If damage has destroyed the record of
-   the hold or of the topic, the topic is therefore held again, until an operator releases it.
+1. Holds and releases are facts about a topic (`TopicHeld`, `TopicReleased`), and are stored in the `Topic`.
+   Holds, releases, and deliveries take effect in log order. Between the hold record and the release record, a
+   timer of the topic is delivered only if an operator or a client fires the timer.
+2. When a timer of a held topic becomes due, the timer is moved without a change of its due time. A single
+   record ends the old timer and sets the new timer, which is marked TW_HELD. The move is therefore atomic: a
+   crash preserves either the old timer or the new timer, and each timer ends only once.
+3. A marked timer is in `HeldTimers` from the flush of its record until the timer ends, and is never in the
+   wheel or a partition. A held timer can be cancelled, moved, fired, or replaced by name, as can any other
+   pending timer. A move by an operator removes the mark. If the topic is still held at the new due time, the
+   timer is held again.
+4. After a release, the timers in `HeldTimers` are delivered at the release rate, in order of due time. A
+   release has no other state. A release therefore continues after a crash, a restart, or a takeover. Timers
+   that become due after the release are delivered on time, before the remaining held timers.
+5. The record of a held timer is kept beyond the retention time, as is the record of an open half message
+   (`commitlog.log.keep`). The names and ends of all timers from the earliest held timer onward are also kept.
+   A held timer is therefore never lost.
+6. The mark TW_HELD of a timer is evidence that the topic was held. If damage has destroyed the record of the
+   hold or of the topic, the topic is therefore held again, until an operator releases the topic.
 
 Rejected alternative: a reserved due time in the distant future for held timers. All held timers would then be
 in one partition that never becomes due and is never deleted. Each release would have to read this partition,
 and the names and ends of all timers would be kept until the reserved time.
 
 Cost: each held timer is written to the log again (about 100 us) and occupies 20 bytes in memory and in each
-snapshot. A tick examines only the held timers of released topics. A release sorts its topic's timers once.
-Limitation: the memory of removed timers is freed only when more than half of the table is unused.
+snapshot. A tick examines only the held timers of released topics. A release sorts the held timers of the
+topic once. Limitation: the memory of removed timers is freed only when more than half of the table is unused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from commitlog.snapshots.snapshot import Rows
 from timingwheel.boundaries import Numbers
 
 _GONE: Final = -1
-"""The due time of a removed timer."""
+"""The due time of a removed timer in the table."""
 _GONE_MIN: Final = 1_024
 _ROWS_AT_ONCE: Final = 8_192
 _SECOND_US: Final = 1_000_000
@@ -61,12 +61,12 @@ class HeldRows(NamedTuple):
     due_ms: Integers
     timer_offsets: Integers
     topics: Integers
-    """Each timer's topic as an index into `names`."""
+    """The topic of each timer, as an index into `names`."""
     names: list[str]
 
 
 class HeldTimers:
-    """The held timers by offset, which is the order in which they were added."""
+    """The held timers, sorted by log offset. Timers are added in this order."""
 
     def __init__(self) -> None:
         self._offsets, self._due_ms, self._topics = array("q"), array("q"), array("i")
@@ -74,9 +74,9 @@ class HeldTimers:
         self._numbers: dict[str, int] = {}
         self._gone_count = 0
         self._orders: dict[str, tuple[Integers, int]] = {}
-        """Each topic's timer offsets by due time, and the number of processed offsets."""
+        """The timer offsets in order of due time, and the number of processed offsets, by topic."""
         self.counts: Counter[str] = Counter()
-        """Number of held timers per topic."""
+        """The number of held timers, by topic."""
 
     def __len__(self) -> int:
         return len(self._offsets) - self._gone_count
@@ -98,7 +98,7 @@ class HeldTimers:
         self._orders.pop(topic, None)
 
     def remove(self, timer_offset: int) -> bool:
-        """Remove an ended timer. Return whether it was held."""
+        """Remove an ended timer. Return whether the timer was held."""
         place = self._place_of(timer_offset)
         if place < 0:
             return False
@@ -114,7 +114,7 @@ class HeldTimers:
         return True
 
     def first(self, topic: str, count_max: int) -> list[tuple[int, int]]:
-        """Return a topic's first `count_max` timers as sorted (due time, offset) pairs."""
+        """Return the first `count_max` held timers of a topic, as sorted (due time, offset) pairs."""
         found: list[tuple[int, int]] = []
         order, done = self._orders.get(topic) or (self._in_due_order(topic), 0)
         place = done
@@ -137,7 +137,7 @@ class HeldTimers:
         return int(due_ms[due_ms != _GONE].min()) if len(self) else FOREVER_MS
 
     def between(self, first_offset: int, end_offset: int) -> list[int]:
-        """Return the held timers in a range of log offsets, in ascending order."""
+        """Return the offsets of the held timers in a range of log offsets, in ascending order."""
         first, end = bisect_left(self._offsets, first_offset), bisect_left(self._offsets, end_offset)
         return [self._offsets[place] for place in range(first, end) if self._due_ms[place] != _GONE]
 
@@ -146,7 +146,7 @@ class HeldTimers:
         return np.array(self.between(0, FOREVER_MS), np.uint64)
 
     def rows(self, from_ms: int, until_ms: int) -> HeldRows:
-        """Return the held timers in a due-time window, in order of due time."""
+        """Return the held timers with `from_ms` <= due time < `until_ms`, in order of due time."""
         due_ms = np.array(self._due_ms, np.int64)
         places = np.flatnonzero((due_ms >= max(from_ms, 0)) & (due_ms < until_ms))
         places = places[np.argsort(due_ms[places], kind="stable")]
@@ -154,7 +154,7 @@ class HeldTimers:
         return HeldRows(due_ms[places], offsets, np.array(self._topics, np.int64)[places], self._names)
 
     def freeze(self) -> Any:
-        """Return (topic, due times, offsets) rows for a snapshot."""
+        """Return rows of (topic, due times, offsets) for a snapshot."""
         found = self.rows(0, FOREVER_MS)
         parts: list[tuple[str, Integers, Integers]] = []
         for number, name in sorted(enumerate(found.names), key=lambda pair: pair[1]):
@@ -175,7 +175,7 @@ class HeldTimers:
             self.add(topic, due_ms, timer_offset)
 
     def _place_of(self, timer_offset: int) -> int:
-        """Return a timer's index, or -1 if it is not held."""
+        """Return the index of a timer in the table, or -1 if the timer is not held."""
         place = bisect_left(self._offsets, timer_offset)
         is_there = place < len(self._offsets) and self._offsets[place] == timer_offset
         return place if is_there and self._due_ms[place] != _GONE else -1
@@ -189,7 +189,7 @@ class HeldTimers:
         return order
 
     def _compact(self) -> None:
-        """Drop the rows for removed timers."""
+        """Delete the rows of removed timers."""
         kept = np.array(self._due_ms, np.int64) != _GONE
         self._offsets = array("q", np.array(self._offsets, np.int64)[kept].tobytes())
         self._topics = array("i", np.array(self._topics, np.int32)[kept].tobytes())
@@ -198,17 +198,20 @@ class HeldTimers:
 
 
 class ReleasePaces:
-    """Limits the delivery rate of released timers.
+    """Limit the delivery rate of released timers.
 
-    After an interruption, for example because of a busy disk, a release catches up on at most one second's
-    worth of deliveries.
+    After an interruption, for example because of a busy disk, a release delivers at most the timers of one
+    second in a burst.
     """
 
     def __init__(self) -> None:
         self._next_us: dict[str, int] = {}
 
     def allowed(self, topic: str, per_second: int, now_ms: int, count_max: int) -> int:
-        """Return how many timers may be delivered now. A rate of 0 means no limit."""
+        """Return the number of timers of a topic that may be delivered now, at most `count_max`.
+
+        `per_second` is the release rate, or 0 for no limit.
+        """
         if not per_second:
             return count_max
         now_us = now_ms * 1_000
@@ -218,12 +221,15 @@ class ReleasePaces:
         return 0 if next_us > now_us else min(count_max, (now_us - next_us) * per_second // _SECOND_US + 1)
 
     def spend(self, topic: str, per_second: int, count: int) -> None:
-        """Record that `count` timers of a topic were delivered."""
+        """Charge the delivery of `count` timers to the release rate of a topic."""
         if per_second:
             self._next_us[topic] += count * _SECOND_US // per_second
 
     def next_ms(self, topic: str, per_second: int, seen_ms: int) -> int:
-        """Return when the next timer of a topic may be delivered."""
+        """Return the time in milliseconds at which the next timer of a topic may be delivered.
+
+        The time is not before `seen_ms`.
+        """
         next_us = self._next_us.get(topic, 0) if per_second else 0
         return max(seen_ms, -(-next_us // 1_000))
 

@@ -1,6 +1,6 @@
-"""The recall handle of a delayed message: `v1 topic broker due_ms message_id` in base64url.
+"""Encode and decode recall handles of delayed messages: `v1 topic broker due_ms message_id` in base64url.
 
-The format is that of RocketMQ's `RecallMessageHandle.HandleV1`. Only the last field may contain spaces.
+The format is that of `RecallMessageHandle.HandleV1` in RocketMQ. Only the last field may contain spaces.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _URL_SAFE: Final = bytes.maketrans(b"+/", b"-_")
 
 
 class RecallFields(NamedTuple):
-    """The fields of a recall handle."""
+    """The fields of a recall handle. `due_ms` is in milliseconds since the Unix epoch."""
 
     topic: str
     due_ms: int
@@ -26,13 +26,13 @@ class RecallFields(NamedTuple):
 
 
 def encode(topic: str, due_ms: int, message_id: str, broker_name: str) -> str:
-    """Return a delayed message's recall handle."""
+    """Return the recall handle of a delayed message."""
     fields = f"{_VERSION} {topic} {broker_name} {due_ms} {message_id}"
     return binascii.b2a_base64(fields.encode(), newline=False).translate(_URL_SAFE).decode()
 
 
 def decode(handle: str) -> RecallFields:
-    """Return a recall handle's fields. Raise `InvalidRecallHandle` if it is malformed."""
+    """Return the fields of a recall handle. Raise `InvalidRecallHandle` if the handle is malformed."""
     try:
         fields = base64.b64decode(handle.encode(), altchars=b"-_", validate=True).decode().split(" ", 4)
     except (binascii.Error, UnicodeError, ValueError):

@@ -1,21 +1,22 @@
-"""Delivers due timers to their queues exactly once, in sort order and in bounded batches.
+"""Deliver each due timer to its queue exactly once, in sort order and in bounded batches.
 
     due runs (read ahead from partitions)  ---- few: one by one ---------------------------+
-                                           `--- `TIMER_RUN_MIN` and more: bytes copied ----+
+                                           `--- `TIMER_RUN_MIN` or more: bytes copied -----+
                                                                                            +--> log
     the near wheel (set seconds ago)       ---- few: one by one ---------------------------+
-                                           `--- more: made ready together (`timer_source`)-+
+                                           `--- more: converted in bulk (`timer_source`) --+
 
-    held timers of a released topic        ---- the same, at the pace of the release
+    held timers of a released topic        ---- as from the near wheel, at the release rate
 
 A due timer of a held topic is held instead of being delivered (`services.broker.timers.holding`).
 
-Due runs and the near wheel are merged by sort key. If sort times are equal, due runs go first, because their
-timers were set earlier. Delivery pauses while more than `UNFLUSHED_BYTES_MAX` bytes are unflushed.
+The timers of due runs and of the near wheel are merged by sort key. If sort times are equal, the timers of
+due runs are delivered first, because they were set earlier. Delivery pauses while more than
+`UNFLUSHED_BYTES_MAX` bytes are unflushed.
 
-Cost: a single timer takes 47 to 65 us, including its share of the flush. A timer in a run of 2,000 takes 13
-to 18 us, but each run has a fixed cost of about 900 us. At two timers per millisecond, delivering them as
-runs would occupy a whole CPU core and make every timer late.
+Cost: the delivery of a single timer takes 47 to 65 us, including a share of the flush. A timer in a run of
+2,000 takes 13 to 18 us, but each run has a fixed cost of about 900 us. At two timers per millisecond,
+delivery in runs would occupy a whole CPU core and delay every timer.
 
 Each late delivery is counted under the first matching cause. A delivery after a hold is counted only under
 `held` and in no histogram, because an operator requested the delay.
@@ -23,11 +24,11 @@ Each late delivery is counted under the first matching cause. A delivery after a
     held        the topic was held at the due time
     restart     the timer was due before the store was opened
     clock       the clock was stepped past the due time
-    cold_read   the timer's partition had not been read at the due time
+    cold_read   the partition of the timer had not been read at the due time
     disk        delivery was paused because of unflushed bytes
     burst       more timers were due than could be delivered at the due time
 
-Limitation: all of a topic's late timers in a run are counted under the first timer's cause.
+Limitation: all late timers of a topic in a run are counted under the cause of the first late timer.
 """
 
 from __future__ import annotations
@@ -65,11 +66,10 @@ from tidewheel import property_names
 from timingwheel.partition import IN_LOG, Rows
 
 _GAP_BYTES_MAX: Final = 2048
-"""Maximum gap in bytes between two records that are read together."""
+"""The maximum gap in bytes between two records that are read at once."""
 _ALONE_COUNTS: Final = 4
 _HOLDING_COUNTS: Final = 8
-"""The weight of a due timer if any topic is held, because held timers are moved one by one."""
-"""The cause of late deliveries of held timers."""
+"""The weight of a due timer while any topic is held, because timers are held one by one."""
 
 
 class TimerDelivery:
@@ -79,26 +79,27 @@ class TimerDelivery:
         self._store, self._topics, self._timers = store, topics, timers
         self._held, self._paces = timers.held, ReleasePaces()
         self._near, self._partitions = timers.near, timers.partitions
-        self._near_queues = QueueTable()  # `timers.queues` is used by a checkpoint's worker thread.
+        self._near_queues = QueueTable()  # The worker thread of a checkpoint uses `timers.queues`.
         self._near_source = TimerSource(disk, store.log.segments, self._near_queues)
         self._opened_ms = opened_ms
         self._clock_from_ms = self._clock_until_ms = 0
         self._cold_until_ms = self._disk_until_ms = 0
         self._delivered: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        """The due and store times of single deliveries in this call, by topic and cause."""
+        """The (due time, store time) pairs of single deliveries in the current call, by topic and cause."""
 
     def record_clock_jump(self, from_ms: int, until_ms: int) -> None:
         """Record a forward clock step.
 
-        Late timers whose due time is within the step are counted under `clock`.
+        Late timers with a due time within the step are counted under `clock`.
         """
         self._clock_from_ms, self._clock_until_ms = from_ms, until_ms
 
     def deliver(self, now_ms: int, count_max: int) -> int:
-        """Deliver due timers up to a total weight of `count_max`. Return their total weight.
+        """Deliver due timers up to a total weight of about `count_max`. Return the total weight delivered.
 
-        A timer's weight is proportional to its CPU time: 1 in a due run, `_ALONE_COUNTS` for a single timer
-        or a timer from the wheel, and `_HOLDING_COUNTS` if any topic is held.
+        The weight of a timer is proportional to the CPU time of its delivery: 1 in a due run,
+        `_ALONE_COUNTS` for a single timer or a timer from the wheel, and `_HOLDING_COUNTS` while any topic is
+        held.
         """
         if self._timers.is_waiting_for_disk():
             self._disk_until_ms = now_ms
@@ -119,24 +120,24 @@ class TimerDelivery:
         return count_max - left
 
     def next_due_ms(self, seen_ms: int) -> int | None:
-        """Return when to call `deliver` next. `seen_ms` is the time of the last call.
+        """Return the time at which to call `deliver` next. `seen_ms` is the time of the last call.
 
-        Return None if no timer is pending or if delivery waits for a flush.
+        Return None if no timer is pending or if delivery is paused until a flush.
         """
         if self._timers.is_waiting_for_disk():
             return None
         near_ms, head_ms = self._near.next_due_ms(), self._partitions.head_due_ms()
-        # If an earlier timer at the head of the partitions is being read, the next timer of the wheel must
-        # wait, and does not determine the time of the next call.
+        # While an earlier timer at the head of the partitions is being read, the next timer of the wheel is
+        # not delivered, and does not determine the time of the next call.
         if head_ms is not None and not self._partitions.is_head_ready and (near_ms or 0) >= head_ms:
             near_ms = None
         due_ms = earlier(near_ms, self._partitions.next_advance_ms(seen_ms))
         return earlier(due_ms, self._next_release_ms(seen_ms)) if len(self._held) else due_ms
 
     def _release(self, now_ms: int, count_max: int) -> int:
-        """Deliver held timers of released topics at each topic's rate.
+        """Deliver held timers of released topics at the release rate of each topic.
 
-        Return their total weight (see `deliver`).
+        Return the total weight of the delivered timers (see `deliver`).
         """
         left = count_max
         for topic, per_second in self._releases():
@@ -161,15 +162,15 @@ class TimerDelivery:
         return min(times, default=None)
 
     def _releases(self) -> list[tuple[str, int]]:
-        """Return (topic, timers per second) for each released topic with held timers."""
+        """Return (topic, timers per second) for each released topic that still has held timers."""
         topics = (topic for topic in self._held.counts if topic not in self._topics.held)
         return [(topic, self._topics.release_pace(topic)) for topic in topics]
 
     def _deliver_next(self, now_ms: int, until_ms: int, count_max: int) -> int:
-        """Deliver the next timers of the wheel or the due run. Return their total weight.
+        """Deliver the next timers of the wheel and of the due run. Return the total weight delivered.
 
-        The two sorted sources are merged: each is delivered up to the head of the other. Within a
-        millisecond, the due run goes first.
+        The two sources are sorted, and are merged by delivering the timers of each source up to the first
+        timer of the other source. Within a millisecond, the timers of the due run are delivered first.
         """
         head_ms = self._partitions.head_due_ms()
         before_ms = until_ms if head_ms is None else min(until_ms, head_ms - 1)
@@ -178,14 +179,14 @@ class TimerDelivery:
         if len(near) < limits.TIMER_RUN_MIN or not self._deliver_run(near, now_ms):
             for sort_key in near:
                 # The watermark is advanced before the append, because `apply` deletes only timers above the
-                # watermark from the partitions. If the clock was set back, due times may be below the
-                # watermark, because the watermark never moves backward.
+                # watermark from the partitions. The watermark never decreases. Due times may therefore be
+                # below the watermark after the clock has been set back.
                 self._partitions.watermark = max(self._partitions.watermark, sort_key)
                 self._deliver_near(*sort_key, now_ms)
         if near or head_ms is None or head_ms > until_ms:
             return len(near) * counts
         # Rows are delivered up to the next timer of the wheel, but at least through the millisecond of the
-        # head. Otherwise, neither source would make progress if both had timers due in that millisecond.
+        # first row. Otherwise, neither source would progress if both had timers due in that millisecond.
         next_ms = self._near.next_due_ms()
         rows_until_ms = until_ms if next_ms is None else min(until_ms, max(next_ms - 1, head_ms))
         may_hold = bool(self._topics.held)
@@ -196,7 +197,7 @@ class TimerDelivery:
         return len(rows) * (counts if may_hold or len(rows) < limits.TIMER_RUN_MIN else 1)
 
     def _deliver_near(self, due_ms: int, timer_offset: int, now_ms: int) -> None:
-        """Deliver or hold one timer from the wheel, or deliver one held timer."""
+        """Deliver or hold a timer of the wheel, or deliver a held timer."""
         try:
             timer = self._timers.read_at(due_ms, timer_offset)
         except StoreDamaged:
@@ -205,11 +206,11 @@ class TimerDelivery:
             self._deliver_one(timer, timer_offset, now_ms)
 
     def _deliver_run(self, pairs: list[tuple[int, int]], now_ms: int, *, is_held: bool = False) -> bool:
-        """Deliver a batch of timers, given as (due time, offset) pairs.
+        """Deliver a batch of timers, given as (due time, offset) pairs. Return whether all were processed.
 
-        The timers are from the wheel or, if `is_held` is true, from one released topic. If a timer record
-        cannot be read from the log, return False without delivering any timers. The caller then delivers the
-        timers one by one.
+        Deliver or hold timers of the wheel or, if `is_held` is true, deliver the held timers of a released
+        topic. If a timer record cannot be read from the log, return False without delivering any timers. The
+        caller must then deliver the timers one by one.
         """
         due_ms, offsets = np.array(pairs, np.int64).T
         in_log = np.argsort(offsets)
@@ -240,22 +241,23 @@ class TimerDelivery:
     def _are_to_hold(self, rows: Rows, queues: QueueTable) -> Any:
         """Return a Boolean array that is true for rows of held topics.
 
-        It is false for rows whose topic is only in the record.
+        The value is false for a row that does not contain the topic.
         """
         held = [code for code, (topic, _) in enumerate(queues.names) if topic in self._topics.held]
         return np.isin(rows["queue"], held)
 
     def _deliver_one(self, timer: Record, timer_offset: int, now_ms: int) -> None:
-        """Deliver a timer, or hold it if its topic is held."""
+        """Deliver a timer, or hold the timer if its topic is held."""
         if properties.value_of(timer.properties, property_names.REAL_TOPIC) in self._topics.held:
             self._timers.hold(timer, timer_offset, now_ms)
         else:
             self._append_one(ready_record(timer, timer_offset), now_ms)
 
     def _append_one(self, ready: Record, now_ms: int) -> None:
-        """Append a ready message, and record its lateness.
+        """Append a ready message, and record the lateness of the timer.
 
-        Lateness is measured from the set time or the due time, whichever is later.
+        Lateness is measured from the due time of the timer, or from the time at which the timer was set if
+        that is later. A timer that was held is counted separately, without its lateness.
         """
         if properties.value_of(ready.properties, property_names.HELD):
             self._store.append(ready, now_ms)
@@ -267,9 +269,9 @@ class TimerDelivery:
         late.append((since_ms, ready.store_ms))
 
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
-        """Deliver the ready records of partition rows, and advance the watermark past them.
+        """Deliver the ready records of partition rows, and advance the watermark to the last row.
 
-        The watermark also advances past the rows of ended timers and past rows with damaged records.
+        The watermark also passes the rows of ended timers and the rows with damaged records.
         """
         if not len(rows):
             return
@@ -289,7 +291,7 @@ class TimerDelivery:
             self._deliver_waiting(waiting, path, now_ms)
 
     def _deliver_row(self, row: Any, path: str, now_ms: int) -> None:
-        """Deliver or hold one timer from a partition."""
+        """Deliver or hold a timer from a partition."""
         record_at, record_bytes = int(row["record_at"]), int(row["record_bytes"])
         stored = b"" if record_at == IN_LOG else self._timers.read_spans(path, [(record_at, record_bytes)])
         if not stored or not record.crc_holds(stored):
@@ -318,10 +320,10 @@ class TimerDelivery:
     def _append(
         self, content: bytearray, rows: Rows, queues: QueueTable, now_ms: int, *, is_held: bool = False
     ) -> None:
-        """Append the rows' records, which are contiguous in `content`, and record the lateness.
+        """Append the records of `rows`, which are contiguous in `content`, and record the lateness.
 
-        The lateness of a timer set after its due time is measured from the time it was set. If `is_held` is
-        true, the timers are held timers of one topic, and are counted separately.
+        Lateness is measured from the due time of a timer, or from the time at which the timer was set if that
+        is later. If `is_held` is true, all timers are held timers of one topic, and are counted separately.
         """
         record_bytes = rows["record_bytes"].astype(np.int64)
         assert int(record_bytes.sum()) == len(content), "a row without its record, or the other way round"
@@ -350,9 +352,9 @@ class TimerDelivery:
         assert done == len(copies), "a timer was delivered twice, or not at all"
 
     def _waiting_rows(self, rows: Rows, path: str) -> Rows:
-        """Return the rows of pending timers after damage may have destroyed tombstones.
+        """Return the rows of pending timers if damage may have destroyed tombstones.
 
-        A timer with an unreadable end is in doubt and is registered for repair.
+        If the end of a timer is unreadable, the timer is registered for repair and its row is not returned.
         """
         ends, offsets = self._timers.ends, rows["timer_offset"].copy()
         with suppress(StoreDamaged):
@@ -368,14 +370,15 @@ class TimerDelivery:
         return rows[is_waiting]
 
     def _topic(self, row: Any) -> str:
-        """Return a row's topic, or "" if it is only in the record."""
+        """Return the topic of a row, or "" if the row does not contain the topic."""
         is_bare = int(row["record_at"]) == IN_LOG
         return "" if is_bare else self._timers.queues.names[int(row["queue"])][0]
 
     def _due_ms(self, rows: Rows, content: bytearray) -> Integers:
-        """Return the rows' due times in milliseconds as an array.
+        """Return the due times of the rows, in milliseconds, as an array.
 
-        A timer's due time equals its sort time. For deviating timers, it is read from the record.
+        The due time of a timer equals the sort time in the row, except for deviating timers. The due time of
+        a deviating timer is read from the record.
         """
         due_ms = rows["due_ms"].astype(np.int64)
         if self._near.deviating:
@@ -392,11 +395,11 @@ class TimerDelivery:
         self._count_late(topics, begins, since_ms, run.store_ms - since_ms)
 
     def _read(self, path: str, rows: Rows) -> bytearray:
-        """Return the rows' records in one contiguous buffer. Neighboring records are read together.
+        """Return the records of the rows in one contiguous buffer. Neighboring records are read at once.
 
-        Rows are sorted by due time, but their records are in the order in which the timers were set. The rows
-        are therefore sorted by record position. A new span begins where the gap after the previous record
-        exceeds `_GAP_BYTES_MAX`. One call reads all spans, and `shifts` maps file positions to positions in
+        Rows are sorted by due time, but records are in the order in which the timers were set. The rows are
+        therefore sorted by record position first. A new span begins where the gap between two records exceeds
+        `_GAP_BYTES_MAX`. One call reads all spans, and `shifts` maps positions in the file to positions in
         the bytes read. The records are then copied in row order.
         """
         places, lengths = rows["record_at"].astype(np.int64), rows["record_bytes"].astype(np.int64)
@@ -422,10 +425,10 @@ class TimerDelivery:
         return bytearray(b"".join([content[start:end] for start, end in spans])), rows[sound]
 
     def _deliver_damaged(self, row: Any, path: str, now_ms: int) -> None:
-        """Use the log to deliver a timer whose partition record is damaged or missing.
+        """Deliver a timer from the log, because its record in the partition is damaged or missing.
 
-        If the log does not contain the record, the timer is registered for a repair, which also searches
-        older files (`services.broker.timers.timer_repair`).
+        If the record cannot be read from the log, register the timer for a repair, which also searches older
+        files (`services.broker.timers.timer_repair`).
         """
         timer_offset, due_ms = int(row["timer_offset"]), int(row["due_ms"])
         if int(row["record_at"]) != IN_LOG:
@@ -441,7 +444,7 @@ class TimerDelivery:
     def _count_late(
         self, topics: list[str], begins: Integers, since_ms: Integers, lateness_ms: Integers
     ) -> None:
-        """Count late deliveries. The rows of topic n are `begins[n]:begins[n + 1]`."""
+        """Count deliveries and late deliveries. Topic n has the rows `begins[n]:begins[n + 1]`."""
         statistics = self._timers.statistics
         statistics.count_lateness(topics, begins, lateness_ms)
         late = np.flatnonzero(lateness_ms >= LATE_MS_MIN)
@@ -463,7 +466,7 @@ class TimerDelivery:
 
 
 def _name_hashes(rows: Rows, content: bytearray) -> Any:
-    """Return the rows' name hashes as an array of shape (rows, names)."""
+    """Return the name hashes of the rows, as an array of shape (rows, names)."""
     hashes = np.stack([rows[column] for column in NAME_COLUMNS], axis=1)
     many = np.flatnonzero(rows["spare"] == np.uint64(MANY_NAMES))
     if not len(many):
