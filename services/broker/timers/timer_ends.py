@@ -1,39 +1,40 @@
-"""Stores timer names and ends independently of log retention.
+"""Store the names and ends of timers independently of log retention.
 
 Names and ends are stored in two exact indexes on disk (`consumequeue.indexes.timerindex`):
 
     index   key                                      value
-    names   topic and message id, topic and key      the newest timer with that name, its due and store times
-    ends    a timer's offset                         the kind and time of its end, and the end's log offset
+    names   topic and message id, or topic and key   newest timer with this name: offset, due and store times
+    ends    offset of a timer                        kind, time, and record offset of the end
 
-A timer is pending if it is in `names` but not in `ends`. A fact contains the times of its event. Facts do not
-depend on the setting `history_ms`, which may change when the store is reopened.
+A timer is pending if it is in `names` but not in `ends`. Each entry of an index is a fact, which contains the
+times of its event. Facts do not depend on the setting `history_ms`, which may change when the store is
+reopened.
 
-1. A fact expires `history_ms` after its last time (`last_ms`). The last time of a name is the timer's set
-   time or due time, whichever is later. The last time of an end is the end time or the due time, whichever is
-   later. An end therefore never expires before the timer's names.
-2. Names and ends are merged separately, so a merge may drop a timer's end but keep its name. Ends before
-   `forgotten_ms` may have been dropped. `forgotten_ms` never decreases and is part of the snapshot, because a
-   longer history does not restore dropped ends.
+1. A fact expires `history_ms` after its last time (`last_ms`). The last time of a name is the set time or the
+   due time of the timer, whichever is later. The last time of an end is the end time or the due time,
+   whichever is later. An end therefore never expires before the names of the timer.
+2. Names and ends are merged separately. A merge may therefore drop the end of a timer but keep a name of the
+   timer. Ends before `forgotten_ms` may have been dropped. `forgotten_ms` never decreases and is part of the
+   snapshot, because a longer history does not restore dropped ends.
 3. A timer is forgotten if the last time of its name is before `forgotten_ms` or more than `history_ms` ago. A
    forgotten timer is never pending.
-4. A pending timer's names are kept no matter how late it is, because merges expire facts relative to the due
-   time of the earliest pending timer.
+4. The names of a pending timer are kept even if the timer is very late, because merges expire facts relative
+   to the due time of the earliest pending timer.
 
-Memory holds all facts recorded since the last checkpoint, and Bloom filters of about 12 bits per fact.
+All facts since the last checkpoint are kept in memory, as are Bloom filters of about 12 bits per fact.
 
 An end is a `consumequeue.indexes.timerindex_fact` fact with these u64 fields:
 
     field   bits   contents
-    key     64     the timer's offset
+    key     64     the offset of the timer
     check   64     0
     offset  64     the log offset of the record that ended the timer
-    at      64     when the timer ended, ms since 1970
-    extra   8      the kind of end (`commitlog.records.kinds.End`), above
-            56     when the timer was due, ms since 1970
+    at      64     the end time, in ms since 1970
+    extra   8      the kind of end (`commitlog.records.kinds.End`), in the high bits
+            56     the due time, in ms since 1970
 
-Limitation: only a 128-bit hash identifies a name. If two hashes collided, both names would silently refer to
-the same timer. With 2**40 names in a store, the probability is about 2**-49.
+Limitation: a name is identified only by a 128-bit hash. If two hashes collided, both names would silently
+refer to the same timer. With 2**40 names in a store, the probability of a collision is about 2**-49.
 """
 
 from __future__ import annotations
@@ -61,18 +62,18 @@ from tidewheel import property_names
 NAMES: Final = "timers-names"
 ENDS: Final = "timers-ends"
 KIND_SHIFT: Final = 56
-"""The bit position of the kind in an end's `extra` field. The lower bits are the due time."""
+"""The bit position of the kind in the `extra` field of an end. The lower bits contain the due time."""
 _TIME_MASK: Final = (1 << KIND_SHIFT) - 1
 assert max(End) < 1 << 64 - KIND_SHIFT, "the kinds of ends outgrow their bits"
 
 Times = np.ndarray[Any, np.dtype[np.uint64]]
 """An array of times in milliseconds since the Unix epoch."""
 NameWords = tuple[int, int]
-"""The 128-bit hash of a name under a topic, as two 64-bit words."""
+"""The 128-bit hash of a timer name and its topic, as two 64-bit words."""
 
 
 class NamedTimer(NamedTuple):
-    """A timer found by name."""
+    """A timer that was found by name. Times are in milliseconds since the Unix epoch."""
 
     timer_offset: int
     due_ms: int
@@ -80,12 +81,12 @@ class NamedTimer(NamedTuple):
 
     @property
     def known_ms(self) -> int:
-        """The time in milliseconds from which the name's retention is measured."""
+        """The time in milliseconds from which the retention of the name is measured."""
         return max(self.due_ms, self.stored_ms)
 
 
 class TimerEnd(NamedTuple):
-    """The end of a timer: its kind, its time, and the log offset of its record."""
+    """The end of a timer: the kind, the time, and the log offset of the record that ended the timer."""
 
     end: End
     ended_ms: int
@@ -106,41 +107,44 @@ class EndsToWrite:
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return the files and any damage to them for a snapshot."""
+        """Return the files and the names of damaged files for a snapshot."""
         damaged = {"names": sorted(self.names.damaged), "ends": sorted(self.ends.damaged)}
         files = {"names": self.names.freeze(), "ends": self.ends.freeze()}
         return files | {"forgotten_ms": self.forgotten_ms, "damaged": damaged}
 
     def delete_unused(self, disk: Disk) -> None:
-        """Delete unneeded files."""
+        """Delete the files that are no longer needed."""
         self.names.delete_unused(disk)
         self.ends.delete_unused(disk)
 
 
 class TimerEnds:
-    """The names and ends of a store's timers."""
+    """The names and ends of the timers in a store."""
 
     def __init__(self, disk: Disk, history_ms: int, store: Store) -> None:
         self._history_ms, self._damage = history_ms, store.damage
         self.forgotten_ms = 0
-        """Time in milliseconds before which merges may have dropped ends."""
+        """The time in milliseconds before which merges may have dropped ends."""
         self.names = FactIndex(disk, NAMES, self._is_expired)
         self.ends = FactIndex(disk, ENDS, self._is_expired)
 
     @property
     def is_full(self) -> bool:
-        """Whether so many facts are in memory that a checkpoint is due."""
+        """Whether the number of facts in memory requires a checkpoint."""
         return self.names.is_full or self.ends.is_full
 
     def find_named(self, name: TimerName) -> NamedTimer | None:
-        """Return the newest timer with a name, pending or ended, or None.
+        """Return the newest timer with the given name, pending or ended, or None.
 
         Raise `StoreDamaged` if the index is unreadable.
         """
         return self.find_by_hash(name_hash(name))
 
     def find_by_hash(self, words: NameWords) -> NamedTimer | None:
-        """Return the newest timer whose name has this hash (`name_hash`), or None."""
+        """Return the newest timer whose name has the given hash (`name_hash`), or None.
+
+        Raise `StoreDamaged` if the index is unreadable.
+        """
         try:
             found = self.names.newest(*words)
         except StoreDamaged:
@@ -149,12 +153,12 @@ class TimerEnds:
         return None if found is None else NamedTimer(*found)
 
     def add_names(self, timer: TimerSet, timer_offset: int, stored_ms: int) -> None:
-        """Add a timer's names."""
+        """Add the names of a timer to the index."""
         for key, check in words_of(timer):
             self.names.put(key, check, timer_offset, timer.due_ms, stored_ms)
 
     def find_end(self, timer_offset: int) -> TimerEnd | None:
-        """Return a timer's end, or None if it is pending.
+        """Return the end of a timer, or None if no end is stored.
 
         Raise `StoreDamaged` if the index is unreadable.
         """
@@ -169,7 +173,7 @@ class TimerEnds:
         return TimerEnd(End(extra >> KIND_SHIFT), ended_ms, ended_offset)
 
     def have_ended(self, timer_offsets: Words) -> Mask:
-        """Return a bool array that is true for ended timers.
+        """Return a Boolean array that is true for ended timers.
 
         Raise `StoreDamaged` if the index is unreadable.
         """
@@ -180,19 +184,22 @@ class TimerEnds:
             raise
 
     def report_damage(self) -> None:
-        """Report known damage to both indexes."""
+        """Report the known damage to the two indexes."""
         for part, index in (("names", self.names), ("ends", self.ends)):
             if index.damage:
                 self._damage.report(DamagedPart(part, "", index.damage))
 
     def add_end(self, timer_offset: int, due_ms: int, ended: TimerEnd) -> None:
-        """Add a timer's end."""
+        """Add the end of a timer to the index."""
         self.ends.put(timer_offset, 0, ended.ended_offset, ended.ended_ms, end_extra(ended.end, due_ms))
 
     def add_delivered(
         self, timer_offsets: Integers, due_ms: Integers, ended_offsets: Integers, ended_ms: int
     ) -> None:
-        """Add the ends of delivered timers, given as arrays of equal length and a single store time."""
+        """Add the ends of delivered timers. The arrays have equal length, with one element per timer.
+
+        `ended_ms` is the store time of the records that ended the timers.
+        """
         assert len(timer_offsets) == len(due_ms) == len(ended_offsets), "a timer without its end"
         facts = np.zeros(len(timer_offsets), FACT)
         facts["key"], facts["offset"], facts["at"] = timer_offsets, ended_offsets, ended_ms
@@ -200,21 +207,21 @@ class TimerEnds:
         self.ends.put_many(facts)
 
     def is_forgotten(self, known_ms: int, now_ms: int) -> bool:
-        """Return whether a timer with this `known_ms` may have ended before the retained history.
+        """Return whether a timer with the given `known_ms` may have ended before the retained history.
 
-        A forgotten timer stays forgotten even if the clock is set back or the history is extended, because a
-        merge may have dropped its end.
+        A timer remains forgotten even if the clock is set back or the history is extended, because a merge
+        may have dropped the end of the timer.
         """
         return known_ms < max(now_ms - self._history_ms, self.forgotten_ms)
 
     def spill(self, now_ms: int) -> None:
-        """During log replay, write facts that exceed the memory limit. For `now_ms`, see `to_write`."""
+        """Write the facts that exceed the memory limit during log replay. For `now_ms`, see `to_write`."""
         self._advance_forgotten(now_ms)
         self.names.spill(now_ms)
         self.ends.spill(now_ms)
 
     def to_write(self, now_ms: int) -> EndsToWrite:
-        """Return the data for a checkpoint, without facts that expired before `now_ms`.
+        """Return the data for a checkpoint, without the facts that expired before `now_ms`.
 
         `now_ms` is the newest store time or the due time of the earliest pending timer, whichever is earlier.
         The system clock is not used, because it may be wrong.
@@ -224,7 +231,7 @@ class TimerEnds:
         return EndsToWrite(names, ends, self.forgotten_ms)
 
     def complete_checkpoint(self, done: EndsToWrite) -> None:
-        """Adopt the runs of a durable checkpoint. They replace facts in memory and merged runs."""
+        """Replace the facts in memory and the merged runs with the runs of a durable checkpoint."""
         self.names.written(done.names)
         self.ends.written(done.ends)
 
@@ -234,9 +241,9 @@ class TimerEnds:
         self.ends.failed(done.ends)
 
     def adopt_files(self, frozen: Any, others: list[Any]) -> list[str]:
-        """Adopt a snapshot's files, and return descriptions of any damage.
+        """Use the files that a snapshot lists, and return descriptions of any damage.
 
-        The files of other snapshots (`others`) are kept.
+        Keep the files of other snapshots (`others`).
         """
         self.forgotten_ms = frozen["forgotten_ms"]
         reasons = (
@@ -249,12 +256,12 @@ class TimerEnds:
         return [reason for reason in reasons if reason]
 
     def delete_files(self) -> None:
-        """Delete both indexes. The log rebuilds them."""
+        """Delete both indexes. A replay of the whole log rebuilds them."""
         self.names.drop()
         self.ends.drop()
 
     def _advance_forgotten(self, now_ms: int) -> None:
-        """Advance `forgotten_ms`. Merges may now drop facts that expired before `now_ms`."""
+        """Advance `forgotten_ms`. Merges may then drop the facts that expired before `now_ms`."""
         self.forgotten_ms = max(self.forgotten_ms, now_ms - self._history_ms)
 
     def _is_expired(self, facts: Facts, now_ms: int) -> Any:
@@ -262,18 +269,18 @@ class TimerEnds:
 
 
 def end_extra(end: End, due_ms: int) -> int:
-    """Return an end's `extra` field: the kind of the end and the timer's due time."""
+    """Return the `extra` field of an end: the kind of the end, and the due time of the timer."""
     return end << KIND_SHIFT | due_ms
 
 
 def last_ms(facts: Facts) -> Times:
-    """Return each fact's last time in milliseconds, from which its retention is measured."""
+    """Return the last time of each fact, in milliseconds. Retention is measured from this time."""
     times: Times = np.maximum(facts["at"], facts["extra"] & np.uint64(_TIME_MASK))
     return times
 
 
 def name_hash(name: TimerName) -> NameWords:
-    """Return the 128-bit hash of a name.
+    """Return the 128-bit hash of a timer name.
 
     A timer key and a message id with the same text have different hashes.
     """
@@ -281,21 +288,21 @@ def name_hash(name: TimerName) -> NameWords:
 
 
 def key_words(message: Message) -> NameWords | None:
-    """Return the 128-bit hash of a message's timer key, or None if it has no key."""
+    """Return the 128-bit hash of the timer key of a message, or None if the message has no timer key."""
     key = message.properties.get(property_names.TIMER_KEY)
     return hashes_of(message.topic, text_of("", key)) if key else None
 
 
 def words_of(timer: TimerSet) -> list[NameWords]:
-    """Return the 128-bit hashes of a timer's names."""
+    """Return the 128-bit hashes of the names of a timer."""
     topic, message_id, key = timer.topic, timer.message_id, timer.key
     words = [] if message_id is None else [hashes_of(topic, message_id)]
     return [*words, hashes_of(topic, text_of("", key))] if key else words
 
 
 def text_of(message_id: str, key: str) -> str:
-    """Return the text whose hash identifies a name.
+    """Return the text whose hash identifies a timer name.
 
-    It is the message id, or the key preceded by a prefix that is illegal in a message id.
+    The text is the message id, or the timer key after a prefix that is illegal in a message id.
     """
     return message_id or f"\x01{key}"

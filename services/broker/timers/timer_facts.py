@@ -1,14 +1,16 @@
-"""Rebuilds timer names and ends at startup if one of their files is damaged.
+"""Rebuild timer names and ends at startup if one of their files is damaged.
 
 1. The readable facts of the damaged runs are kept.
 2. The log is read up to the snapshot offset. All later records are replayed afterwards.
 3. For pending timers whose records are no longer in the log, the names are read from the partitions.
-4. A timer that has a name, is not pending, and has no known end is given an end without details. Otherwise,
-   it would be considered pending.
+4. If a timer has a name, is not pending, and has no known end, an end of kind UNREADABLE is added. Otherwise,
+   the timer would be considered pending. If a timer file is damaged, no such ends are added.
 
-If the first fact of the damaged run is still in the log, the rebuilt data is complete. Otherwise, facts about
-timers that ended before the start of the log may be missing. An operation on such a timer returns TOO_LATE or
-NEVER_SET. The next checkpoint rewrites the runs. Cost: a rebuild reads the log and the partitions once.
+If the record of the first fact in the damaged run is still in the log, the rebuilt data is complete.
+Otherwise, facts about timers that ended before the start of the log may be missing. An operation on such a
+timer returns TOO_LATE or NEVER_SET. The next checkpoint rewrites the runs.
+
+Cost: a rebuild reads the log and the partitions once.
 """
 
 from __future__ import annotations
@@ -41,8 +43,8 @@ _CHUNK_FACTS: Final = 65_536
 def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until: int) -> list[DamagedPart]:
     """Rebuild names and ends if one of their files is damaged. Return the damaged files.
 
-    `log_from` is the first log offset, and `until` is the snapshot's log offset. Raise OSError if the disk
-    fails.
+    `log_from` is the first log offset, and `until` is the log offset of the snapshot. Raise OSError if the
+    disk fails.
     """
     ends = timers.ends
     has_names, has_ends = bool(ends.names.damaged_runs), bool(ends.ends.damaged_runs)
@@ -52,8 +54,8 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
         *(_remove_run(ends.names, run, "names", log_from) for run in ends.names.damaged_runs),
         *(_remove_run(ends.ends, run, "ends", log_from) for run in ends.ends.damaged_runs),
     ]
-    # Regardless of the order of insertion, the fact with the highest log offset takes precedence. The older
-    # facts in the partitions can therefore be added after the facts in the log.
+    # The fact with the highest log offset takes precedence, regardless of the order of insertion. The older
+    # facts from the partitions can therefore be added after the facts from the log.
     undone_ms = min(timers.partitions.watermark[0], timers.held.first_due_ms())
     for found in LogScan(disk, segment_bytes, stop_at=until):
         for fact in facts_of(found.record):
@@ -82,7 +84,7 @@ def _remove_run(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged
 
 
 def _waiting_records(timers: Timers, before_offset: int) -> Iterator[Record]:
-    """Yield pending timers' records that are older than the log."""
+    """Yield the records of pending timers whose offset is below `before_offset`, the start of the log."""
     for timer_offset in timers.held.between(0, before_offset):
         with suppress(StoreDamaged):
             yield timers.read_logged(timer_offset)
@@ -96,7 +98,7 @@ def _waiting_records(timers: Timers, before_offset: int) -> Iterator[Record]:
 
 
 def _end_unknown(timers: Timers, disk: Disk) -> None:
-    """End each timer that has a name, is not pending, and has no known end."""
+    """Add an end of kind UNREADABLE for each timer that has a name, is not pending, and has no known end."""
     waiting, gaps = _live_offsets(timers, disk)
     for run in timers.ends.names.runs:
         for facts in run.readable(disk, []):
@@ -107,14 +109,14 @@ def _end_unknown(timers: Timers, disk: Disk) -> None:
 
 
 def _live_offsets(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
-    """Return the sorted offsets of live partition rows, and the partition files' damaged ranges."""
-    # If a damaged file was split, its damage is listed only in the snapshot.
+    """Return the sorted offsets of pending timers, and the damaged ranges of the partition files."""
+    # After the split of a damaged file, the damage is listed only in the snapshot.
     found, gaps = [np.empty(0, np.uint64)], [*timers.partitions.damage]
     for slot, file in timers.partitions.files.items():
         tombstones = partition.tombstone_offsets(disk, slot.path, file.length, gaps)
         for rows in partition.parts(disk, slot.path, file.length, gaps):
             found.append(partition.alive(rows, tombstones)["timer_offset"].copy())
-    # Delivery may already have passed the timers in doubt, so these timers may not be in any file.
+    # The watermark may have passed the timers in doubt. These timers may therefore not be in any file.
     found.append(np.fromiter(timers.in_doubt, np.uint64))
     found.append(timers.held.offsets())
     return np.sort(np.concatenate(found)), gaps
@@ -124,7 +126,7 @@ def _end_unknown_among(
     timers: Timers, offsets: Numbers, due_ms: Numbers, waiting: Numbers, gaps: list[Gap]
 ) -> None:
     if gaps:
-        return  # A timer in a damaged batch may still be waiting, and an end would prevent its delivery.
+        return  # A timer in a damaged batch may be pending, and an end would prevent its delivery.
     is_over = ~np.isin(offsets, waiting)
     offsets, due_ms = offsets[is_over].copy(), due_ms[is_over]
     ended = timers.ends.have_ended(offsets)

@@ -1,11 +1,12 @@
-"""Writes a checkpoint's timer files: time partitions, names, ends, and the queue table.
+"""Write the timer files of a checkpoint: time partitions, names, ends, and the queue table.
 
-The snapshot lists all timer files with their lengths, so they are consistent as of a single log offset.
+The snapshot lists all timer files with their lengths. The files are therefore consistent as of a single log
+offset.
 
-A file that no snapshot lists is deleted unless it covers a time in doubt. A time is in doubt if timers due at
-that time were in a damaged part of a file. The last copies of their records may then be in an older file. The
-time remains in doubt until all its timers have been rebuilt and made durable and a later checkpoint has
-begun. A failed repair leaves the time in doubt.
+A file that no snapshot lists is deleted unless the file covers a time in doubt. A time is in doubt if timers
+due at that time were in a damaged part of a file, because an older file may contain the last copies of their
+records. The time remains in doubt until all affected timers have been rebuilt and are durable, and a later
+checkpoint has begun. After a failed repair, the time remains in doubt.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from services.broker.timers.timer_source import QueueTable, TimerSource
 from timingwheel.cascade import PartitionsToWrite, Span
 
 TIMER_FILES: Final = "timer_files"
-"""The snapshot key of the timer files."""
+"""The key of the timer files in a snapshot."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -30,12 +31,12 @@ class UncertainTimes:
     spans: list[Span] = field(default_factory=list)
     """The times in doubt when the checkpoint begins."""
     now: Callable[[], list[Span]] = list
-    """Returns the times currently in doubt, from any thread.
+    """Return the times that are in doubt at the time of the call.
 
-    The checkpoint may add more times.
+    This function may be called from any thread. The checkpoint itself may add times in doubt.
     """
     is_repairing: bool = False
-    """Whether a repair is running when the checkpoint begins. None begins during it."""
+    """Whether a repair is running when the checkpoint begins. No repair begins during a checkpoint."""
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +55,7 @@ class TimersToWrite:
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return the state for a snapshot. It is complete only after `write`."""
+        """Return the state for a snapshot. The state is complete only after `write`."""
         return {
             "partitions": self.partitions.freeze(),
             "ends": self.ends.freeze(),
@@ -64,8 +65,8 @@ class TimersToWrite:
     def delete_unused(self, disk: Disk) -> None:
         """Delete the files that neither the new nor the previous snapshot lists.
 
-        Files that cover a time in doubt, or that a repair is reading, are kept.
+        Keep the files that cover a time in doubt, and the files that a repair is reading.
         """
         self.partitions.delete_unused(disk, [*self.doubt.spans, *self.doubt.now()])
-        if not self.doubt.is_repairing:  # A repair reads the runs that existed when it began.
+        if not self.doubt.is_repairing:  # A repair reads the runs that existed at the start of the repair.
             self.ends.delete_unused(disk)

@@ -1,14 +1,15 @@
-"""Builds and parses the records that set, move, cancel, and deliver timers.
+"""Encode and decode the records that set, move, cancel, and deliver timers.
 
-    record                                   topic                 ends            sets
-    set                                      rmq_sys_wheel_timer                   its own offset
-    set again under its key, or moved        rmq_sys_wheel_timer   TW_REPLACES     its own offset
-    due in a held topic, TW_HELD set         rmq_sys_wheel_timer   TW_REPLACES     its own offset
-    cancelled, or lost (TW_VERB = UNREADABLE)  TW_SYS_VERB         TW_TIMER_OFFSET
-    delivered, or fired (TW_VERB = FIRE)     the real one          TW_TIMER_OFFSET
+    operation                                topic                 ended timer       new timer
+    set                                      rmq_sys_wheel_timer                     the record itself
+    set with the key of a pending timer,     rmq_sys_wheel_timer   TW_REPLACES       the record itself
+    or move
+    hold (TW_HELD is set)                    rmq_sys_wheel_timer   TW_REPLACES       the record itself
+    cancel, or loss (TW_VERB = UNREADABLE)   TW_SYS_VERB           TW_TIMER_OFFSET
+    delivery, or fire (TW_VERB = FIRE)       the real topic        TW_TIMER_OFFSET
 
-Each timer change is a single record, so a crash cannot leave it incomplete. A record that ends a timer also
-contains the due time, which is needed to find the timer on disk.
+Each change of a timer is a single record and is therefore atomic. A record that ends a timer also contains
+the due time, which is needed to find the timer on disk.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _CARRIED: Final = (property_names.CANCELS, property_names.CANCELS_TOPIC)
 _NOT_MOVED: Final = frozenset((*_CARRIED, property_names.TIMER_NAMES, property_names.HELD))
 _ID, _KEY = "id", "key"
 _new: Final = tuple.__new__
-"""Creates a named tuple at a third of the constructor's cost."""
+"""Create a named tuple in a third of the time that the constructor takes."""
 NOT_DELIVERED: Final = frozenset(
     {
         property_names.REAL_TOPIC,
@@ -49,14 +50,14 @@ NOT_DELIVERED: Final = frozenset(
 
 
 class ReplacedTimer(NamedTuple):
-    """A timer that a new timer replaces."""
+    """A timer that is replaced by a new timer."""
 
     timer_offset: int
     due_ms: int
 
 
 def timer_record(message: Message, queue_id: int, replaced: ReplacedTimer | None = None) -> Record:
-    """Return a delayed message's timer record. `queue_id` is its real queue."""
+    """Return the timer record of a delayed message. `queue_id` is the real queue of the message."""
     stored = timer_properties(message, queue_id)
     if replaced is not None:
         stored += properties.encode(_replaces(replaced))
@@ -71,7 +72,7 @@ def timer_record(message: Message, queue_id: int, replaced: ReplacedTimer | None
 
 
 def new_timer(message: Message, queue_id: int) -> NewMessage:
-    """Return a delayed message to append, with its fact. It must not replace another timer."""
+    """Return a draft for a delayed message, with its fact. The message must not replace a timer."""
     due_ms, key = message.delivery_ms, message.properties.get(property_names.TIMER_KEY, "")
     assert due_ms is not None, "a message without a delivery time is no timer"
     fact = _new(TimerSet, (due_ms, message.topic, message.message_id, key, False, False))
@@ -80,15 +81,15 @@ def new_timer(message: Message, queue_id: int) -> NewMessage:
 
 
 def timer_properties(message: Message, queue_id: int) -> bytes:
-    """Return the encoded timer record properties for a message that replaces no timer."""
+    """Return the encoded properties of the timer record of a message that replaces no timer."""
     marks = f"{_DUE}{message.delivery_ms}{_TOPIC}{message.topic}{_QUEUE}{queue_id}\x02"
     return properties.encode_message(message, marks)
 
 
 def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int, reason: str = "") -> Record:
-    """Return a timer record that moves the timer at `timer_offset` to `due_ms`.
+    """Return a timer record that moves the timer at log offset `timer_offset` to `due_ms`.
 
-    The record contains the same message.
+    The message does not change.
     """
     marks = {property_names.DUE_MS: str(due_ms), property_names.VERB: MOVE, property_names.REASON: reason}
     marks |= _replaces(ReplacedTimer(timer_offset, old_due_ms))
@@ -105,10 +106,10 @@ def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int,
 
 
 def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], path: str) -> Record:
-    """Return a timer record that replaces a timer in a damaged file.
+    """Return a timer record that replaces a timer in the damaged file `path`.
 
-    The message and due time stay the same. The new timer has only the names in `names`, because another timer
-    may have the key by now.
+    The message and the due time do not change. The new timer has only the names in `names`, because another
+    timer may have been set with the same key.
     """
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms, _REBUILT.format(path))
@@ -119,9 +120,9 @@ def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], pat
 
 
 def held_record(timer: Record, timer_offset: int) -> Record:
-    """Return a timer record that replaces a due timer of a held topic.
+    """Return a timer record that replaces a due timer of a held topic, and that is marked as held.
 
-    The message and due time stay the same.
+    The message and the due time do not change.
     """
     due_ms = due_ms_of(timer)
     new = moved_record(timer, timer_offset, due_ms, due_ms)
@@ -130,7 +131,7 @@ def held_record(timer: Record, timer_offset: int) -> Record:
 
 
 def is_held(timer: Record) -> bool:
-    """Return whether a timer record is marked as held."""
+    """Return whether a timer record has the mark TW_HELD."""
     return bool(properties.value_of(timer.properties, property_names.HELD))
 
 
@@ -139,7 +140,7 @@ def _mark_held(new: Record) -> None:
 
 
 def restrict_names(new: Record, names: list[TimerName]) -> None:
-    """Restrict a timer record to `names` before it is appended."""
+    """Restrict the names of a timer to `names`, in a record that has not been appended yet."""
     said = " ".join(_KEY if one.key else _ID for one in names) or "none"
     new.properties += properties.encode({property_names.TIMER_NAMES: said})
 
@@ -150,18 +151,18 @@ def is_rebuilt(timer: Record) -> bool:
 
 
 def names_of(timer: TimerSet) -> list[TimerName]:
-    """Return a timer's names: its message id and its key, if present."""
+    """Return the names of a timer: the message id and the timer key, if present."""
     names = [] if timer.message_id is None else [TimerName(timer.topic, timer.message_id)]
     return [*names, TimerName(timer.topic, key=timer.key)] if timer.key else names
 
 
 def read_move_reason(stored: dict[str, str]) -> str | None:
-    """Return the reason for a move from its record's properties, or None if it is not a move."""
+    """Return the reason in the properties of a move record, or None for any other record."""
     return stored.get(property_names.REASON, "") if stored.get(property_names.VERB) == MOVE else None
 
 
 def delivered_record(timer: Record, timer_offset: int, verb: str = "", reason: str = "") -> Record:
-    """Return the record that delivers a timer's message to its real queue.
+    """Return the record that delivers the message of a timer to the real queue.
 
     The record also contains the timer offset, the verb, and the reason.
     """
@@ -203,7 +204,7 @@ def cancel_record(timer_offset: int, due_ms: int, topic: str, message_id: str, r
 
 
 def unreadable_record(timer_offset: int, due_ms: int, topic: str) -> Record:
-    """Return the record that ends a timer whose record is lost. `topic` is empty if unknown."""
+    """Return the record that ends a timer whose own record is lost. `topic` is empty if unknown."""
     return _verb_record(UNREADABLE, timer_offset, due_ms, topic)
 
 
@@ -222,7 +223,10 @@ def _verb_record(
 
 
 def with_replaced(stored: bytes, replaced: ReplacedTimer | None) -> bytes:
-    """Return timer properties that mark a timer as the replacement for `replaced`, if given."""
+    """Return timer properties that mark a timer as the replacement for `replaced`.
+
+    If `replaced` is None, return the properties without such a mark.
+    """
     kept = properties.decode(stored)
     kept.pop(property_names.REPLACES, None)
     kept.pop(property_names.REPLACED_DUE_MS, None)
@@ -230,9 +234,10 @@ def with_replaced(stored: bytes, replaced: ReplacedTimer | None) -> bytes:
 
 
 def replaced_offset_of(stored: bytes) -> int:
-    """Return the offset of the timer replaced by the one with the properties `stored`, or -1.
+    """Return the offset of the timer that is replaced by the timer with the properties `stored`.
 
-    Also return -1 for a moved or rebuilt timer, which replaces only itself.
+    Return -1 if no timer is replaced. Also return -1 for a moved or rebuilt timer, which replaces only its
+    earlier record.
     """
     if properties.value_of(stored, property_names.VERB):
         return -1
@@ -241,7 +246,7 @@ def replaced_offset_of(stored: bytes) -> int:
 
 
 def due_ms_of(record: Record) -> int:
-    """Return a timer record's due time in milliseconds since the Unix epoch."""
+    """Return the due time in a timer record, in milliseconds since the Unix epoch."""
     return int(properties.value_of(record.properties, property_names.DUE_MS))
 
 

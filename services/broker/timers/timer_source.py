@@ -1,8 +1,9 @@
-"""Builds partition rows and ready records from timer records in the log.
+"""Create partition rows and ready records from timer records in the log.
 
-A checkpoint moves timers out of memory (`timingwheel.partitions`). It writes each timer's row and the record
-to deliver, including its CRC. Delivery sets only the offsets and the store time
-(`services.broker.spine.copies`). It can therefore read one file sequentially without parsing records.
+A checkpoint moves timers from memory to files (`timingwheel.partitions`). For each timer, the checkpoint
+writes a row and the ready record, which is the encoded record to deliver, with a CRC. Delivery sets only the
+offsets and the store time (`commitlog.records.bulk.stamp`), and can therefore read one file sequentially
+without parsing records.
 
     row field  contents
     queue      number of the (topic, queue id) in `QueueTable`, which is part of the snapshot
@@ -10,11 +11,11 @@ to deliver, including its CRC. Delivery sets only the offsets and the store time
     key_hash   hash of the first message key
     spare      hash of the second message key, or `MANY_NAMES` if there are more keys
 
-Records of the most common form are cut and joined (`services.broker.timers.cutting`). All other records, such
-as those with IPv6 hosts, are decoded and re-encoded, which takes three times as long. Both methods produce
-identical bytes.
+Records of the most common form are converted by copying byte ranges (`services.broker.timers.cutting`). All
+other records, such as those with IPv6 hosts, are decoded and encoded again, which takes three times as long.
+Both methods produce identical bytes.
 
-Limitation: only a test (`test_timer_source.py`) verifies that the bytes are identical.
+Limitation: only a test (`test_timer_source.py`) verifies that the two methods produce identical bytes.
 """
 
 from __future__ import annotations
@@ -44,24 +45,24 @@ from timingwheel.partition import ROW, Rows
 MANY_NAMES: Final = (1 << 64) - 1
 NAME_COLUMNS: Final = ("id_hash", "key_hash", "spare")
 _WINDOW_BYTES: Final = 1 << 17
-"""Bytes per read where timer records are close together."""
+"""The number of bytes per read if the next timer record is near."""
 _ALONE_BYTES: Final = 1 << 12
 _ALONE_GAP_BYTES: Final = 1 << 14
-"""Distance in bytes to the next timer record above which only `_ALONE_BYTES` are read."""
+"""The distance in bytes to the next timer record above which only `_ALONE_BYTES` bytes are read."""
 _HEAD: Final = struct.Struct(">I")
 
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class QueueTable:
-    """Queues numbered in order of first use."""
+    """Numbers for queues, assigned in the order of first use."""
 
     def __init__(self) -> None:
         self.names: list[tuple[str, int]] = []
         self._numbers: dict[tuple[str, int], int] = {}
 
     def number_of(self, topic: str, queue_id: int) -> int:
-        """Return a queue's number. Assign one on first use."""
+        """Return the number of a queue. Assign a number on first use."""
         name = (topic, queue_id)
         number = self._numbers.get(name)
         if number is None:
@@ -71,7 +72,7 @@ class QueueTable:
         return number
 
     def freeze(self) -> Any:
-        """Return [topic, queue id] pairs in queue number order for a snapshot."""
+        """Return [topic, queue id] pairs in the order of queue numbers for a snapshot."""
         return [list(name) for name in self.names]
 
     def thaw(self, frozen: Any) -> None:
@@ -81,7 +82,7 @@ class QueueTable:
 
 
 class TimerSource:
-    """Reads timer records from the log for delivery and checkpoints."""
+    """Read timer records from the log, for delivery and for checkpoints."""
 
     def __init__(self, disk: Disk, segments: Segments, queues: QueueTable) -> None:
         self._disk = disk
@@ -90,15 +91,15 @@ class TimerSource:
         self._imported_until = imported.read(disk)
 
     def fetch(self, timer_offsets: Offsets) -> tuple[Rows, list[bytes]]:
-        """Return the rows and ready records of the readable timers, sorted by offset.
+        """Return the rows and the ready records of the timers with readable records, sorted by offset.
 
-        `timer_offsets` (u64) must be sorted. The due times and record positions in the rows are not set.
+        `timer_offsets` (u64) must be sorted. The due times and the record positions in the rows are not set.
         """
         assert (timer_offsets[1:] >= timer_offsets[:-1]).all(), "the log is read forwards, a window at a time"
         offsets, stored = self._read_sound(timer_offsets.tolist())
         rows, ready = np.zeros(len(offsets), ROW), [b""] * len(offsets)
         rows["timer_offset"] = offsets
-        # Imported records are parsed, because they may not have the CRC that cutting requires.
+        # Imported records are decoded, because they may lack the CRC that `CutRecords` requires.
         first_own = bisect_left(offsets, self._imported_until)
         cut = CutRecords(stored[first_own:], offsets[first_own:])
         places = [first_own + place for place in cut.places]
@@ -115,7 +116,7 @@ class TimerSource:
         return rows, ready
 
     def contain(self, timer_offsets: Offsets, texts: Sequence[bytes]) -> Any:
-        """Return a bool array, true for records that contain all of the given strings or are unreadable.
+        """Return a Boolean array that is true for records that contain all `texts` or are unreadable.
 
         `timer_offsets` (u64) must be sorted. Raise OSError if a read fails.
         """
@@ -131,14 +132,17 @@ class TimerSource:
         return record.encode(ready)
 
     def _set_hashes(self, row: Any, kept: bytes) -> None:
-        """Set the tag hash and name hashes in the row for a message. The queue number must be set."""
+        """Set the tag hash and the name hashes in the row of a message.
+
+        `kept` contains the encoded properties of the message. The queue number in the row must be set.
+        """
         topic, _ = self._queues.names[int(row["queue"])]
         row["tags_code"] = tags_code(properties.value_of(kept, property_names.TAG))
         for name, hashed in zip(NAME_COLUMNS, _hashes(topic, keys_of(kept)), strict=True):
             row[name] = hashed
 
     def _read_sound(self, timer_offsets: list[int]) -> tuple[list[int], list[bytes]]:
-        """Return the offsets and bytes of the records whose CRC is correct."""
+        """Return the offsets and the bytes of the records whose CRC is correct."""
         stored = list(self._read_records(timer_offsets))
         content = bytearray(b"".join(stored))
         lengths = np.array(list(map(len, stored)), np.int64)
@@ -152,9 +156,9 @@ class TimerSource:
         window, window_from = b"", 0
         for timer_offset, following in pairwise([*timer_offsets, 1 << 63]):
             at = timer_offset - window_from
-            # The log is read again unless the window contains the entire record. If the next timer record is
-            # far away, only a small window is read, because a large window would contain mostly unrelated
-            # records.
+            # A new window is read unless the current window contains the entire record. If the next timer
+            # record is distant, only a small window is read, because a large window would mostly contain
+            # unrelated records.
             if not 0 <= at <= len(window) - _HEAD.size or at + _length(window, at) > len(window):
                 is_alone = following - timer_offset > _ALONE_GAP_BYTES
                 window = self._read(timer_offset, _ALONE_BYTES if is_alone else _WINDOW_BYTES)
@@ -164,7 +168,7 @@ class TimerSource:
     def _read(self, physical_offset: int, window_bytes: int) -> bytes:
         try:
             path, position = self._segments.place(physical_offset)
-        except StoreDamaged:  # A missing record is skipped, like a record with a wrong CRC.
+        except StoreDamaged:  # A missing record is skipped, as is a record with a wrong CRC.
             return bytes(_HEAD.size)
         unread: list[sectors.Extent] = []  # Unreadable bytes are read as zeros, which do not match the CRC.
         stored = sectors.read(self._disk, path, position, window_bytes, unread)
@@ -174,7 +178,10 @@ class TimerSource:
 
 
 def ready_record(timer: Record, timer_offset: int) -> Record:
-    """Return the record that delivers a timer's message, with the timer's offset and store time."""
+    """Return the record that delivers the message of a timer.
+
+    The offset and the store time of the returned record are those of the timer record.
+    """
     ready = delivered_record(timer, timer_offset)
     ready.physical_offset = timer_offset
     ready.store_ms, ready.store_host = timer.store_ms, timer.store_host
@@ -182,7 +189,10 @@ def ready_record(timer: Record, timer_offset: int) -> Record:
 
 
 def name_hashes(ready: Record) -> tuple[int, int, int]:
-    """Return a row's name hashes. If there are many names, the last hash is `MANY_NAMES`."""
+    """Return the name hashes for the row of a ready record.
+
+    If the record has more names than the row has columns, the last hash is `MANY_NAMES`.
+    """
     return _hashes(*names_of(ready))
 
 

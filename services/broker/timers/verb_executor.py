@@ -1,19 +1,19 @@
-"""Executes a message's timer verb when the message is stored or its half message is committed.
+"""Execute the timer verb of a message when the message is stored or its half message is committed.
 
-A CANCEL verb is stored in the same record as its message: the `TW_CANCELS` property contains the timer's
-offset and due time. A crash therefore loses both or neither. A MOVE or FIRE verb needs its own record, which
-is appended just before the message. The `TW_TIMER_VERDICT` property contains a verb's result. Its first word
-is the verdict.
+A CANCEL verb and its message are stored in a single record: the `TW_CANCELS` property contains the offset and
+the due time of the timer. The cancellation and the message are therefore atomic. A MOVE or FIRE verb requires
+a separate record, which is appended immediately before the message. The `TW_TIMER_VERDICT` property contains
+the result of a verb, and begins with the verdict.
 
-A verb is checked when its message is sent. It is not checked again when a half message is committed, even if
-the limits or the clock have changed.
+A verb is checked when its message is sent. A verb is not checked again when a half message is committed, even
+if the limits or the clock have changed.
 
-A verb that specifies the wrong topic matches no timer, but its message is stored unless the verb is strict
-(`refuse_unknown`). Verdicts are counted for the message's topic, because the timer topic in a verb may be
+A verb with a wrong topic matches no timer. The message is stored nevertheless, unless the verb is strict
+(`refuse_unknown`). Verdicts are counted by the topic of the message, because the timer topic in a verb may be
 arbitrary text.
 
-Limitation: a crash may preserve a MOVE or FIRE record but lose its message. The producer then receives no
-response and resends the message. A resent FIRE verb then gets the verdict TOO_LATE, although the first
+Limitation: a crash may preserve a MOVE or FIRE record but lose the message. The producer then receives no
+response and sends the message again. The verdict of the repeated FIRE verb is TOO_LATE, although the first
 attempt fired the timer.
 """
 
@@ -30,13 +30,13 @@ from tidewheel import property_names
 
 
 class VerbExecutor:
-    """Executes the timer verbs in messages."""
+    """Execute the timer verbs in messages."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
 
     def refuse_unknown(self, carried: CarriedTimerVerb, now_ms: int) -> None:
-        """Raise `TimerUnknown` if a strict verb names a timer that was never set or is forgotten."""
+        """Raise `TimerUnknown` if the timer of a strict verb was never set or is forgotten."""
         if not carried.is_strict:
             return
         found = self._timers.find_timer(self._name(carried))
@@ -48,7 +48,10 @@ class VerbExecutor:
             )
 
     def execute(self, carried: CarriedTimerVerb, carrier: Record, now_ms: int) -> None:
-        """Execute the verb in a message before the append, and add the verdict to the record."""
+        """Execute the verb in a message, and add the verdict to the record of the message.
+
+        The caller must append the record `carrier` afterwards.
+        """
         name = self._name(carried)
         if carried.kind is VerbKind.CANCEL and (found := self._timers.find_waiting(name, now_ms)):
             self._add_verdict(carrier, "CANCELLED", {
