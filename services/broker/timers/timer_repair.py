@@ -1,39 +1,40 @@
-"""Repairs damaged timer files. Each lost timer is either rebuilt from another copy or ended as UNREADABLE.
+"""Repair damaged timer files. Each lost timer is either rebuilt from another copy or ended as UNREADABLE.
 
-    CheckJob  --- verifies files, some megabytes at a time: at a start, then once a day --------+
-    ReadAhead --- finds damage when it reads timers that are due soon                           +--> gaps
-    a split   --- finds damage when it copies a file                                         ---+     |
+    CheckJob      verifies files, a few megabytes at a time, after startup and then once a day -+
+    ReadAhead     detects damage while it reads timers that are due soon                        +--> gaps
+    a split       detects damage while it copies a file                                      ---+     |
                                                                                                       v
-    RepairJob a worker finds the timers that the gaps contained <-------------------------------------+
-    repair_some   the core appends those with a readable copy again, and ends the others
+    RepairJob     identifies the lost timers of the gaps in a worker thread <-------------------------+
+    repair_some   rebuilds the timers that have a readable copy, and ends the other lost timers
 
-The timers in a gap are found by elimination. Of all named timers due in the damaged file's window, the repair
-excludes those that are in undamaged batches, are in memory, or have ended. If fewer timers remain than rows
-were lost, the log is also read, because a timer without a message id may have no name. The gap may also have
-contained tombstones, so rows of ended timers in the window are deleted again. A timer's end is kept while a
-timer with the same due time may be pending in a damaged file. All timers due before `Partitions.undone_ms`
-have ended.
+The timers in a gap are identified by elimination. From all named timers that are due in the window of the
+damaged file, the repair excludes the timers that are in undamaged batches, are in memory, or have ended. If
+fewer timers remain than rows were lost, the log is also read, because a timer without a message id may have
+no name. A gap may also have contained tombstones. The rows of ended timers in the window are therefore
+deleted again. The end of a timer is kept while a timer with the same due time may be pending in a damaged
+file. All timers that are due before `Partitions.undone_ms` have ended.
 
-To rebuild a timer, the broker appends a record that replaces the old timer, like a move to the same due time.
-A rebuilt timer is therefore durable and delivered only once, and a crash during the repair loses no timer.
-The record comes from the log or from an older timer file. Files that cover a time in doubt are therefore kept
-until all affected timers have been rebuilt and a later checkpoint has begun. At startup, the times in doubt
-are unknown, so no timer file is deleted until all files are verified.
+To rebuild a timer, the broker appends a record that replaces the old timer, as in a move without a change of
+the due time. A rebuilt timer is therefore durable and is delivered only once, and a crash during the repair
+loses no timer. The record is read from the log or from an older timer file. Files that cover a time in doubt
+are therefore kept until all affected timers have been rebuilt and a later checkpoint has begun. At startup,
+the times in doubt are unknown. No timer file is therefore deleted until all files have been verified.
 
-An undamaged row with a damaged record is repaired like a gap. The same applies to a timer whose damage is
-found only when it is due or when a checkpoint copies it (`Timers.in_doubt`), because a late delivery is
-better than none. If neither the log nor an older file contains a readable record, the timer ends as
-UNREADABLE. Such timers are counted and listed, and never become pending again.
+An undamaged row with a damaged record is repaired in the same way as a gap. If the damage to a timer is not
+detected until the timer is due or until a checkpoint copies it (`Timers.in_doubt`), the timer is also
+repaired, because a late delivery is better than a lost message. If neither the log nor an older file contains
+a readable record, the timer ends as UNREADABLE. Such timers are counted and listed, and never become pending
+again.
 
-Cost: only the checks, unless there is damage. A repair reads the names and ends once and uses 16 bytes of
-memory per timer in the window.
+Cost: only the checks, unless there is damage. A repair reads the names and ends once, and uses 16 bytes of
+memory for each timer in the window.
 
 If no file on the disk can be read, read errors are not evidence of damage. The repair then fails and is
 retried later.
 
-Limitation: if the names or the log are also damaged, some lost timers may remain unidentified. Their number
-is determined from the row counts in the snapshot and added to `unknown_count`. If the damaged file has been
-split, even their number is unknown.
+Limitation: if the names or the log are also damaged, some lost timers may remain unidentified. The number of
+unidentified timers is computed from the row counts in the snapshot and added to `unknown_count`. If the
+damaged file has been split, even the number of unidentified timers is unknown.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ _NOTHING: Final = np.empty(0, PAIR)
 _NO_OFFSETS: Final = np.empty(0, np.uint64)
 _FOREVER_MS: Final = 1 << 62
 _TRIED_EACH: Final = 5
-"""Number of files per folder whose first byte is read to test the disk."""
+"""The number of files per directory whose first byte is read to test the disk."""
 
 
 class RowWithoutRecord(NamedTuple):
@@ -101,15 +102,15 @@ class RecordCopy(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class CheckJob:
-    """A job that verifies files in a worker thread and collects damage."""
+    """A job that verifies files in a worker thread and collects the damage found."""
 
     files: list[tuple[Slot, File, int]]
-    """The timer files to verify, each with its start position in bytes."""
+    """The timer files to verify, and the position in bytes at which to start in each file."""
     runs: list[Run]
     """The runs of names, ends, and keys to verify."""
     bytes_max: int
     rest: list[tuple[Slot, int]] = field(default_factory=list)
-    """The timer files left for the next job, each with its start position in bytes."""
+    """The timer files for the next job, and the position in bytes at which to start in each file."""
     log: LogPass | None = None
     log_damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -137,7 +138,7 @@ class CheckJob:
 
 
 class LogPass:
-    """Verifies the log up to `until`, a few megabytes at a time."""
+    """Verify the log up to the offset `until`, a few megabytes at a time."""
 
     def __init__(self, segment_bytes: int, until: int) -> None:
         self._segment_bytes, self._until = segment_bytes, until
@@ -147,12 +148,12 @@ class LogPass:
         self.is_done = False
 
     def verify_next(self, disk: Disk, bytes_max: int) -> list[Damage]:
-        """Verify up to `bytes_max` more bytes. Return the newly found damage below `until`.
+        """Verify about `bytes_max` more bytes. Return the newly found damaged ranges below `until`.
 
         Raise OSError if the disk fails.
         """
         self.is_done = True
-        with suppress(StoreError):  # An unreadable log has already been reported at startup.
+        with suppress(StoreError):  # Startup has already reported an unreadable log.
             if self._scan is None or self._checking is None:
                 self._scan = LogScan(disk, self._segment_bytes, stop_at=self._until)
                 self._checking = self._scan.checking()
@@ -171,7 +172,7 @@ class LogPass:
 
 
 def _unsound_rows(window: Window, batch: partition.Batch) -> Iterator[RowWithoutRecord]:
-    """Yield a batch's rows whose records fail the CRC check."""
+    """Yield the rows of a batch whose records fail the CRC check."""
     rows = batch.rows[batch.rows["record_bytes"] > 0]
     content = bytearray(window.bytes_at(batch.position, batch.end - batch.position))
     content.extend(bytes(batch.end - batch.position - len(content)))  # Zeros do not match any CRC.
@@ -187,43 +188,46 @@ def _unsound_rows(window: Window, batch: partition.Batch) -> Iterator[RowWithout
 
 @dataclass(slots=True, eq=False)
 class RepairJob:
-    """A job that searches for lost and revived timers in a worker thread."""
+    """A job that identifies lost timers and revived timers in a worker thread."""
 
     gaps: tuple[Gap, ...]
     rows_without_record: list[RowWithoutRecord]
     mended: frozenset[Gap]
-    """The gaps that earlier jobs have repaired."""
+    """The gaps that were repaired earlier."""
     windows: list[tuple[int, int]]
     in_doubt: dict[int, DamagedTimer]
     files: dict[Slot, File]
     in_memory: Numbers
     deleted_in_memory: Numbers
-    """The offsets of timers whose tombstones are only in memory."""
+    """The offsets of the timers whose tombstones are only in memory."""
     names: tuple[Run, ...]
     ends: tuple[Run, ...]
     ended_since: Numbers
-    """The offsets of timers whose ends are only in memory.
+    """The offsets of the timers whose ends are in memory.
 
-    These ends are new, or startup has rebuilt them.
+    Such an end was added or rebuilt after the last checkpoint.
     """
     deviating: dict[int, int]
     watermark_ms: int
     forgotten_ms: int
-    """Time before which all timers have ended, even if their ends were dropped."""
+    """The time in milliseconds before which all timers have ended, even if their ends were dropped."""
     segment_bytes: int
     end_offset: int
     missing: Rows = field(default_factory=_NOTHING.copy)
     revived: Rows = field(default_factory=_NOTHING.copy)
     copies: dict[int, RecordCopy] = field(default_factory=dict)
     unknown_count: int = 0
-    """Number of lost rows without an identified timer."""
+    """The number of lost rows whose timers could not be identified."""
     over: set[int] = field(default_factory=set)
-    """The offsets of timers that have a tombstone or ended before the retained history."""
+    """The offsets of the timers that have a tombstone or that ended before the retained history."""
     blocked: str = ""
-    """Why the search failed, or ""."""
+    """The reason for which the search failed, or ""."""
 
     def run(self, disk: Disk) -> None:
-        """Search the files. Raise OSError if the disk fails, so that no timer ends because of the failure."""
+        """Search the files. Raise OSError if the disk fails.
+
+        A disk failure must not end any timer.
+        """
         self._require_reading(disk)
         try:
             for from_ms, until_ms in self.windows:
@@ -241,19 +245,19 @@ class RepairJob:
         sectors.require_reading(disk, paths)
 
     def _search_window(self, disk: Disk, from_ms: int, until_ms: int) -> None:
-        """Find the missing and revived timers in a window.
+        """Find the missing timers and the revived timers in a window.
 
         A missing timer is due in the window, has not ended, and is neither in an undamaged batch nor in
-        memory. A revived timer has ended but is still in an undamaged batch at or after the watermark. Its
-        tombstone was destroyed, and no copy is in memory.
+        memory. A revived timer has ended but still has a live row in an undamaged batch at or after the
+        watermark, because its tombstone was destroyed and no copy of the tombstone is in memory.
         """
         present, lost_count = self._live_rows(disk, from_ms, until_ms)
         held = np.union1d(present["timer_offset"], self.in_memory)
         wanted, is_sure = self._named_timers(disk, from_ms, until_ms)
         wanted = _exclude(wanted, held)
         ended = self._ended_offsets(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
-        # If there are fewer named timers than lost rows, some of the lost timers have no message id. Reading
-        # the log is expensive, so it is read only if the named timers do not account for all lost rows.
+        # If there are fewer named timers than lost rows, some of the lost timers have no name. A scan of the
+        # log is expensive, and is made only if the named timers may not account for all lost rows.
         if not is_sure or len(_exclude(wanted, ended)) < lost_count or self._is_split():
             wanted = _exclude(
                 _unique_timers(np.concatenate([wanted, self._logged_timers(disk, from_ms, until_ms)])), held
@@ -261,21 +265,21 @@ class RepairJob:
             ended = self._ended_offsets(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
         self.unknown_count += max(0, lost_count - len(wanted))
         self.missing = np.concatenate([self.missing, _exclude(wanted, ended)])
-        # Rows before the watermark do not need tombstones, because their timers have ended.
+        # Rows before the watermark require no tombstones, because the timers have ended.
         back = present[
             np.isin(present["timer_offset"], ended) & (present["due_ms"] >= np.uint64(self.watermark_ms))
         ]
         self.revived = np.concatenate([self.revived, _exclude(back, self.deleted_in_memory)])
 
     def _is_split(self) -> bool:
-        """Return whether a damaged file has been split. Its number of rows is then unknown."""
+        """Return whether a damaged file has been split. The number of lost rows is then unknown."""
         return any(_slot_of(gap) not in self.files for gap in self.gaps)
 
     def _live_rows(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, int]:
-        """Return the live rows of undamaged batches in the window, and the number of damaged rows.
+        """Return the live rows of undamaged batches in the window, and the number of lost rows.
 
-        A batch in a gap is considered damaged even if it is readable again, because its timers were already
-        skipped.
+        A batch in a gap is considered damaged even if the batch has become readable, because delivery has
+        already skipped the timers in the gap.
         """
         found, lost_count = [_NOTHING], 0
         for slot, file in self.files.items():
@@ -311,7 +315,7 @@ class RepairJob:
         return _unique_timers(np.concatenate(found)), is_sure
 
     def _timers_due_elsewhere(self, from_ms: int, until_ms: int) -> Rows:
-        """Return the timers whose sort time is in the window but differs from their due time."""
+        """Return the timers that have a sort time in the window, and a sort time other than the due time."""
         sort_ms = self.deviating.items()
         near = [(at_ms, offset) for offset, at_ms in sort_ms if from_ms <= at_ms < until_ms]
         return np.array(near, PAIR)
@@ -325,7 +329,7 @@ class RepairJob:
         return _exclude(pairs, np.array(sorted(elsewhere), np.uint64))
 
     def _logged_timers(self, disk: Disk, from_ms: int, until_ms: int) -> Rows:
-        """Return the timers in the window whose records are in the log."""
+        """Return the timers in the window whose records are in the log and that may still be pending."""
         scan = LogScan(disk, self.segment_bytes, stop_at=self.end_offset)
         timers = (one.record for one in scan if one.record.topic == TIMER_TOPIC)
         found = [
@@ -336,7 +340,7 @@ class RepairJob:
         return self._remove_sorted_elsewhere(np.array(found, PAIR), from_ms, until_ms)
 
     def _exclude_deleted(self, disk: Disk) -> None:
-        """Exclude timers that have a tombstone or ended before the retained history."""
+        """Exclude the timers that have a tombstone or that ended before the retained history."""
         for slot in {slot_named(one.path.removeprefix(f"{TIMERS}/")) for one in self.rows_without_record}:
             if slot in self.files:
                 deleted = partition.tombstone_offsets(disk, slot.path, self.files[slot].length)
@@ -347,7 +351,7 @@ class RepairJob:
         self.missing = _exclude(self.missing, np.array(sorted(self.over), np.uint64))
 
     def _ended_offsets(self, disk: Disk, offsets: Numbers) -> Numbers:
-        """Return the `offsets` whose timers have ended, in ascending order."""
+        """Return the offsets of ended timers among `offsets`, in ascending order."""
         found = [_NO_OFFSETS, np.intersect1d(self.ended_since, offsets)]
         for run in self.ends:
             for facts in run.chunks(disk):
@@ -355,7 +359,7 @@ class RepairJob:
         return np.unique(np.concatenate(found))
 
     def _find_copies(self, disk: Disk) -> None:
-        """Search older timer files for copies of the needed records."""
+        """Search all timer files for copies of the required records."""
         wanted = {int(offset) for offset in self.missing["timer_offset"]}
         wanted |= {one.timer_offset for one in self.rows_without_record} | self.in_doubt.keys()
         for slot in _all_slots(disk) if wanted else ():
@@ -371,7 +375,7 @@ class RepairJob:
 
 
 def _all_slots(disk: Disk) -> Iterator[Slot]:
-    """Yield the slots of all timer files, including those that no snapshot lists."""
+    """Yield the slots of all timer files, including files that no snapshot lists."""
     for name in disk.list(TIMERS):
         with suppress(ValueError):
             yield slot_named(name)
@@ -400,7 +404,7 @@ def _slot_of(gap: Gap) -> Slot:
 
 
 def _merged_windows(slots: Iterator[Slot]) -> list[tuple[int, int]]:
-    """Return the slots' time windows, merged and sorted, as (from, until) in milliseconds."""
+    """Return the time windows of the slots, merged and sorted, as (from, until) in milliseconds."""
     merged: list[tuple[int, int]] = []
     for slot in sorted(set(slots), key=lambda slot: slot.start_ms):
         if merged and slot.start_ms < merged[-1][1]:
@@ -418,10 +422,10 @@ def _keys_in_memory(facts: FactIndex) -> Iterator[Numbers]:
 
 
 class TimerRepair:
-    """Schedules checks and repairs of timer files.
+    """Schedule checks and repairs of timer files.
 
-        idle --next_job--> `_running` (a worker reads) --done--> `_applying` (a repair) --step--> idle
-                                                       --done of a check, or failed-------------> idle
+        idle --next_job--> `_running` (in a worker) --repair search done--> `_applying` --last step--> idle
+                                                    --check done, or job failed----------------------> idle
 
     Only one job runs at a time, because a repair requires a consistent view of files and memory. All missing
     timers found by a repair are rebuilt or ended before the next repair begins.
@@ -443,7 +447,7 @@ class TimerRepair:
         self._log_pass: LogPass | None = None
 
     def begin(self, now_ms: int) -> None:
-        """Schedule a check of all files. Timer files are checked in order of due time."""
+        """Schedule a check of all files. Timer files are checked first, in order of due time."""
         files = sorted(self._readable(), key=lambda slot: slot.start_ms)
         places = ((slot, 0) for slot in files)
         self._unchecked = deque([*places, *self._timers.ends.names.runs, *self._timers.ends.ends.runs])
@@ -455,7 +459,7 @@ class TimerRepair:
         self._next_check_ms = now_ms + limits.TIMERS_CHECK_INTERVAL_MS
 
     def run_maintenance(self, now_ms: int) -> None:
-        """Allow the next check, and report damage that checkpoints have found."""
+        """Allow the next check and the next repair, and report damage that checkpoints have found."""
         self._may_check = True
         self._blocked = ""
         if not self._has_unchecked and now_ms >= self._next_check_ms:
@@ -464,10 +468,10 @@ class TimerRepair:
         self.report_indexes()
 
     def check_on_follower(self, disk: Disk, now_ms: int) -> None:
-        """Check the next timer files on a follower after a checkpoint.
+        """Check the next timer files on a follower, after a checkpoint.
 
-        The follower may delete older files only after checking all timer files. Damage is repaired only once
-        the node has become the leader.
+        The follower may delete older files only after a check of all timer files. Damage is not repaired
+        until the node becomes the leader.
         """
         if not self._has_begun:
             self.begin(now_ms)
@@ -496,7 +500,7 @@ class TimerRepair:
     def uncertain_times(self) -> UncertainTimes:
         """Return the times in doubt for a checkpoint that is about to start."""
         spans = self._uncertain_times()
-        if self._has_checked_all_files:  # All damage has been found, and all times in doubt are known.
+        if self._has_checked_all_files:  # Otherwise, some times in doubt may still be unknown.
             self._partitions.release_older()
         is_repairing = isinstance(self._running, RepairJob) or self._applying is not None
         return UncertainTimes(spans, self._uncertain_times, is_repairing)
@@ -510,7 +514,7 @@ class TimerRepair:
         return self._has_begun and not is_reading
 
     def _uncertain_times(self) -> list[Span]:
-        """Return the times for damaged bytes whose timers have not all been rebuilt or ended."""
+        """Return the times of damage for which some timers have been neither rebuilt nor ended."""
         jobs = [job for job in (self._running, self._applying) if isinstance(job, RepairJob)]
         gaps = chain(self._partitions.damage, *(job.gaps for job in jobs))
         rows_without_record = chain(self._rows_without_record, *(job.rows_without_record for job in jobs))
@@ -523,7 +527,7 @@ class TimerRepair:
         ]
 
     def next_job(self) -> CheckJob | RepairJob | None:
-        """Return the next job for a worker, or None if no job is due or a job is unfinished."""
+        """Return the next job for a worker, or None if no job is due or if a job is unfinished."""
         if self._running is not None or self._applying is not None:
             return None
         if self._can_repair():
@@ -534,15 +538,15 @@ class TimerRepair:
         return self._running
 
     def complete_job(self, job: CheckJob | RepairJob) -> None:
-        """Process a completed job's result."""
+        """Process the result of a completed job."""
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, RepairJob):
             self._adopt_search(job)
             return
         self._unchecked.extendleft(reversed(job.rest))
-        # While the worker was reading, files may have been dropped by a checkpoint, and timers may have
-        # ended. The results for such files and timers are ignored.
+        # During the job, a checkpoint may have dropped files, and timers may have ended. The results for such
+        # files and timers are ignored.
         there = self._readable()
         self._partitions.found_damaged(gap for gap in job.gaps if _slot_of(gap) in there)
         new = (one for one in job.rows_without_record if self._has_file(one) and self._is_waiting(one))
@@ -557,7 +561,11 @@ class TimerRepair:
             self._log_pass = None
 
     def requeue_job(self, job: CheckJob | RepairJob) -> None:
-        """Requeue a failed job. The job is retried after the next `run_maintenance` call."""
+        """Requeue a failed job.
+
+        A repair is retried after the next call of `run_maintenance`, and a check when the next check is
+        allowed.
+        """
         assert job is self._running, "one job at a time"
         self._running = None
         if isinstance(job, RepairJob):
@@ -568,7 +576,7 @@ class TimerRepair:
             self._unchecked.extendleft(reversed([*places, *job.runs]))
 
     def repair_some(self, now_ms: int) -> None:
-        """Rebuild or end some missing timers."""
+        """Rebuild or end some of the missing timers that a repair has found."""
         assert not self._left or self._applying is not None, "what is left to mend is of a rescue"
         count = 0
         try:
@@ -579,7 +587,7 @@ class TimerRepair:
             ):
                 self._repair_timer(*self._left.popleft(), now_ms)
                 count += 1
-        except StoreDamaged as error:  # Unreadable ends are rebuilt at the next start.
+        except StoreDamaged as error:  # The next startup rebuilds unreadable ends.
             assert self._applying is not None, "only a rescue leaves something to mend"
             job, self._applying = self._applying, None
             self._left.clear()
@@ -597,7 +605,7 @@ class TimerRepair:
         return is_needed and not self._blocked and self._applying is None and self._partitions.is_settled
 
     def _readable(self) -> dict[Slot, File]:
-        """Return the files with pending timers, and the damaged files kept after a split."""
+        """Return the files with pending timers, and the damaged files that were kept after a split."""
         return self._partitions.kept_damaged() | self._partitions.files
 
     def _has_file(self, one: RowWithoutRecord) -> bool:
@@ -680,7 +688,7 @@ class TimerRepair:
     def _repair_timer(self, due_ms: int, timer_offset: int, topic: str, what: str, now_ms: int) -> None:
         if self._timers.ends.find_end(timer_offset) is not None:
             self._timers.in_doubt.pop(timer_offset, None)
-            return  # The timer was cancelled, moved, or fired after the repair began.
+            return  # The timer ended after the repair began, for example by a cancellation.
         timer = self._find_record(timer_offset)
         if timer is None:
             self._lost_count += 1
@@ -690,7 +698,7 @@ class TimerRepair:
         self._rebuilt_count += 1
 
     def _find_record(self, timer_offset: int) -> Record | None:
-        """Return a timer record from the log or an older file, or None if no copy is readable."""
+        """Return a timer record from the log or from a timer file, or None if no copy is readable."""
         with suppress(StoreDamaged):
             return self._timers.read_logged(timer_offset)
         assert self._applying is not None, "copies are known to a rescue alone"
@@ -700,7 +708,7 @@ class TimerRepair:
         return None
 
     def _finish(self, job: RepairJob) -> None:
-        """Count and report a repair's results, and mark its gaps as repaired."""
+        """Count and report the results of a repair, and mark the gaps as repaired."""
         looked_for_count = (
             len(job.missing) + len(job.rows_without_record) + len(job.in_doubt) + job.unknown_count
         )
@@ -731,7 +739,7 @@ class TimerRepair:
             )
 
     def report_indexes(self) -> None:
-        """Report known damage to names, ends, and keys."""
+        """Report the known damage to the indexes of names, ends, and keys."""
         self._timers.ends.report_damage()
         if self._store.keys.damage:
             self._store.report_key_index(self._store.keys.damage)

@@ -1,21 +1,22 @@
-"""Views of pending timers: pages by due time, counts, and histograms.
+"""Query pending timers: pages by due time, counts, and histograms.
 
-Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a time, so memory usage is bounded.
-A row on disk contains the timer's queue and the hashes of its tag, message id, and message keys. A filter by
-topic, tag, or key therefore reads only records that may match. A filter by property reads the records of all
-timers that match the other conditions. Timer keys are stored in the index of names (`offsets_of_key`) rather
-than in rows. A timer set after the last checkpoint has no hashes in its row. Its record in the log is
-searched for the filter's texts, and is decoded only if it contains all of them. Held timers
-(`services.broker.timers.holding`), and timers whose sort time differs from their due time
-(`NearTimers.deviating`), are left out of the slots and merged in by due time.
+Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a time, to limit memory usage. A
+row on disk contains the queue of the timer and the hashes of the tag, the message id, and the message keys. A
+filter by topic, tag, or key therefore reads only the records that may match. A filter by property reads the
+records of all timers that match the other conditions. Timer keys are stored in the index of names
+(`offsets_of_key`), not in rows. The row of a timer that was set after the last checkpoint contains no hashes.
+For such a timer, the record in the log is searched for the texts of the filter, and is decoded only if it
+contains all of them. Held timers (`services.broker.timers.holding`), and timers with a sort time other than
+the due time (`NearTimers.deviating`), are excluded from the slots and are merged by due time.
 
 A long search is performed in steps (`TimerSearch`), and other calls are served between the steps. The rows
-are kept in memory between steps, because a slot with many timers would otherwise be reread in every step.
+are kept in memory between steps, because a slot with many timers would otherwise be read again in every step.
 
-Cost: a filter by timer key requires one name lookup for each matching topic that has pending timers.
-Searching the bytes of a record takes one twentieth of the time required to decode it. A search by key, tag,
-or topic reads the rows of each slot only once. Limitation: all rows of a slot are read in one step, which
-takes 0.2 s if the slot contains a million timers.
+Cost: a filter by timer key requires one name lookup for each matching topic that has pending timers. A search
+of the bytes of a record takes one twentieth of the time required to decode the record. A search by key, tag,
+or topic reads the rows of each slot only once.
+
+Limitation: all rows of a slot are read in one step, which takes 0.2 s if the slot contains a million timers.
 """
 
 from __future__ import annotations
@@ -51,7 +52,10 @@ _NO_DUE_MS: Final = np.empty(0, np.int64)
 
 
 class Candidate(NamedTuple):
-    """A timer that may match a filter, with its sort position and the location of its record."""
+    """A timer that may match a filter, with the due time, the offset, and the location of the record.
+
+    If `path` is None, the record is not read from a timer file.
+    """
 
     due_ms: int
     timer_offset: int
@@ -61,11 +65,11 @@ class Candidate(NamedTuple):
 
 
 class LookupResults(NamedTuple):
-    """The results of a query's lookups in the index of names and in the log.
+    """The results of the lookups of a query in the index of names and in the log.
 
     `keyed` contains the offsets of the timers whose timer key matches the filter. `searched` contains the
-    records searched in the log, and `found` contains those that have all the filter's texts. All offsets are
-    sorted.
+    offsets of the records that were searched in the log, and `found` contains the offsets of the records that
+    contain all texts of the filter. All offsets are sorted.
     """
 
     keyed: Offsets
@@ -73,21 +77,21 @@ class LookupResults(NamedTuple):
     found: Offsets
 
     def are_in_vain(self, timer_offsets: Integers) -> Mask:
-        """Return a bool array that is true for offsets that were searched but not found."""
+        """Return a Boolean array that is true for offsets that are in `searched` but not in `found`."""
         return _are_in(self.searched, timer_offsets) & ~_are_in(self.found, timer_offsets)
 
 
 class TimerViews:
-    """Read-only views of pending timers."""
+    """Read-only queries of pending timers."""
 
     def __init__(self, timers: Timers) -> None:
         self._timers = timers
         self._hashed: dict[tuple[str, str, str, int], Any] = {}
 
     def read_page(self, wanted: TimerFilter, after: SortKey | None, count_max: int) -> TimerPage:
-        """Return up to `count_max` matching timers, sorted by due time. The messages are not included.
+        """Return up to `count_max` matching timers, sorted by due time, without their messages.
 
-        The page begins after the position `after`.
+        The page begins after the sort key `after`.
         """
         found: list[PendingTimer] = []
         place: SortKey | None = None
@@ -106,20 +110,20 @@ class TimerViews:
     def open_search(
         self, wanted: TimerFilter, after: SortKey | None, looked_up: LookupResults | None = None
     ) -> TimerSearch:
-        """Return a search for the matching timers after the position `after`."""
+        """Return a search for the matching timers after the sort key `after`."""
         return TimerSearch(self, wanted, after, looked_up)
 
     def open_count(self, wanted: TimerFilter) -> TimerCount:
-        """Return a count of the matching timers. The filter's `reads_records` must be false."""
+        """Return a count of the matching timers. `wanted.reads_records` must be false."""
         return TimerCount(self, wanted)
 
     def topics_of(self, wanted: TimerFilter) -> list[str]:
-        """Return the matching topics that have pending timers."""
+        """Return the topics that have pending timers and match the filter."""
         pending = self._timers.pending_by_topic.items()
         return [topic for topic, count in pending if count and _is_topic(topic, wanted)]
 
     def offsets_of_key(self, key: str, topics: Iterable[str]) -> list[int]:
-        """Return the offsets of timers with the timer key `key` in the given topics.
+        """Return the offsets of the timers with the timer key `key` in the given topics.
 
         Raise `StoreDamaged` if the index of names is unreadable.
         """
@@ -127,26 +131,26 @@ class TimerViews:
         return [one.timer_offset for one in named if one is not None]
 
     def unwritten(self, wanted: TimerFilter) -> Offsets:
-        """Return the sorted offsets of timers within the filter's window that are not in any timer file."""
+        """Return the sorted offsets of timers in the window of the filter that are not in a timer file."""
         far = self._timers.partitions.in_memory(wanted.from_ms, wanted.until_ms)
         held = self._timers.held.rows(wanted.from_ms, wanted.until_ms).timer_offsets
         deviating = [offset for _, offset in self._timers.near.deviating_in(wanted.from_ms, wanted.until_ms)]
         return np.unique(np.concatenate([far, held.astype(np.uint64), np.array(deviating, np.uint64)]))
 
     def search_log(self, timer_offsets: Offsets, texts: Sequence[bytes]) -> Offsets:
-        """Return the offsets whose log records contain all of the given strings. The input must be sorted.
+        """Return the offsets of the timers whose records in the log contain all `texts`.
 
-        Unreadable records are included. Raise OSError if a read fails.
+        `timer_offsets` must be sorted. Unreadable records are included. Raise OSError if a read fails.
         """
         found: Offsets = timer_offsets[self._timers.source.contain(timer_offsets, texts)]
         return found
 
     def pending(self, topic_prefix: str, count_max: int) -> list[PendingTimer]:
-        """Return up to `count_max` timers for topics with this prefix, sorted by due time."""
+        """Return up to `count_max` timers of the topics with the given prefix, sorted by due time."""
         return self.read_page(TimerFilter(topic_prefix=topic_prefix), None, count_max).timers
 
     def lost(self) -> list[LostTimer]:
-        """Return the most recent UNREADABLE timers, newest first."""
+        """Return the timers that recently ended as UNREADABLE, newest first."""
         return list(reversed(self._timers.lost))
 
     def count(self, wanted: TimerFilter) -> int:
@@ -162,9 +166,9 @@ class TimerViews:
         return sum(count for _, count in self.histogram(wanted, 1 << 62))
 
     def histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
-        """Return (window start, number of matching timers) for each window of `width_ms`.
+        """Return (window start, number of matching timers) for each window of `width_ms` milliseconds.
 
-        The first window begins at the filter's `from_ms`. Empty windows are omitted.
+        The first window begins at `wanted.from_ms`. Empty windows are omitted.
         """
         counts: Counter[int] = Counter()
         columns, select = [self.held_due_ms(wanted), self.deviating_due_ms(wanted)], self._selection(wanted)
@@ -180,12 +184,15 @@ class TimerViews:
         return sorted(counts.items())
 
     def listing(self, rows_max: int = limits.TIMERS_SEARCHED_ROWS_MAX) -> Listing:
-        """Return a view of the stored timers in which each run has at most `rows_max` rows."""
+        """Return a listing of the stored timers in which each run has at most `rows_max` rows."""
         listing = self._timers.partitions.listing()
         return replace(listing, rows_max=min(listing.rows_max, rows_max))
 
     def is_valid(self, listing: Listing) -> bool:
-        """Return whether no timer has been moved to another slot or layer since a view was returned."""
+        """Return whether a listing is still valid.
+
+        A listing becomes invalid when a timer is moved to another slot or layer.
+        """
         return self._timers.partitions.is_valid(listing)
 
     def candidates(
@@ -195,7 +202,7 @@ class TimerViews:
         after: SortKey | None,
         looked_up: LookupResults | None = None,
     ) -> Iterator[Candidate | SortKey]:
-        """Yield the timers after position `after` that may match, sorted by due time and offset.
+        """Yield the timers after the sort key `after` that may match, sorted by due time and offset.
 
         After each run of rows, yield the sort key up to which all candidates have been returned.
         """
@@ -205,11 +212,14 @@ class TimerViews:
 
     @property
     def _has_others(self) -> bool:
-        """Whether timers must be merged in that are held or not in order of due time."""
+        """Whether any timers are held or deviating and must be merged with the timers of the slots."""
         return len(self._timers.held) > 0 or len(self._timers.near.deviating) > 0
 
     def _count_unheld(self, from_ms: int, until_ms: int) -> int:
-        """Count the unheld timers due in a window. The partitions count by sort time."""
+        """Count the timers that are due in a window and are not held.
+
+        The partitions count timers by sort time. The count is therefore corrected for deviating timers.
+        """
         near = self._timers.near
         moved = len(near.deviating_in(from_ms, until_ms)) if near.deviating else 0
         moved -= sum(from_ms <= sort_ms < until_ms for sort_ms in near.deviating.values())
@@ -221,7 +231,7 @@ class TimerViews:
         after: SortKey | None = None,
         looked_up: LookupResults | None = None,
     ) -> Iterator[Candidate]:
-        """Yield the held timers for the matching topics, except those excluded by the log search."""
+        """Yield the held timers of matching topics, without those that the log search has excluded."""
         if wanted.is_held is False:
             return
         rows = self._timers.held.rows(
@@ -242,8 +252,9 @@ class TimerViews:
         after: SortKey | None = None,
         looked_up: LookupResults | None = None,
     ) -> Iterator[Candidate]:
-        """Yield the timers due in the filter's window whose sort time differs from their due time, except
-        those excluded by the log search.
+        """Yield the timers that are due in the window of the filter and have a different sort time.
+
+        Timers that the log search has excluded are omitted.
         """
         if wanted.is_held or not self._timers.near.deviating:
             return
@@ -255,7 +266,7 @@ class TimerViews:
                 yield Candidate(*place, None, 0, 0)
 
     def deviating_due_ms(self, wanted: TimerFilter) -> Integers:
-        """Return the due times of the `deviating` timers that match a filter."""
+        """Return the due times of the deviating timers that match a filter, in milliseconds."""
         found = self.deviating(wanted)
         is_window = wanted == _window_of(wanted)
         return np.fromiter(
@@ -263,7 +274,7 @@ class TimerViews:
         )
 
     def held_due_ms(self, wanted: TimerFilter) -> Integers:
-        """Return the due times of the held timers that match a filter."""
+        """Return the due times of the held timers that match a filter, in milliseconds."""
         reads = wanted.reads_records
         return np.fromiter(
             (one.due_ms for one in self._held(wanted) if not reads or self.is_wanted(one, wanted)), np.int64
@@ -274,7 +285,10 @@ class TimerViews:
         return is_match(self.read_timer(candidate), wanted)
 
     def runs(self, listing: Listing, wanted: TimerFilter, after: SortKey | None) -> Iterator[Run]:
-        """Yield runs of rows for unheld timers that may match, starting after the position `after`."""
+        """Return an iterator over runs of rows of timers that may match, after the sort key `after`.
+
+        Held timers are not included.
+        """
         if wanted.is_held:
             return iter(())
         is_window = wanted == _window_of(wanted) and not self._timers.near.deviating
@@ -294,7 +308,7 @@ class TimerViews:
             yield run.end
 
     def _scan(self, wanted: TimerFilter) -> Iterator[tuple[Rows, str | None]]:
-        """Yield the rows of unheld timers due within the filter's window."""
+        """Yield (rows, path) of the timers in the window of the filter, without held and deviating timers."""
         if wanted.is_held:
             return
         deviating = self._deviating_offsets()
@@ -302,14 +316,14 @@ class TimerViews:
             yield rows if deviating is None else rows[~np.isin(rows["timer_offset"], deviating)], path
 
     def _deviating_offsets(self) -> Offsets | None:
-        """Return the offsets of the timers in `deviating`, or None if there are none."""
+        """Return the offsets of the deviating timers, or None if there are no such timers."""
         found = self._timers.near.deviating
         return np.fromiter(found, np.uint64, len(found)) if found else None
 
     def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter, matching: Mask) -> Mask:
-        """Return a bool array that is true for matching rows.
+        """Return a Boolean array that is true for matching rows, given the rows that may match.
 
-        A record is read only if its row is inconclusive.
+        A record is read only if the row is not sufficient to evaluate the filter.
         """
         unsure = matching if wanted.reads_records else matching & (rows["record_at"] == np.uint64(IN_LOG))
         for place in np.flatnonzero(unsure).tolist():
@@ -319,9 +333,10 @@ class TimerViews:
     def _selection(
         self, wanted: TimerFilter, looked_up: LookupResults | None = None
     ) -> Callable[[Rows], Mask]:
-        """Return a function that maps rows to a bool array marking possible matches.
+        """Return a function that maps rows to a Boolean array, which is true for rows that may match.
 
-        If the record is in the log, the row has no hashes, so it may match unless a search has excluded it.
+        If the record is in the log, the row has no hashes, and may match unless a log search has excluded the
+        timer.
         """
         queues = self._timers.queues.names
         codes = [code for code, (topic, _) in enumerate(queues) if _is_topic(topic, wanted)]
@@ -347,9 +362,9 @@ class TimerViews:
         return select
 
     def _hashes(self, wanted: TimerFilter, name: str, codes: Sequence[int]) -> Any:
-        """Return a name's hashes for the topics with these queue numbers.
+        """Return the hashes of a name for the topics with the queue numbers `codes`.
 
-        Recent hashes are cached, because a long query needs them for each part of its window.
+        Recent hashes are cached, because a long query requires them for each part of its window.
         """
         asked = wanted.topic, wanted.topic_prefix, name, len(self._timers.queues.names)
         if asked not in self._hashed:
@@ -360,7 +375,10 @@ class TimerViews:
         return self._hashed[asked]
 
     def read_timer(self, candidate: Candidate) -> PendingTimer:
-        """Return a timer with its message. If its record is unreadable, return it without names."""
+        """Return a timer with its message.
+
+        If the record is unreadable, all fields except the due time and the offset are empty.
+        """
         timers = self._timers
         try:
             if candidate.path is None:
@@ -371,9 +389,9 @@ class TimerViews:
 
 
 class TimerSearch:
-    """A search for waiting timers that match a filter. The work in each step is limited.
+    """A search for pending timers that match a filter, in steps of limited work.
 
-    The search keeps the rows of the current run between the steps. If a checkpoint has begun or ended, or a
+    The rows of the current run are kept between the steps. If a checkpoint has begun or ended, or if a
     boundary of the wheel has advanced, the rows are read again, starting at the sort key that the search has
     reached.
     """
@@ -394,8 +412,8 @@ class TimerSearch:
         """Return the timers found in the next step, and the sort key that the search has reached.
 
         The sort key is None after the last step. A step ends when `count_max` timers have been found. The
-        work of a step is limited to `TIMERS_QUERY_WORK_MAX` (in units of `limits.WORK_NS`) plus one record,
-        and to the rows of one run.
+        work of a step is limited to `TIMERS_QUERY_WORK_MAX` (in units of `limits.WORK_NS`) plus one record. A
+        step reads the rows of at most one run.
         """
         if self._listing is None or not self._views.is_valid(self._listing):
             self._listing = self._views.listing()
@@ -417,10 +435,10 @@ class TimerSearch:
 
 
 class TimerCount:
-    """A count by due time of the waiting timers that match a filter without texts, in steps of bounded work.
+    """A count, in steps of limited work, of the pending timers that match a filter without texts.
 
-    A timer in a file is matched by its row. The row of a timer set after the last checkpoint does not contain
-    the topic, so the record is read if the filter specifies a topic.
+    A timer in a file is matched by its row. The row of a timer that was set after the last checkpoint does
+    not contain the topic. If the filter specifies a topic, the record of such a timer is read.
     """
 
     def __init__(self, views: TimerViews, wanted: TimerFilter) -> None:
@@ -432,7 +450,7 @@ class TimerCount:
         self._unread: deque[Candidate] = deque()
 
     def step(self) -> tuple[Integers, SortKey | None]:
-        """Return the due times (int64, ms) of the next timers, and the sort key that has been reached.
+        """Return the due times (int64, in ms) of the next timers, and the sort key that has been reached.
 
         The due times are not sorted. The sort key is None after the last step.
         """
@@ -455,7 +473,7 @@ class TimerCount:
         return np.concatenate([_NO_DUE_MS, *(self._sure(rows) for rows, _ in run.by_file)]), self._end
 
     def _sure(self, rows: Rows) -> Integers:
-        """Return the due times of the matching rows, and add all other rows to the unread timers."""
+        """Return the due times of the matching rows, and queue the rows without a topic for reading."""
         due_ms = rows["due_ms"].astype(np.int64)
         if self._wanted == _window_of(self._wanted):
             return due_ms
@@ -465,7 +483,7 @@ class TimerCount:
         return sure
 
     def _read_some(self) -> Integers:
-        """Read the records of some unread timers, and return the due times of the matching ones."""
+        """Read the records of some queued timers, and return the due times of the matching timers."""
         taken = [self._unread.popleft() for _ in range(min(len(self._unread), _READ_AT_ONCE))]
         matching = (one.due_ms for one in taken if self._views.is_wanted(one, self._wanted))
         return np.fromiter(matching, np.int64)
@@ -478,9 +496,9 @@ def _candidate(row: Any, path: str | None) -> Candidate:
 
 
 def _are_in(ascending: Offsets, offsets: Integers) -> Mask:
-    """Return a bool array that is true for offsets in the sorted array `ascending`.
+    """Return a Boolean array that is true for offsets in the sorted array `ascending`.
 
-    `np.isin` would process the whole sorted array on each call.
+    `np.isin` would process the whole sorted array in each call.
     """
     places = np.searchsorted(ascending, offsets)
     found: Mask = np.append(ascending, np.uint64(0))[places] == offsets
@@ -488,7 +506,7 @@ def _are_in(ascending: Offsets, offsets: Integers) -> Mask:
 
 
 def _window_of(wanted: TimerFilter) -> TimerFilter:
-    """Return a filter with only the due-time window and `is_held` set."""
+    """Return a filter with the due-time window and `is_held` of `wanted`, and without other conditions."""
     return TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms, is_held=wanted.is_held)
 
 

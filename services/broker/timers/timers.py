@@ -1,36 +1,38 @@
-"""Sets, moves, fires, and cancels delayed messages.
+"""Set, move, fire, and cancel delayed messages.
 
-A timer is a log record, and its log offset identifies it. A single thread decides on each change while
-appending its record, so each verb has exactly one result. A timer ends only once, when the record that ends
-it is appended and applied. The response to a verb is sent once its record is durable.
+A timer is a log record, and is identified by its log offset. A single thread decides on each change while it
+appends the record of the change. Each verb therefore has exactly one result. A timer ends only once, when the
+record that ends the timer is appended and applied. The response to a verb is sent when its record is durable.
 
-    location                              duration                         memory
-    unarmed: `UnarmedTimers`, not durable until its flush                  its record
-    far: `timingwheel.partitions`         until seconds before it is due   16 bytes, none after a checkpoint
-    near: `NearTimers`, a wheel           until delivered                  one entry each
-    held: `HeldTimers` (`holding`)        from due until the release       20 bytes
-    ended: `services.broker.timers.timer_ends`   `timer_history_ms`               none after a checkpoint
+    state and location                           duration                 memory per timer
+    unarmed: `UnarmedTimers`                     until the flush          the record
+    far: `timingwheel.partitions`                until seconds before     16 bytes, none after a checkpoint
+                                                 the due time
+    near: `NearTimers`, a wheel                  until the delivery       one entry
+    held: `HeldTimers` (`holding`)               from the due time until  20 bytes
+                                                 the release
+    ended: `services.broker.timers.timer_ends`   `timer_history_ms`       none after a checkpoint
 
 This module implements the verbs and applies their records. `services.broker.timers.timer_delivery` delivers
-due timers. Only `Timers.apply` changes names, ends, and counts, and only it removes ended timers.
-`Timers.publish` arms timers. The delivery positions of pending timers (sort keys and watermark) depend on the
-broker's clock and are not derived from the log.
+due timers. Only `Timers.apply` changes names, ends, and counts, and removes ended timers. `Timers.publish`
+arms timers. The delivery positions of pending timers (sort keys and watermark) depend on the clock of the
+broker and are not derived from the log.
 
 The *sort key* of a timer is (sort_ms, timer_offset), where `sort_ms` is nearly always the due time. Timers
-are delivered in sort key order. The watermark is the last delivered sort key. Delivery resumes there after a
-restart (`timingwheel.partitions`). If a timer is set after its due time, its `sort_ms` must therefore be no
-earlier than the watermark time or the wheel time.
+are delivered in the order of their sort keys. The watermark is the last delivered sort key, after which
+delivery resumes after a restart (`timingwheel.partitions`). If a timer is set after its due time, the
+`sort_ms` of the timer must therefore not be earlier than the watermark time or the wheel time.
 
-After the clock has been set back, the watermark is in the future. Timers set then are delivered at their due
-times, but their sort time on disk is that of the watermark. `NearTimers.deviating` contains the `sort_ms` of
-these timers. At startup, `Timers.restore_wheel` reads their due times from their records. Another broker with
-the same log, or the same broker after a restart, may choose different sort keys. Records therefore identify
-timers by due time, never by sort key.
+After the clock has been set back, the watermark is in the future. Until the clock reaches the watermark, new
+timers are delivered at their due times, but their sort time on disk is that of the watermark.
+`NearTimers.deviating` contains the `sort_ms` of these timers. At startup, `Timers.restore_wheel` reads the
+due times of these timers from the timer records. Another broker with the same log, or the same broker after a
+restart, may choose different sort keys. Records therefore identify timers by due time, never by sort key.
 
-Limitations: a timer set after its due time becomes due immediately. If the clock is set back before the next
-tick, the timer waits until the clock catches up. `pending_by_topic` contains only counts. If the topic of an
-UNREADABLE timer is unknown, the count for "" is decremented. The total is then correct, but the count for the
-actual topic is one too high.
+Limitations: a timer that is set after its due time becomes due immediately. If the clock is set back before
+the next tick, the timer is not delivered until the clock catches up. `pending_by_topic` contains only counts.
+If the topic of an UNREADABLE timer is unknown, the count for "" is decremented. The total is then correct,
+but the count for the actual topic is one too high.
 """
 
 from __future__ import annotations
@@ -78,7 +80,7 @@ _NO_OFFSET: Final = 1 << 62
 
 
 class DamagedTimer(NamedTuple):
-    """A timer with a damaged record. `topic` and `path` may be empty."""
+    """A timer with a damaged record. `topic` and `path` are empty if unknown."""
 
     due_ms: int
     sort_ms: int
@@ -97,7 +99,7 @@ _VERDICTS: Final = {
 
 
 class Timers:
-    """A broker's delayed messages. Executes timer verbs and applies timer records."""
+    """The delayed messages of a broker: execute timer verbs, and apply timer records."""
 
     def __init__(
         self, disk: Disk, store: Store, settings: BrokerSettings, statistics: Statistics, now_ms: int
@@ -112,26 +114,28 @@ class Timers:
         self.held = HeldTimers()
         self.pending_by_topic: Counter[str] = Counter()
         self.lost: deque[LostTimer] = deque()
-        """The latest UNREADABLE timers, oldest first."""
+        """The timers that most recently ended as UNREADABLE, oldest first."""
         self.in_doubt: dict[int, DamagedTimer] = {}
-        """The timers with damaged records that wait for a repair, by offset.
+        """The timers with damaged records that have not been repaired yet, by offset.
 
-        Delivery may already have passed them, so `in_doubt` may be their only list. It is part of snapshots.
+        The watermark may have passed these timers, which may therefore be listed only in `in_doubt`.
+        Snapshots contain this table.
         """
         self._unarmed = UnarmedTimers()
         self.gaps: list[Damage] = []
-        """The damaged log ranges during the replay at startup.
+        """The damaged ranges of the log during the replay at startup.
 
-        A timer with its record in a damaged range is not counted, and its end does not decrement the count.
+        A timer with a record in a damaged range is not counted as pending. The end of such a timer does not
+        decrement the count.
         """
 
     @property
     def pending_count(self) -> int:
-        """Total number of pending delayed messages."""
+        """The total number of pending delayed messages."""
         return self.pending_by_topic.total()
 
     def is_waiting_for_disk(self) -> bool:
-        """Return whether delivery is waiting for the disk."""
+        """Return whether delivery is paused because of unflushed bytes."""
         return self._store.has_flush_backlog
 
     # Methods for setting timers.
@@ -146,12 +150,12 @@ class Timers:
             )
 
     def find_waiting(self, name: TimerName, now_ms: int) -> NamedTimer | None:
-        """Return the pending timer with a given name, or None."""
+        """Return the pending timer with the given name, or None."""
         found = self.ends.find_named(name)
         return found if found is not None and self.is_pending(found, now_ms) else None
 
     def is_pending(self, found: NamedTimer, now_ms: int) -> bool:
-        """Return whether a timer found by name is pending."""
+        """Return whether a timer that was found by name is pending."""
         return not self.is_forgotten(found, now_ms) and self.ends.find_end(found.timer_offset) is None
 
     def is_forgotten(self, found: NamedTimer, now_ms: int) -> bool:
@@ -162,11 +166,11 @@ class Timers:
         return self.ends.is_forgotten(found.known_ms, now_ms) and found.timer_offset not in self.held
 
     def find_timer(self, name: TimerName) -> NamedTimer | None:
-        """Return the newest timer with a given name, pending or ended, or None."""
+        """Return the newest timer with the given name, pending or ended, or None."""
         return self.ends.find_named(name)
 
     def queue_offset(self, named: NamedTimer) -> int:
-        """Return the offset of a timer's record in the timer queue, or 0 if unknown."""
+        """Return the offset of a timer record in the timer queue, or 0 if unknown."""
         offset = named.timer_offset
         if offset not in self._unarmed and offset >= self._store.log.durable_offset:
             return 0  # The timer ended before its record became durable.
@@ -178,8 +182,9 @@ class Timers:
     def mark_replaced(self, timer: Record, now_ms: int) -> None:
         """Mark a timer record as the replacement for the pending timer with the same key, if any.
 
-        Call this after `VerbExecutor.execute` and before the append. If the record's verb has cancelled the
-        pending timer, do not also mark it as replaced, because a timer can end only once.
+        The caller must call `VerbExecutor.execute` before this method, and append the record afterwards. If
+        the verb in the record cancels the pending timer, that timer is not marked as replaced, because a
+        timer can end only once.
         """
         topic = properties.value_of(timer.properties, property_names.REAL_TOPIC)
         key = properties.value_of(timer.properties, property_names.TIMER_KEY)
@@ -192,7 +197,7 @@ class Timers:
     # Methods for applying records.
 
     def apply(self, fact: TimerEnded | TimerSet | TimersDelivered, stamp: Stamp) -> None:
-        """Apply a fact that sets a timer, ends a timer, or ends a batch of delivered timers."""
+        """Apply a fact that sets a timer, ends a timer, or ends the timers of a delivered batch."""
         match fact:
             case TimerSet():
                 self.ends.add_names(fact, stamp.offset, stamp.store_ms)
@@ -211,7 +216,7 @@ class Timers:
         for code, count in zip(*np.unique(copies.queue, return_counts=True), strict=True):
             self.pending_by_topic[copies.queues[code][0]] -= int(count)
         # Nearly all timers of a run are delivered in sort order and are at or below the watermark. Only the
-        # few remaining timers (`_are_waiting`) are removed individually in Python.
+        # few other timers (`_are_waiting`) are removed individually, in a Python loop.
         waiting = self._are_waiting(copies.ended, copies.due_ms)
         if len(self.held):
             waiting &= ~np.fromiter(map(self.held.remove, copies.ended.tolist()), np.bool_)
@@ -219,7 +224,7 @@ class Timers:
             self._remove_timer(int(copies.ended[place]), int(copies.due_ms[place]))
 
     def publish(self, durable: Sequence[tuple[TimerSet, Stamp]]) -> None:
-        """Arm timers that have not ended and whose records are now durable."""
+        """Arm the timers of durable records unless they have ended."""
         free_ms, near_until_ms = self.partitions.free_ms, self.partitions.near_until_ms
         sort_keys = []
         for fact, stamp in durable:
@@ -231,8 +236,8 @@ class Timers:
             else:
                 sort_ms = self.near.assign_sort_time(timer_offset, due_ms, free_ms)
                 sort_keys.append((sort_ms, timer_offset))
-                # The wheel uses the due time rather than the sort time. After the clock has been set back,
-                # the timer is therefore delivered at its due time, before the clock reaches the watermark.
+                # The wheel uses due times, not sort times. After the clock has been set back, a timer is
+                # therefore delivered at its due time, before the clock reaches the watermark.
                 if sort_ms < near_until_ms:
                     self.near.schedule(timer_offset, due_ms)
         self.partitions.put(sort_keys)
@@ -240,7 +245,7 @@ class Timers:
     # Timer verbs.
 
     def recall(self, topic: str, handle: str, now_ms: int) -> TimerVerdict:
-        """Cancel the pending message for a recall handle.
+        """Cancel the pending delayed message that a recall handle identifies, and return the verdict.
 
         Raise `InvalidRecallHandle` if the handle is malformed or belongs to another topic.
         """
@@ -253,7 +258,7 @@ class Timers:
         return verdict
 
     def cancel(self, name: TimerName, reason: str, now_ms: int) -> TimerVerdict:
-        """Cancel a pending timer, and return the verdict."""
+        """Cancel the pending timer with the given name, and return the verdict."""
         found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
@@ -262,9 +267,10 @@ class Timers:
         return self._append_verb(Verdict.CANCELLED, message_id, new, found.due_ms, now_ms)
 
     def move(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
-        """Move a pending timer to a new due time in milliseconds since the Unix epoch.
+        """Move a pending timer to a new due time, and return the verdict.
 
-        Raise `IllegalDeliveryTime` if the due time is out of range.
+        `due_ms` is in milliseconds since the Unix epoch. Raise `IllegalDeliveryTime` if the due time is out
+        of range.
         """
         if not 0 <= due_ms <= now_ms + self._settings.delay_ms_max:
             raise IllegalDeliveryTime(
@@ -276,8 +282,8 @@ class Timers:
     def move_accepted(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
         """Move a pending timer to a due time that was checked when the verb was accepted.
 
-        The timer keeps only the names that no other timer uses. If the timer is overdue by more than the
-        retained history, another timer may use its key.
+        Return the verdict. The timer keeps only the names that no other timer uses. If the timer is overdue
+        by more than the retained history, another timer may use the same key.
         """
         found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
@@ -290,7 +296,7 @@ class Timers:
         return replace(verdict, ended_ms=due_ms)
 
     def fire(self, name: TimerName, now_ms: int, *, reason: str = "") -> TimerVerdict:
-        """Deliver a pending timer immediately."""
+        """Deliver a pending timer immediately, and return the verdict."""
         found = self._waiting_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
@@ -300,9 +306,9 @@ class Timers:
         return self._append_verb(Verdict.FIRED, message_id, new, found.due_ms, now_ms)
 
     def hold(self, timer: Record, timer_offset: int, now_ms: int) -> None:
-        """Replace a due timer of a held topic with a timer that waits for the topic's release.
+        """Replace a due timer of a held topic with a held timer.
 
-        The new timer gets the names that the old timer still has, as in `move_accepted`.
+        The new timer has the names that no other timer uses, as in `move_accepted`.
         """
         new = timer_records.held_record(timer, timer_offset)
         self._restrict_names(new, timer, timer_offset, now_ms)
@@ -311,21 +317,21 @@ class Timers:
     def rebuild_timer(self, timer: Record, timer_offset: int, path: str, now_ms: int) -> None:
         """Replace a timer in the damaged file `path` with a rebuilt timer.
 
-        The new timer gets only the names that no other timer uses. If the old timer is overdue by more than
-        the retained history, a newer timer may already use its key, and then keeps it.
+        The new timer has only the names that no other timer uses. If the old timer is overdue by more than
+        the retained history, a newer timer may use the same key, and keeps the key.
         """
         names = self._names_kept(timer, timer_offset, now_ms)
         self._store.append(timer_records.rebuilt_record(timer, timer_offset, names, path), now_ms)
 
     def end_unreadable(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
-        """End a timer whose record is lost. `topic` is empty if unknown."""
+        """End a timer whose record is lost, as UNREADABLE. `topic` is empty if unknown."""
         self.statistics.timers_unreadable += 1
         self._store.append(timer_records.unreadable_record(timer_offset, due_ms, topic), now_ms)
 
     def register_damaged(self, timer_offset: int, due_ms: int, topic: str = "", path: str = "") -> None:
         """Register a timer with a damaged record for repair.
 
-        `due_ms` is its due time or sort time. `path` is its timer file, or "".
+        `due_ms` is the due time or the sort time of the timer. `path` is the timer file, or "".
         """
         self.held.remove(timer_offset)
         sort_ms = self.near.sort_ms(timer_offset, due_ms)
@@ -336,9 +342,9 @@ class Timers:
         self.register_damaged(one.timer_offset, one.due_ms, topic, one.path)
 
     def has_surely_ended(self, timer_offset: int) -> bool:
-        """Return whether a timer is known to have ended.
+        """Return whether the end of a timer is stored in the index of ends.
 
-        If the timer's end is unreadable, report the damage and return False.
+        If the index is unreadable, report the damage and return False.
         """
         with suppress(StoreDamaged):
             return self.ends.find_end(timer_offset) is not None
@@ -350,7 +356,7 @@ class Timers:
         Raise `StoreDamaged` if the record is damaged or the read fails with EIO. Raise OSError on any other
         disk error.
         """
-        with suppress(OSError):  # The unreadable bytes may be beyond the end of the record.
+        with suppress(OSError):  # The unreadable bytes may be after the end of the record.
             return self._store.read(timer_offset)
         try:
             return self._store.read(timer_offset, is_alone=True)
@@ -366,29 +372,35 @@ class Timers:
             raise unread from error
 
     def get_timer(self, name: TimerName, now_ms: int) -> PendingTimer | TimerVerdict:
-        """Return a pending timer, or a verdict if the timer is not pending."""
+        """Return the pending timer with the given name, or a verdict if there is no such timer.
+
+        Raise `StoreDamaged` if the timer record or an index is unreadable.
+        """
         found = self._waiting_or_verdict(name, now_ms, is_verb=False)
         return found if isinstance(found, TimerVerdict) else pending_timer(self.read_record(found))
 
     def find_verdict(self, timer: Delivery, now_ms: int) -> TimerVerdict | None:
-        """Return the verdict on the timer in a record, or None if it is pending."""
+        """Return the verdict on the timer in a record, or None if the timer is pending."""
         record = timer.record
         found = NamedTimer(record.physical_offset, due_ms_of(record), record.store_ms)
         return self._verdict_of(found, "", now_ms)
 
     def message_id_of_key(self, topic: str, key: str) -> str:
-        """Return the newest message id for a timer key, or "" if no record is readable."""
+        """Return the message id of the newest timer with a timer key, or "" if its record is unreadable.
+
+        Also return "" if no timer has the key.
+        """
         found = self.ends.find_named(TimerName(topic, key=key))
         return "" if found is None else self._message_id(found)
 
     def read_record(self, named: NamedTimer) -> Record:
-        """Return a pending timer's record. Raise `StoreDamaged` if it is unreadable."""
+        """Return the record of a pending timer. Raise `StoreDamaged` if the record is unreadable."""
         return self.read_at(named.due_ms, named.timer_offset)
 
     def read_at(self, due_ms: int, timer_offset: int) -> Record:
-        """Return the timer record at a given offset, from the log or a partition.
+        """Return the timer record at a given offset, from memory, the log, or a partition.
 
-        Raise `StoreDamaged` if it is in neither.
+        Raise `StoreDamaged` if no readable copy of the record is found.
         """
         if (unarmed := self._unarmed.find_record(timer_offset)) is not None:
             return unarmed  # Only durable records can be read from the log.
@@ -408,14 +420,14 @@ class Timers:
         return StoreDamaged(f"Timer {timer_offset} is in no partition and no log.{hint}")
 
     def read_row(self, path: str, position: int, record_bytes: int) -> Record:
-        """Return a timer record from a partition. Raise `StoreDamaged` if it is damaged."""
+        """Return a timer record from a partition. Raise `StoreDamaged` if the record is damaged."""
         stored = self.read_spans(path, [(position, record_bytes)])
         if not records.is_sound(stored, may_lack_crc=False):
             raise self.report_damaged_row(path, position)
         return to_timer_record(records.decode(stored))
 
     def read_spans(self, path: str, spans: list[tuple[int, int]]) -> bytes:
-        """Return the bytes in spans (position, length) of a partition, zero-padded.
+        """Return the bytes of the given spans (position, length) of a partition, padded with zeros.
 
         Unreadable bytes (EIO) are reported as damage and returned as zeros. Raise OSError on any other disk
         error.
@@ -433,9 +445,9 @@ class Timers:
         return StoreDamaged(what)
 
     def spill(self) -> None:
-        """During log replay, write the names and ends that exceed the memory limit."""
-        # The watermark also passes damaged files, but the names and ends of the timers in damaged files are
-        # needed for a repair.
+        """Write the names and ends that exceed the memory limit during log replay."""
+        # The watermark also passes damaged files, but a repair requires the names and ends of the timers in
+        # damaged files.
         undone_ms = min(self.partitions.undone_ms, self.partitions.watermark[0])
         self.ends.spill(min(self._store.last_store_ms, undone_ms, *self._times_elsewhere_ms()))
 
@@ -460,12 +472,12 @@ class Timers:
         self.in_doubt = {offset: DamagedTimer(*fields) for offset, *fields in frozen["in_doubt"]}
 
     def to_write(self, now_ms: int, doubt: UncertainTimes) -> TimersToWrite:
-        """Return the partitions and ends that a checkpoint must write.
+        """Return the partitions, names, and ends that a checkpoint must write.
 
-        Files that cover a time in `doubt` are kept.
+        The checkpoint keeps the files that cover a time in `doubt`.
         """
-        # The history is relative to the earliest waiting timer rather than to the clock. A timer that is late
-        # by more than the length of the history must keep its names and count as pending.
+        # The history is measured from the due time of the earliest pending timer, not from the clock. A timer
+        # that is late by more than the length of the history must keep its names and count as pending.
         near_ms = self.near.next_due_ms()
         undone_ms = min(self.partitions.undone_ms, now_ms if near_ms is None else min(now_ms, near_ms))
         ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms, *self._times_elsewhere_ms()))
@@ -474,13 +486,13 @@ class Timers:
         return TimersToWrite(partitions, ends, self.source, self.queues, doubt)
 
     def complete_checkpoint(self, done: TimersToWrite) -> None:
-        """Adopt a durable checkpoint's files. Register timers with damaged records for repair."""
+        """Use the files of a durable checkpoint, and register timers with damaged records for repair."""
         self.partitions.written(done.partitions)
         self.ends.complete_checkpoint(done.ends)
-        # Timers that entered the wheel or ended during the checkpoint do not need a repair.
+        # Timers that entered the wheel or ended during the checkpoint require no repair.
         for one in done.partitions.unreadable:
             if one.timer_offset not in self.near and not self.has_surely_ended(one.timer_offset):
-                with suppress(StoreDamaged):  # The damage is reported by the read.
+                with suppress(StoreDamaged):  # The read itself reports the damage.
                     self.read_logged(one.timer_offset)
                 self._register_copied_damage(one)
 
@@ -490,9 +502,9 @@ class Timers:
         self.ends.abandon_checkpoint(done.ends)
 
     def adopt_files(self, frozen: Any, others: list[Any], now_ms: int) -> list[str]:
-        """Adopt a snapshot's files, and return descriptions of any damage.
+        """Use the files that a snapshot lists, and return descriptions of any damage.
 
-        Runs belonging to other snapshots (`others`) are kept.
+        Keep the runs that other snapshots (`others`) list.
         """
         self.queues.thaw(frozen["queues"])
         self.partitions.adopt(frozen["partitions"], now_ms)
@@ -501,24 +513,24 @@ class Timers:
         return self.ends.adopt_files(frozen["ends"], [other["ends"] for other in others])
 
     def restore_wheel(self) -> None:
-        """At startup, add to the wheel all timers whose sort time differs from their due time.
+        """Add the deviating timers to the wheel at startup.
 
-        Files are read up to the watermark, which may be an hour in the future. Raise OSError if the disk
-        fails.
+        Otherwise, a deviating timer would be delivered at its sort time, which is that of the watermark and
+        may be an hour in the future. Raise OSError if the disk fails.
         """
         for timer_offset, sort_ms in self.near.deviating.items():
             if timer_offset in self.near:
                 continue
-            with suppress(StoreDamaged):  # A damaged timer is registered when it is due in sort order.
+            with suppress(StoreDamaged):  # A damaged timer is registered for repair at its sort time.
                 self.near.restore(timer_offset, due_ms_of(self.read_at(sort_ms, timer_offset)))
 
     def delete_files(self) -> None:
-        """Delete all timer files. Without a snapshot, the whole log is replayed."""
+        """Delete all timer files. Without a snapshot, a replay of the whole log rebuilds them."""
         self.partitions.drop(self._disk)
         self.ends.delete_files()
 
     def _end(self, ending: TimerEnded, store_ms: int, ended_offset: int) -> None:
-        """End a timer and remove it so that it cannot end again."""
+        """Store the end of a timer, and remove the timer so that it cannot end again."""
         timer_offset, end, due_ms, topic = ending
         self.in_doubt.pop(timer_offset, None)
         self.ends.add_end(timer_offset, due_ms, TimerEnd(end, store_ms, ended_offset))
@@ -531,7 +543,7 @@ class Timers:
             self._remove_timer(timer_offset, due_ms)
 
     def _times_elsewhere_ms(self) -> list[int]:
-        """Return the earliest due time of held timers, and the sort times of timers in doubt."""
+        """Return the earliest due time of the held timers, and the sort times of the timers in doubt."""
         return [self.held.first_due_ms(), *(one.sort_ms for one in self.in_doubt.values())]
 
     def _remove_timer(self, timer_offset: int, due_ms: int) -> None:
@@ -539,10 +551,10 @@ class Timers:
             self.partitions.delete(self.near.remove(timer_offset, due_ms), timer_offset)
 
     def _are_waiting(self, timer_offsets: Integers, due_ms: Integers) -> Any:
-        """Return a bool array that is true for timers still in the wheel, in memory, or in a partition.
+        """Return a Boolean array that is true for timers that may be in memory or in a partition.
 
-        A timer delivered in sort order is at or below the watermark and does not need to be removed. The
-        watermark does not cover unarmed timers or timers whose sort time differs from their due time.
+        A timer that was delivered in sort order is at or below the watermark and need not be removed. The
+        array is true for unarmed timers and deviating timers, to which the watermark does not apply.
         """
         watermark_ms, watermark_offset = self.partitions.watermark
         is_passed = (due_ms < watermark_ms) | ((due_ms == watermark_ms) & (timer_offsets <= watermark_offset))
@@ -552,21 +564,21 @@ class Timers:
         return ~is_passed
 
     def _restrict_names(self, new: Record, timer: Record, timer_offset: int, now_ms: int) -> None:
-        """Restrict a replacement to the names that the replaced timer still has."""
+        """Restrict the names of a replacement to the names that no other timer uses."""
         names = self._names_kept(timer, timer_offset, now_ms)
         if names != timer_records.names_of(timer_set(new.properties)):
             timer_records.restrict_names(new, names)
 
     def _names_kept(self, timer: Record, timer_offset: int, now_ms: int) -> list[TimerName]:
-        """Return the names that a timer's replacement keeps."""
+        """Return the names of a timer that a replacement for the timer keeps."""
         store_ms = max(now_ms, self._store.last_store_ms)
         names = timer_records.names_of(timer_set(timer.properties))
         return [name for name in names if self._is_free(name, timer_offset, store_ms)]
 
     def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:
-        """Return whether the replacement of the timer at `old_offset` may keep a name.
+        """Return whether the replacement for the timer at `old_offset` may keep a name.
 
-        It may do so unless another timer that has not been forgotten uses the name.
+        The replacement may keep the name unless another timer, which is not forgotten, uses the name.
         """
         with suppress(StoreDamaged):
             found = self.ends.find_named(name)
@@ -577,9 +589,9 @@ class Timers:
     def _waiting_or_verdict(
         self, name: TimerName, now_ms: int, *, is_verb: bool = True
     ) -> NamedTimer | TimerVerdict:
-        """Return the pending timer with a given name, or a verdict if there is none.
+        """Return the pending timer with the given name, or a verdict if there is no such timer.
 
-        The verdict is counted if `is_verb` is set.
+        The verdict is counted if `is_verb` is true.
         """
         found = self.ends.find_named(name)
         if found is None:
@@ -592,10 +604,10 @@ class Timers:
         return self._count_verdict(verdict) if is_verb else verdict
 
     def _verdict_of(self, found: NamedTimer, message_id: str, now_ms: int) -> TimerVerdict | None:
-        """Return the verdict on an ended or forgotten timer, or None if it is pending."""
+        """Return the verdict on an ended or forgotten timer, or None if the timer is pending."""
         ended = self.ends.find_end(found.timer_offset)
-        # A known end is reported for the full length of the history, regardless of how late the timer ended.
-        # A timer may end late, for example, after a long hold.
+        # A known end is reported for the full length of the history, even if the timer ended late, for
+        # example after a long hold.
         if self.is_forgotten(found, now_ms) and (
             ended is None or self.ends.is_forgotten(ended.ended_ms, now_ms)
         ):
@@ -615,7 +627,7 @@ class Timers:
     def _append_verb(
         self, verdict: Verdict, message_id: str, new: Record, due_ms: int, now_ms: int
     ) -> TimerVerdict:
-        """Append a verb's record, and return the verdict."""
+        """Append the record of a verb, and return the verdict."""
         self._store.append(new, now_ms)
         offset = new.physical_offset
         return self._count_verdict(
@@ -652,21 +664,30 @@ def pending_timer(timer: Record) -> PendingTimer:
 
 
 class NearTimers:
-    """The timing wheel for timers that are due soon, keyed by offset."""
+    """The timing wheel for the timers that are due soon, keyed by offset."""
 
     def __init__(self) -> None:
         self._wheel = Wheel(0)
         self._seen_ms = 0
         self.deviating: dict[int, int] = {}
-        """The `sort_ms` of timers whose sort time differs from their due time, by offset."""
+        """The `sort_ms` of each deviating timer, by offset.
+
+        The sort time of a deviating timer differs from its due time.
+        """
         self._deviating_due_ms: dict[int, int] = {}
-        """The due times of these timers. A timer whose record is unreadable at startup has none."""
+        """The due times of the deviating timers, by offset.
+
+        A timer whose record is unreadable at startup has no entry.
+        """
 
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._wheel
 
     def assign_sort_time(self, timer_offset: int, due_ms: int, free_ms: int) -> int:
-        """Set a new timer's `sort_ms` to the latest of its due time, `free_ms`, and the wheel time."""
+        """Return the `sort_ms` of a new timer: the latest of the due time, `free_ms`, and the wheel time.
+
+        Add the timer to `deviating` if its `sort_ms` differs from the due time.
+        """
         sort_ms = max(due_ms, free_ms, self._wheel.now_ms)
         if sort_ms != due_ms:
             self.deviating[timer_offset] = sort_ms
@@ -674,47 +695,50 @@ class NearTimers:
         return sort_ms
 
     def restore(self, timer_offset: int, due_ms: int) -> None:
-        """At startup, schedule a timer whose sort time differs from its due time."""
+        """Schedule a deviating timer at startup."""
         self._deviating_due_ms[timer_offset] = due_ms
         self.schedule(timer_offset, due_ms)
 
     def deviating_in(self, from_ms: int, until_ms: int) -> list[tuple[int, int]]:
-        """Return the sorted (due time, offset) pairs of the `deviating` timers that are due in a window."""
+        """Return the sorted (due time, offset) pairs of the deviating timers that are due in a window.
+
+        If the due time is unknown, the sort time is used.
+        """
         known = self._deviating_due_ms
         due = ((known.get(offset, sort_ms), offset) for offset, sort_ms in self.deviating.items())
         return sorted(pair for pair in due if from_ms <= pair[0] < until_ms)
 
     def sort_ms(self, timer_offset: int, due_ms: int) -> int:
-        """Return a pending timer's `sort_ms`."""
+        """Return the `sort_ms` of a pending timer with the due time `due_ms`."""
         return self.deviating.get(timer_offset, due_ms)
 
     def schedule(self, timer_offset: int, due_ms: int) -> None:
-        """Schedule a timer for its due time, or immediately if that time has passed."""
+        """Schedule a timer for its due time, or immediately if the due time has passed."""
         self._wheel.schedule(timer_offset, due_ms)
 
     def remove(self, timer_offset: int, due_ms: int) -> int:
-        """Remove a timer from the wheel if it is present. Return its `sort_ms`."""
+        """Remove a timer from the wheel, if present, and from `deviating`. Return its `sort_ms`."""
         self._wheel.cancel(timer_offset)
         self._deviating_due_ms.pop(timer_offset, None)
         return self.deviating.pop(timer_offset, due_ms)
 
     def take_due(self, until_ms: int, count_max: int) -> list[tuple[int, int]]:
-        """Remove up to `count_max` timers due by `until_ms`.
+        """Remove up to `count_max` timers that are due at or before `until_ms`.
 
-        Return them as sorted (due time, offset) pairs.
+        Return the removed timers as sorted (due time, offset) pairs.
         """
         return self._wheel.advance(until_ms, count_max)
 
     def next_due_ms(self) -> int | None:
-        """Return the earliest possible due time, or None if the wheel is empty."""
+        """Return a lower bound on the due times in the wheel, or None if the wheel is empty."""
         return self._wheel.next_due_ms()
 
     def set_time(self, now_ms: int) -> int:
-        """Set the current time. Return by how many milliseconds the clock was set back, or 0."""
+        """Set the current time. Return the number of milliseconds by which the clock was set back, or 0."""
         back_ms = self._seen_ms - now_ms
         if back_ms > CLOCK_BACK_MS_MIN:
-            # A wheel immediately returns any timer whose due time is before the current time of the wheel.
-            # Without the rebase, a timer due between the clock time and the wheel time would be delivered
+            # A wheel immediately returns any timer that is due before the current time of the wheel. Without
+            # the rebase, a timer that is due between the clock time and the wheel time would be delivered
             # early.
             self._wheel = self._wheel.rebased(min(self._wheel.now_ms, now_ms))
             assert self._wheel.now_ms <= now_ms, "what is set now would be delivered early"
@@ -739,23 +763,23 @@ class UnarmedTimers:
 
     @property
     def first_offset(self) -> int:
-        """The lowest offset of an unarmed timer, or a value above all offsets if there are none."""
+        """The lowest offset of an unarmed timer, or a value above all offsets if no timer is unarmed."""
         return next(iter(self._records), _NO_OFFSET)
 
     def __contains__(self, timer_offset: int) -> bool:
         return timer_offset in self._records
 
     def add(self, timer_offset: int, timer: Record | bytes) -> None:
-        """Keep an appended timer record, or its bytes, until it is flushed."""
+        """Add an appended timer record, or its encoded bytes, until the record is flushed."""
         assert timer_offset > self._last_offset, "timers are applied in log order, each once"
         self._last_offset = timer_offset
         self._records[timer_offset] = timer
 
     def find_record(self, timer_offset: int) -> Record | None:
-        """Return a timer's record, or None if the timer has been armed or has ended."""
+        """Return the record of an unarmed timer, or None if the timer has been armed or has ended."""
         timer = self._records.get(timer_offset)
         return records.decode(timer) if isinstance(timer, bytes) else timer
 
     def remove(self, timer_offset: int) -> bool:
-        """Remove an ended or durable timer. Return whether it was unarmed."""
+        """Remove an ended or durable timer. Return whether the timer was unarmed."""
         return self._records.pop(timer_offset, None) is not None
