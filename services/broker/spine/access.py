@@ -4,7 +4,7 @@ The body of a `TW_SYS_AUTH` record is a JSON object:
 
     verb     additional members          effect
     user     name, sealed, made_ms       adds a user, or replaces the secret of a user
-    gone     name                        removes a user and all of the user's rules and tokens
+    gone     name                        removes a user with all rules and tokens of the user
     rules    rules                       sets rules, replacing any rules with the same keys
     no rules rules                       removes the rules with the same keys
     token    id, user, digest, made_ms,  adds a token, and removes the tokens of the user that had expired
@@ -145,7 +145,7 @@ class Access:
     def find_token(self, text: str, now_ms: int) -> Token:
         """Return the token with the given text. Raise `Unauthorized` for an unknown or expired token.
 
-        Revoked tokens are unknown.
+        A revoked token is reported as unknown.
         """
         token = self._tokens.get(id_of(text))
         if token is None or not hmac.compare_digest(token.digest, digest_of(text)):

@@ -6,7 +6,7 @@ The shared log determines the leader and the epoch number.
    Epoch numbers only increase. A delayed call from a former leader therefore cannot restore an older epoch.
 2. Each flush belongs to exactly one epoch, which is passed to the sink (`commitlog.log.sink`). The records of
    an older epoch are either made durable before the new epoch begins, or discarded with the core that
-   appended them. A record is never flushed in an epoch newer than its own.
+   appended them. A record is never flushed in a later epoch.
 3. A receipt handle contains the epoch unless the epoch is 0 (`consumequeue.groups.receipts`). A node that
    receives a handle with a newer epoch is no longer the leader. A handle with an older epoch or without an
    epoch is valid until the lease expires. Recall handles and transaction ids contain no epoch, because they

@@ -1,6 +1,6 @@
-"""Convert between broker time and elapsed time, which measures leases and has no clock steps.
+"""Convert between broker time and elapsed time, which is used for leases and has no clock steps.
 
-    broker's time   10:00:00   10:00:10 | step forward by one hour | 11:00:10   11:00:20
+    broker time     10:00:00   10:00:10 | step forward by one hour | 11:00:10   11:00:20
     elapsed time    10:00:00   10:00:10 |                          | 10:00:10   10:00:20
 
 A consumer measures a lease with the clock of its host. Steps of the broker clock must therefore not change

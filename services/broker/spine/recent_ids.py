@@ -185,7 +185,7 @@ class RecentIds:
             self._move_origin(since_offset)
 
     def _move_origin(self, since_offset: int) -> None:
-        """Move the origin to just below `since_offset`."""
+        """Move the origin to `since_offset - 1`, and adjust all slots."""
         by = np.uint64((since_offset - 1 - self._origin) << _TAG_BITS)
         is_live = self._array >= np.uint64(self._since)
         self._array[:] = np.where(is_live, self._array - by, np.minimum(self._array, np.uint64(_DEAD)))

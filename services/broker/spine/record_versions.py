@@ -16,7 +16,7 @@ A store outside a cluster has no epoch, and is read only by the program that wri
 epoch record applies, not the newest finalized version, because a cluster that is restored from a copy of the
 log starts with at least the version of the epoch record.
 
-Limitation: a version that is finalized during a leader's term takes effect in the next epoch.
+Limitation: a version that is finalized during an epoch takes effect only in the next epoch.
 """
 
 from __future__ import annotations

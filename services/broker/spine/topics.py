@@ -218,7 +218,7 @@ class Topics:
         return self._topics[name]
 
     def release_pace(self, name: str) -> int:
-        """Return the maximum number of held timers of a topic to deliver per second, or 0 for no limit."""
+        """Return the release rate of a topic in timers per second, or 0 for no limit."""
         topic = self._topics.get(name)
         return 0 if topic is None or topic.hold is None else topic.hold.per_second or 0
 
@@ -270,7 +270,7 @@ class Topics:
         return self._write(Topic(name, message_type, queue_count), now_ms)
 
     def _write(self, topic: Topic, now_ms: int) -> Topic:
-        """Append a topic record, and return the topic as `apply` stored it."""
+        """Append the record of a topic, and return the stored topic."""
         check_back = _policy_to_json(topic.check_back)
         fact = TopicSet(
             topic.name, topic.message_type.value, topic.queue_count, check_back, topic.retention_ms

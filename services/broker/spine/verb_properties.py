@@ -2,9 +2,9 @@
 
 | property          | value                                                                          |
 |-------------------|--------------------------------------------------------------------------------|
-| `TW_TIMER_CANCEL` | the timer to cancel: its `TW_TIMER_KEY`, or its message id                     |
-| `TW_TIMER_MOVE`   | the timer to move to another time                                              |
-| `TW_TIMER_FIRE`   | the timer to deliver now                                                       |
+| `TW_TIMER_CANCEL` | the timer to cancel, given by timer key (`TW_TIMER_KEY`) or message id         |
+| `TW_TIMER_MOVE`   | the timer to move to another due time, given by timer key or message id        |
+| `TW_TIMER_FIRE`   | the timer to deliver immediately, given by timer key or message id             |
 | `TW_TIMER_TO`     | the new due time: milliseconds since 1970, or a time span such as `30m`        |
 | `TW_TIMER_TOPIC`  | the topic of the timer; the default is the topic of the message                |
 | `TW_TIMER_STRICT` | `true`: reject the message if the timer is unknown                             |

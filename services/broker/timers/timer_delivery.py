@@ -73,7 +73,7 @@ _HOLDING_COUNTS: Final = 8
 
 
 class TimerDelivery:
-    """Delivers due timers by appending their messages to the log."""
+    """Deliver due timers by appending their messages to the log."""
 
     def __init__(self, disk: Disk, store: Store, topics: Topics, timers: Timers, opened_ms: int) -> None:
         self._store, self._topics, self._timers = store, topics, timers
@@ -444,7 +444,10 @@ class TimerDelivery:
     def _count_late(
         self, topics: list[str], begins: Integers, since_ms: Integers, lateness_ms: Integers
     ) -> None:
-        """Count deliveries and late deliveries. Topic n has the rows `begins[n]:begins[n + 1]`."""
+        """Count all deliveries by lateness, and late deliveries by cause.
+
+        The rows `begins[n]:begins[n + 1]` belong to `topics[n]`.
+        """
         statistics = self._timers.statistics
         statistics.count_lateness(topics, begins, lateness_ms)
         late = np.flatnonzero(lateness_ms >= LATE_MS_MIN)

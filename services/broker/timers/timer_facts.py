@@ -84,7 +84,7 @@ def _remove_run(index: FactIndex, run: Run, part: str, log_from: int) -> Damaged
 
 
 def _waiting_records(timers: Timers, before_offset: int) -> Iterator[Record]:
-    """Yield the records of pending timers whose offset is below `before_offset`, the start of the log."""
+    """Yield the records of the pending timers below `before_offset`, the first offset of the log."""
     for timer_offset in timers.held.between(0, before_offset):
         with suppress(StoreDamaged):
             yield timers.read_logged(timer_offset)

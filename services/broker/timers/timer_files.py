@@ -26,7 +26,7 @@ TIMER_FILES: Final = "timer_files"
 
 @dataclass(slots=True, frozen=True)
 class UncertainTimes:
-    """The times in doubt at the start of a checkpoint and during it."""
+    """The times in doubt at the start of a checkpoint and during the checkpoint."""
 
     spans: list[Span] = field(default_factory=list)
     """The times in doubt when the checkpoint begins."""

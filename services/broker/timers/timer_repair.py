@@ -85,7 +85,7 @@ class RowWithoutRecord(NamedTuple):
     queue: int
     path: str
     is_unread: bool = False
-    """Whether the disk could not read part of the record."""
+    """Whether a part of the record cannot be read from the disk."""
 
     def __str__(self) -> str:
         why = "cannot be read by the disk (EIO)" if self.is_unread else "does not match its CRC"
@@ -221,7 +221,7 @@ class RepairJob:
     over: set[int] = field(default_factory=set)
     """The offsets of the timers that have a tombstone or that ended before the retained history."""
     blocked: str = ""
-    """The reason for which the search failed, or ""."""
+    """The reason for the failure of the search, or ""."""
 
     def run(self, disk: Disk) -> None:
         """Search the files. Raise OSError if the disk fails.
@@ -315,7 +315,7 @@ class RepairJob:
         return _unique_timers(np.concatenate(found)), is_sure
 
     def _timers_due_elsewhere(self, from_ms: int, until_ms: int) -> Rows:
-        """Return the timers that have a sort time in the window, and a sort time other than the due time."""
+        """Return the deviating timers with a sort time in the window."""
         sort_ms = self.deviating.items()
         near = [(at_ms, offset) for offset, at_ms in sort_ms if from_ms <= at_ms < until_ms]
         return np.array(near, PAIR)
@@ -514,7 +514,7 @@ class TimerRepair:
         return self._has_begun and not is_reading
 
     def _uncertain_times(self) -> list[Span]:
-        """Return the times of damage for which some timers have been neither rebuilt nor ended."""
+        """Return the times of damaged bytes with timers that have been neither rebuilt nor ended."""
         jobs = [job for job in (self._running, self._applying) if isinstance(job, RepairJob)]
         gaps = chain(self._partitions.damage, *(job.gaps for job in jobs))
         rows_without_record = chain(self._rows_without_record, *(job.rows_without_record for job in jobs))
@@ -563,8 +563,8 @@ class TimerRepair:
     def requeue_job(self, job: CheckJob | RepairJob) -> None:
         """Requeue a failed job.
 
-        A repair is retried after the next call of `run_maintenance`, and a check when the next check is
-        allowed.
+        A repair is retried after the next call of `run_maintenance`. A check is retried when the next check
+        is allowed.
         """
         assert job is self._running, "one job at a time"
         self._running = None
@@ -612,7 +612,7 @@ class TimerRepair:
         return slot_named(one.path.removeprefix(f"{TIMERS}/")) in self._partitions.files
 
     def _is_waiting(self, one: RowWithoutRecord) -> bool:
-        """Return whether a timer is above the watermark and not known to have ended."""
+        """Return whether a timer is above the watermark and has no readable end."""
         is_done = (one.due_ms, one.timer_offset) <= self._partitions.watermark
         return not is_done and not self._timers.has_surely_ended(one.timer_offset)
 

@@ -55,7 +55,7 @@ Offsets = np.ndarray[Any, np.dtype[np.uint64]]
 
 
 class QueueTable:
-    """Numbers for queues, assigned in the order of first use."""
+    """A table of queues, numbered in the order of first use."""
 
     def __init__(self) -> None:
         self.names: list[tuple[str, int]] = []
@@ -125,7 +125,7 @@ class TimerSource:
         return np.fromiter(found, np.bool_, len(timer_offsets))
 
     def _decode(self, row: Any, stored: bytes, timer_offset: int) -> bytes:
-        """Return the ready record for a timer record of any format, and fill in the row."""
+        """Return the ready record for a timer record of any format, and set the columns of the row."""
         ready = ready_record(record.decode(stored), timer_offset)
         row["queue"] = self._queues.number_of(ready.topic, ready.queue_id)
         self._set_hashes(row, ready.properties)

@@ -252,7 +252,7 @@ class TimerViews:
         after: SortKey | None = None,
         looked_up: LookupResults | None = None,
     ) -> Iterator[Candidate]:
-        """Yield the timers that are due in the window of the filter and have a different sort time.
+        """Yield the deviating timers that are due in the window of the filter.
 
         Timers that the log search has excluded are omitted.
         """
@@ -321,9 +321,10 @@ class TimerViews:
         return np.fromiter(found, np.uint64, len(found)) if found else None
 
     def _matching(self, rows: Rows, path: str | None, wanted: TimerFilter, matching: Mask) -> Mask:
-        """Return a Boolean array that is true for matching rows, given the rows that may match.
+        """Return a Boolean array that is true for matching rows.
 
-        A record is read only if the row is not sufficient to evaluate the filter.
+        `matching` must be true for all rows that may match. A record is read only if the row is not
+        sufficient to evaluate the filter.
         """
         unsure = matching if wanted.reads_records else matching & (rows["record_at"] == np.uint64(IN_LOG))
         for place in np.flatnonzero(unsure).tolist():

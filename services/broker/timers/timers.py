@@ -1,7 +1,7 @@
 """Set, move, fire, and cancel delayed messages.
 
-A timer is a log record, and is identified by its log offset. A single thread decides on each change while it
-appends the record of the change. Each verb therefore has exactly one result. A timer ends only once, when the
+A timer is a log record, and is identified by its log offset. A single thread processes all changes, and
+appends a record for each change. Each verb therefore has exactly one result. A timer ends only once, when the
 record that ends the timer is appended and applied. The response to a verb is sent when its record is durable.
 
     state and location                           duration                 memory per timer
@@ -99,7 +99,7 @@ _VERDICTS: Final = {
 
 
 class Timers:
-    """The delayed messages of a broker: execute timer verbs, and apply timer records."""
+    """The delayed messages of a broker. The methods execute timer verbs and apply timer records."""
 
     def __init__(
         self, disk: Disk, store: Store, settings: BrokerSettings, statistics: Statistics, now_ms: int
@@ -770,7 +770,7 @@ class UnarmedTimers:
         return timer_offset in self._records
 
     def add(self, timer_offset: int, timer: Record | bytes) -> None:
-        """Add an appended timer record, or its encoded bytes, until the record is flushed."""
+        """Add an appended timer record, either decoded or encoded."""
         assert timer_offset > self._last_offset, "timers are applied in log order, each once"
         self._last_offset = timer_offset
         self._records[timer_offset] = timer
