@@ -107,7 +107,7 @@ class EndsToWrite:
         self.ends.write(disk)
 
     def freeze(self) -> Any:
-        """Return the files and the names of damaged files for a snapshot."""
+        """Return the files of both indexes and the numbers of damaged runs, for a snapshot."""
         damaged = {"names": sorted(self.names.damaged), "ends": sorted(self.ends.damaged)}
         files = {"names": self.names.freeze(), "ends": self.ends.freeze()}
         return files | {"forgotten_ms": self.forgotten_ms, "damaged": damaged}
