@@ -1,8 +1,8 @@
 """The Prometheus metrics of the broker, under the names of RocketMQ if it has an equivalent metric.
 
-The names and labels of RocketMQ 5 are listed in reference/operations-ux.md 4a, and the additional names
-(`mq_`, base units, seconds) in 4b. The core is read only at a scrape, and only calls are counted when they
-occur. Labels are topics and groups, never keys, message ids or client ids.
+Metrics with an equivalent in RocketMQ 5 have its names and labels. The others begin with `mq_` and have base
+units, such as seconds. The core is read only at a scrape, and only calls are counted when they occur.
+Labels are topics and groups, never keys, message ids or client ids.
 """
 
 from __future__ import annotations
