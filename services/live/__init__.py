@@ -1,1 +1,1 @@
-"""Runs the broker core in an asyncio event loop, with group commit and with ticks for due work."""
+"""Runs the broker core in an asyncio event loop, with group commit and scheduled work."""

@@ -1,10 +1,11 @@
-"""Manages users, rights, and tokens for callers in the event loop.
+"""Management of users, rights, and tokens for callers in the event loop.
 
-The core stores only sealed secrets, and only this module has the key to them. The module generates each
-secret and returns it once. After the first use, the decrypted secret stays in memory. Tokens are stored only
-as hashes. The key is read only to seal or open a secret, so a broker without users needs no key. A change
-takes effect when its record is appended and is confirmed when the record is durable. A change may revoke a
-right that a waiting call requires, so the callbacks in `watching` recheck waiting calls after each change.
+The core stores only encrypted secrets, and only this module has access to the key. Each secret is generated
+here and returned only once. After its first use, the decrypted secret is cached in memory. Tokens are stored
+only as hashes. The key is read only to encrypt or decrypt a secret, so a broker without users needs no key. A
+change takes effect when its record is appended, and the change is confirmed to the caller when the record is
+durable. After each change that may revoke a right, the callbacks in `watching` recheck the rights of waiting
+calls.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ SECRET_BYTES: Final = 30
 log = structlog.get_logger()
 
 Key = Callable[[bool], bytes]
-"""Returns the key. If the key is missing and the argument is true, a new key is generated."""
+"""Returns the encryption key. If the key does not exist and the argument is true, generates a key."""
 
 
 Dismiss = Callable[[str], None]
-"""Disconnects the clients of a user who was removed or got a new secret."""
+"""Disconnects the clients of a user that was removed or whose secret was replaced."""
 
 
 def no_key(may_make: bool) -> bytes:
@@ -47,11 +48,11 @@ def ignore_user(user: str) -> None:
 
 
 def noop() -> None:
-    """Do nothing. The broker has no producers."""
+    """Do nothing, because no callback for rule changes has been set."""
 
 
 class LiveAccess:
-    """Manages a broker's users and their rights.
+    """Management of the users of a broker, their rights, and their tokens.
 
     The methods may raise `ResultUnknown` and any error of the core.
     """
@@ -62,37 +63,37 @@ class LiveAccess:
         self._opened: dict[str, tuple[str, bytes]] = {}
         self._dismiss_callback: Dismiss = ignore_user
         self.is_asked = False
-        """Whether callers must authenticate.
+        """True if callers must authenticate.
 
         Users and rules may be added before authentication is required.
         """
         self._rules_callback: Callable[[], None] = noop
         self.watching: set[Callable[[], None]] = set()
-        """Callbacks for changes to users, rules, or tokens."""
+        """Callbacks that recheck the rights of waiting calls."""
 
     def set_rules_callback(self, changed: Callable[[], None]) -> None:
-        """Set the callback for changes to the rules."""
+        """Set the callback that is called after the access rules have changed."""
         self._rules_callback = changed
 
     def set_dismiss_callback(self, dismiss: Dismiss) -> None:
-        """Set the callback that disconnects a user's clients when their secret becomes invalid."""
+        """Set the callback that disconnects the clients of a user whose secret has become invalid."""
         self._dismiss_callback = dismiss
 
     def set_key_source(self, key: Key) -> None:
-        """Set the function that provides the key for secrets."""
+        """Set the function that returns the encryption key for secrets."""
         self._key = key
 
     def open_all(self) -> None:
-        """Require authentication, and open all users' secrets.
+        """Require authentication, and decrypt the secrets of all users.
 
-        Raise `WrongKey` if a secret was sealed with a different key.
+        Raise `WrongKey` if a secret was encrypted with a different key.
         """
         self.is_asked = True
         for user in self._core().users():
             self._open(user)
 
     def secret_of(self, name: str) -> bytes | None:
-        """Return a user's secret, or None if the user does not exist."""
+        """Return the secret of a user, or None if the user does not exist."""
         user = self._core().user(name)
         if user is None:
             self._opened.pop(name, None)
@@ -101,11 +102,11 @@ class LiveAccess:
         return secret if sealed == user.sealed else self._open(user)
 
     def allows(self, user: str, need: Need) -> bool:
-        """Return whether a user has a right. A removed user has no rights."""
+        """Return whether a user has the right `need`. A removed user has no rights."""
         return self._core().rights.allows(user, need)
 
     def allows_some(self, user: str, verb: Verb, kind: Kind) -> bool:
-        """Return whether a user has a given right for at least one topic or group."""
+        """Return whether a user has the right `verb` for at least one resource of the given kind."""
         return self._core().rights.allows_some(user, verb, kind)
 
     def users(self) -> list[User]:
@@ -117,13 +118,13 @@ class LiveAccess:
         self._core().check_user_exists(user)
 
     def rules(self, user: str = "") -> list[Rule]:
-        """Return a user's rules, or all rules if `user` is empty."""
+        """Return the access rules of a user, or of all users if `user` is empty."""
         return [rule for rule in self._core().rights if user in ("", rule.user)]
 
     async def add_user(self, name: str, *, replaces_secret: bool) -> str:
-        """Add a user, or replace an existing user's secret.
+        """Add a user, or replace the secret of an existing user.
 
-        Return the secret. The secret cannot be retrieved.
+        Return the secret, which cannot be retrieved later.
         """
         check_user_name(name)
         secret = secrets.token_urlsafe(SECRET_BYTES)
@@ -134,32 +135,33 @@ class LiveAccess:
         return secret
 
     async def remove_user(self, name: str) -> None:
-        """Remove a user and the user's rules.
+        """Remove a user and the access rules of the user.
 
-        The user's next call is rejected, open streams are closed, and leases are released.
+        The next call of the user is rejected, the open streams of the user are closed, and the leases are
+        released.
         """
         await self._change(self._core().remove_user, name)
         log.info("user removed", user=name)
         self._dismiss_callback(name)
 
     async def set_rules(self, rules: Sequence[Rule]) -> None:
-        """Store rules. The rules apply from the user's next call."""
+        """Store access rules. A rule applies to all subsequent calls of its user."""
         await self._change(self._core().set_rules, rules)
         log.info("rules set", rules=[str(rule) for rule in rules])
         self._rules_callback()
 
     async def remove_rules(self, rules: Sequence[Rule]) -> None:
-        """Remove stored rules with the same user, kind, pattern, and verb."""
+        """Remove the stored access rules whose user, kind, pattern, and verb equal those of one of `rules`."""
         await self._change(self._core().remove_rules, rules)
         log.info("rules removed", rules=[str(rule) for rule in rules])
         self._rules_callback()
 
     def tokens(self, user: str = "") -> list[Token]:
-        """Return a user's tokens, or all tokens if `user` is empty."""
+        """Return the tokens of a user, or of all users if `user` is empty."""
         return self._clock.to_real_time(self._core().tokens(user))
 
     def find_token(self, text: str) -> Token:
-        """Return the token with this text. Raise `Unauthorized` if the token is invalid."""
+        """Return the token with the given text. Raise `Unauthorized` if the token is invalid."""
         return self._core().find_token(text, self._clock.now_ms())
 
     def check_token(self, token: Token) -> None:
@@ -172,9 +174,9 @@ class LiveAccess:
         return None if left_ms is None else max(0, left_ms) / 1000
 
     async def add_token(self, user: str, kept_ms: int | None) -> tuple[str, Token]:
-        """Create a token for a user. Return the token text and the token.
+        """Create a token for a user. Return the text of the token and its metadata.
 
-        The text cannot be retrieved again.
+        The text of the token cannot be retrieved later.
         """
         text = text_of(os.urandom(ID_BYTES + TOKEN_BYTES))
         calling = self._call(self._core().add_token, user, text, kept_ms)
@@ -189,7 +191,7 @@ class LiveAccess:
         log.info("token revoked", token=token_id)
 
     async def _change(self, verb: Callable[..., int], *arguments: object) -> None:
-        """Apply a change that may revoke a right, recheck waiting calls, and wait until it is durable."""
+        """Apply a change that may revoke rights, recheck waiting calls, and wait for durability."""
         calling = self._call(verb, *arguments)
         self.check_waiting_calls()
         await calling

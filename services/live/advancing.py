@@ -1,18 +1,21 @@
-"""Advances a virtual clock event by event, as if the time had actually passed.
+"""Advancement of a virtual clock from event to event, as if the time had elapsed.
 
     move to the next due time -> renew the leases of connected clients -> tick -> settle -> repeat
 
 Rules:
-- Events are processed in order of their due times, and the clock is set to each due time. After an append,
-  the clock does not advance until the record is durable, because the record may set the next due time.
+- Events are processed in order of due time. The clock is set to the due time of each event. After a record is
+  appended, the clock does not advance until the record is durable, because the record may create an earlier
+  event.
 - Each clock offset is written to disk before any record is appended at that offset (`services.live.clock`).
-- The clock stops while the next timers are being read from disk.
-- A producer has `ANSWER_SECONDS` of real time to answer a transaction check-back. Otherwise, all check-backs
-  for a half message would be sent before the producer could answer the first one.
-- A half message without a producer waits (`txn.checkback`) and does not delay the advance.
-- The leases of connected clients are renewed during the advance. All other leases expire on time.
-- Housekeeping is not an event. It is postponed until the target time.
-- Only one advance runs at a time. Further advances are queued.
+- The clock does not advance while the next timers are being read from disk.
+- The clock does not advance for up to `ANSWER_SECONDS` of real time while a producer has not answered a
+  transaction check-back. Without this pause, all check-backs for a half message would be sent before the
+  producer could answer the first one.
+- A half message of a topic without a producer does not delay the advance. Its check-back is sent when a
+  producer connects (`txn.checkback`).
+- The leases of connected clients are renewed during the advance. All other leases expire at the regular time.
+- Housekeeping is not an event and is postponed until the target time.
+- Only one advance runs at a time. Concurrent calls are queued.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ class Owner(Protocol):
         """Renew the leases of connected clients, and end waiting calls whose token has expired."""
 
     def tick(self) -> bool:
-        """Run the core's due work. Return whether it had any effects."""
+        """Run the due work of the core. Return whether the work had any effects."""
 
     async def wait_until_durable(self, offset: int) -> None:
         """Wait until the log is durable up to `offset`. Raise `ResultUnknown` if the disk fails."""
@@ -49,11 +52,11 @@ class Owner(Protocol):
         """Wait until the next timers have been read from disk."""
 
     def reschedule_tick(self) -> None:
-        """Reschedule the next tick after an advance."""
+        """Reschedule the next tick. This method is called after an advance."""
 
 
 class ClockAdvancer:
-    """Advances a virtual clock and runs the work that becomes due."""
+    """Advances a virtual clock, and runs the work that becomes due."""
 
     def __init__(self, owner: Owner, clock: Clock) -> None:
         self._owner, self._clock = owner, clock
@@ -83,7 +86,7 @@ class ClockAdvancer:
             self._questions[transaction_id] = asyncio.get_running_loop().create_future()
 
     def end_wait_for_answer(self, transaction_id: str) -> None:
-        """Stop waiting for a transaction check-back that the producer has answered."""
+        """Stop waiting for the answer to a transaction check-back, because the producer has answered."""
         question = self._questions.pop(transaction_id, None)
         if question is not None and not question.done():
             question.set_result(None)
@@ -96,8 +99,8 @@ class ClockAdvancer:
             self._owner.renew_present()
             is_silent = not self._owner.tick() and self._owner.core.end_offset == before
             is_silent = is_silent and not self._owner.core.is_checkpoint_due
-            # Steps that only cascade timers within the timing wheel do not append any records. During such
-            # steps, the advance yields to other tasks only once every `SILENT_STEPS_MAX` steps.
+            # A step that only cascades timers within the timing wheel appends no records. During such steps,
+            # the advance yields to other tasks only once every `SILENT_STEPS_MAX` steps.
             silent_steps = silent_steps + 1 if is_silent else 0
             if not is_silent or silent_steps % SILENT_STEPS_MAX == 0:
                 await self._make_step_durable()
@@ -105,9 +108,9 @@ class ClockAdvancer:
         assert self._clock.offset_ms == target_ms, "time stops before it has arrived"
 
     def _next_stop(self, target_ms: int) -> int | None:
-        """Return the clock offset of the next event, or the target offset if no event is due before then.
+        """Return the clock offset of the next event, or the target offset if no earlier event is due.
 
-        Return None if the target has been reached and nothing is due.
+        Return None if the target offset has been reached and no event is due.
         """
         offset_ms, real_ms = self._clock.offset_ms, self._clock.real_ms()
         due_ms = self._owner.core.next_due_ms()
@@ -116,7 +119,7 @@ class ClockAdvancer:
         return None if offset_ms == target_ms else target_ms
 
     async def _make_step_durable(self) -> None:
-        """Make the last step durable, and wait for answers to the transaction check-backs that it sent."""
+        """Make the last step durable, and wait for the answers to its transaction check-backs."""
         try:
             self._clock.keep()
         except OSError as error:

@@ -1,19 +1,19 @@
-"""The broker time: real time or, with a virtual clock, real time plus an offset.
+"""Broker time, which is real time or, with a virtual clock, real time plus an offset.
 
-The core uses broker time. Callers use real time, even for due times. With a virtual clock, the offset is
+The core uses broker time. Callers use real time, including for due times. With a virtual clock, the offset is
 added to times in requests and subtracted from times in responses. The offset never decreases. The table
-`_CHANGES` lists the types that contain times. A message with a delay of 60 seconds becomes due 60 seconds
-later at any offset. Durations, such as leases and long polls, are not converted. Cron schedules are evaluated
-in broker time. In a schedule occurrence, `at_ms` is converted like any other time, but `local` stays in the
-schedule's local time.
+`_CHANGES` lists the types that contain timestamps. A message with a delay of 60 seconds becomes due after 60
+seconds, regardless of the offset. Durations, such as leases and long polls, are not converted. Cron schedules
+are evaluated in broker time. In a schedule occurrence, `at_ms` is converted like any other timestamp, and
+`local` remains in the time zone of the schedule.
 
 Real time is the system clock, which can be stepped at any time. Steps are detected with a monotonic clock
-(`counted_ms`). Each step is reported (`set_step_callback`) before any later time is used. Leases use elapsed
-time, so steps do not affect them.
+(`counted_ms`). Each step is reported to the callback (`set_step_callback`) before the clock returns a time
+after the step. Leases are measured in elapsed time, so clock steps do not affect them.
 
 The offset is saved in the store (`commitlog.layout`). `move` changes the offset in memory, and `keep` makes
-it durable. No record is appended before its offset is durable, so a restarted broker never finds records from
-the future.
+the offset durable. A record is appended only after the clock offset at that time is durable, so a restarted
+broker never finds records with timestamps in the future.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ Told = TypeVar("Told")
 
 
 class StoredClockOffset:
-    """The stored offset of a virtual clock from real time in milliseconds."""
+    """The stored offset of a virtual clock from real time, in milliseconds."""
 
     def __init__(self, disk: Disk, offset_ms: int) -> None:
         self._disk, self.offset_ms = disk, offset_ms
@@ -79,7 +79,7 @@ class StoredClockOffset:
 
 
 def open_clock_offset(disk: Disk, kind: ClockKind) -> StoredClockOffset | None:
-    """Return a store's clock offset, or None if the store uses real time.
+    """Return the clock offset of a store, or None if the store uses real time.
 
     Raise `WrongClock` if the store was written with a different kind of clock.
     """
@@ -103,10 +103,10 @@ def ignore_step(from_ms: int, until_ms: int) -> None:
 
 
 class Clock:
-    """The core's clock. Converts between broker time and callers' real time.
+    """The clock of the core, which converts between broker time and the real time used by callers.
 
-    `counted_ms` returns monotonic milliseconds. If it is None, `real_ms` is assumed to be monotonic. Only
-    `begin` is thread-safe.
+    `counted_ms` returns the time of a monotonic clock in milliseconds. If `counted_ms` is None, `real_ms` is
+    assumed to be monotonic. Only `begin` is thread-safe.
     """
 
     def __init__(
@@ -120,32 +120,32 @@ class Clock:
         self._step_callback: Callable[[int, int], None] = ignore_step
 
     def set_step_callback(self, tell: Callable[[int, int], None]) -> None:
-        """Set the callback for clock steps. It receives the broker times before and after the step."""
+        """Set the callback for clock steps. The arguments are the broker times before and after the step."""
         self._step_callback = tell
 
     def begin(self) -> int:
-        """Return the current broker time, and disregard all earlier clock steps."""
+        """Return the current broker time in milliseconds, and ignore all earlier clock steps."""
         if self._steps is not None:
             self._steps.begin()
         return self.real_ms() + self.offset_ms
 
     @property
     def begun_ahead_ms(self) -> int:
-        """How far real time was ahead of the monotonic clock at the last `begin`, in milliseconds."""
+        """Return the lead of real time over the monotonic clock at the last `begin`, in milliseconds."""
         return 0 if self._steps is None else round(self._steps.begun_ahead_ms)
 
     @property
     def is_virtual(self) -> bool:
-        """Whether the clock is virtual and can be advanced."""
+        """Return whether the clock is virtual and can be advanced."""
         return self._kept is not None
 
     @property
     def offset_ms(self) -> int:
-        """How far broker time is ahead of real time, in milliseconds."""
+        """Return the lead of broker time over real time, in milliseconds."""
         return 0 if self._kept is None else self._kept.offset_ms
 
     def now_ms(self) -> int:
-        """Return the current broker time. Any clock step is reported first."""
+        """Return the current broker time in milliseconds, after reporting a clock step if there was one."""
         real_ms = self.real_ms()
         if self._steps is not None and (step_ms := self._steps.detect_step(real_ms)):
             real_ms = self.real_ms()  # The step was measured after the first reading of the clock.
@@ -166,18 +166,18 @@ class Clock:
             self._kept.keep()
 
     def to_broker_time(self, given: Told) -> Told:
-        """Convert the times in a caller's value to broker time. Plain numbers are not converted."""
+        """Convert the timestamps in a value from real time to broker time, but do not convert numbers."""
         return cast(Told, _shift_times(given, self.offset_ms)) if self.offset_ms else given
 
     def to_real_time(self, told: Told) -> Told:
-        """Convert the times in a value from the core to real time."""
+        """Convert the timestamps in a value from broker time to real time."""
         return cast(Told, _shift_times(told, -self.offset_ms)) if self.offset_ms else told
 
 
 def _shift_times(value: Any, by_ms: int) -> Any:
-    """Return a value, or a list of values, with all times shifted by `by_ms`.
+    """Return a value, or a list of values, with all timestamps shifted by `by_ms`.
 
-    Values without times are returned unchanged.
+    A value of a type without timestamps is returned unchanged.
     """
     if type(value) in (list, tuple):
         return type(value)(_shift_times(one, by_ms) for one in value)
@@ -192,9 +192,9 @@ Changes = dict[str, Any]
 
 
 def _shift_fields(*names: str) -> Callable[[Any, int], Changes]:
-    """Return a function that shifts the named time fields and the times in the message.
+    """Return a function that shifts the named timestamp fields of a value and the timestamps in its message.
 
-    The values 0 and None mean that no time is set, and are not shifted.
+    The values 0 and None denote an unset timestamp and are not shifted.
     """
 
     def changes(value: Any, by_ms: int) -> Changes:
@@ -206,7 +206,7 @@ def _shift_fields(*names: str) -> Callable[[Any, int], Changes]:
 
 
 def _shift_inside(*names: str) -> Callable[[Any, int], Changes]:
-    """Return a function that shifts the times inside the named fields."""
+    """Return a function that shifts the timestamps inside the named fields of a value."""
     return lambda value, by_ms: {name: _shift_times(getattr(value, name), by_ms) for name in names}
 
 
@@ -234,7 +234,7 @@ def _shift_delivery(one: Delivery, by_ms: int) -> Changes:
 
 
 def _shift_timer_filter(wanted: TimerFilter, by_ms: int) -> Changes:
-    """Return a filter's time bounds, shifted. Default bounds are not shifted."""
+    """Return the shifted time bounds of a filter, without the bounds that have their default values."""
     nothing = TimerFilter()
     bounds = ("from_ms", "until_ms")
     given = {name: getattr(wanted, name) for name in bounds}
@@ -242,7 +242,8 @@ def _shift_timer_filter(wanted: TimerFilter, by_ms: int) -> Changes:
 
 
 def _shift_timer_page(page: TimerPage, by_ms: int) -> Changes:
-    # `after` stays in broker time, because the clock may be advanced before the next page is queried.
+    # The cursor `after` remains in broker time, because the clock may be advanced before the next page is
+    # queried.
     return {"timers": _shift_times(page.timers, by_ms)}
 
 

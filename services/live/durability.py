@@ -1,22 +1,24 @@
-"""Sends each answer once the log is durable up to the answer's offset.
+"""Delivery of each answer once the log is durable up to the offset of the answer.
 
-Answers are queued as they are decided. After each flush, all answers whose records are durable are sent. An
-answer with a lower offset than the preceding answer is sent with that answer.
+Answers are queued in the order in which the core produces them. After each flush, all answers with durable
+records are sent. An answer with a lower offset than the preceding answer is sent together with the preceding
+answer.
 
-A cluster leader may be paused while another node takes over. Its answers about *past* events remain correct,
-because they are based on accepted records. Answers about the *current* state (not found, not leased, empty)
-require a proof of leadership. A proof is an accepted record whose append began after the call. `prove`
-requests a proof, and `confirm_leadership` sends the answers that wait for it. A refusal also requires a
-proof, because it implies that no earlier call has stored the message. If a node lacks local resources
-(OWN_MEANS), proofs may fail for the same reason. Such refusals wait for at most `OWN_MS` milliseconds. Then
-the call fails with an unknown result and an error that states the cause.
+Another node may become leader while the process of a cluster leader is suspended. Answers of the old leader
+about *past* events remain correct, because the answers are based on accepted records. Answers about the
+*current* state (not found, not leased, empty) require a proof of leadership. A proof is a record that was
+accepted by the cluster and whose append began after the call. `prove` requests a proof, and
+`confirm_leadership` sends the answers that require the proof. A refusal also requires a proof, because a
+refusal implies that no earlier call has stored the message. If a node lacks local resources, proofs may fail
+for the same reason. A refusal for lack of local resources waits for a proof for at most `OWN_MS`
+milliseconds. After that time, the call fails with `ResultUnknown`, and the error message states the cause.
 
-A leader must not confirm any call while a shared log record is damaged and no other node has the later
-records. `hold` refuses all waiting answers. Until `release` is called, later answers are refused whenever the
-log advances.
+A leader must not confirm any call while a record of the shared log is damaged and no other node has the
+records after the damage. `hold` refuses all waiting answers. Until `release` is called, the answers added
+after `hold` are refused whenever the durable offset advances.
 
 Memory usage is one deque entry per waiting answer. A single node sends an answer immediately if its records
-are durable. In a cluster, the answer waits for a proof.
+are durable. In a cluster, an answer with durable records is sent after the next proof.
 """
 
 from __future__ import annotations
@@ -29,16 +31,16 @@ from typing import Any, Final, NamedTuple, Protocol
 from tidewheel.errors import Busy, RefusedByState, TidewheelError
 
 LOCAL_RESOURCE_ERRORS: Final = -1
-"""The offset of refusals for lack of local resources.
+"""The offset that marks a refusal for lack of local resources.
 
-Such refusals wait for a proof for at most `OWN_MS` milliseconds.
+A refusal with this offset waits for a proof for at most `OWN_MS` milliseconds.
 """
 _HELD: Final = LOCAL_RESOURCE_ERRORS - 1
-"""The durable offset during a hold, below every answer's offset."""
+"""The durable offset during a hold, which is lower than the offset of any answer."""
 OWN_MS: Final = 1_000
-"""Maximum wait for a proof in milliseconds if local resources are lacking.
+"""Maximum wait for a proof, in milliseconds, of a refusal for lack of local resources.
 
-A proof normally takes a few milliseconds.
+A proof of leadership normally takes a few milliseconds.
 """
 
 
@@ -55,7 +57,7 @@ class AnswerReceiver(Protocol):
 class LeadershipProofs(NamedTuple):
     """A clock in milliseconds and a function that requests a proof of leadership.
 
-    Each proof is reported to `Answers.confirm_leadership`.
+    After each proof, `Answers.confirm_leadership` must be called.
     """
 
     clock: Callable[[], int]
@@ -63,13 +65,13 @@ class LeadershipProofs(NamedTuple):
 
 
 def ignore_local_refusal() -> None:
-    """Do nothing. Refusals for lack of local resources will then wait indefinitely."""
+    """Do nothing. Refusals for lack of local resources then wait for a proof without a time limit."""
 
 
 class Answers:
-    """The log's durable offset, and the answers waiting for a higher offset or a proof.
+    """The durable offset of the log, and the answers that wait for a higher offset or a proof of leadership.
 
-    `own_waits` is called when a refusal for lack of local resources starts waiting. It must schedule
+    `own_waits` is called when a refusal for lack of local resources is queued, and must schedule a call to
     `fail_local_refusals`.
     """
 
@@ -83,9 +85,11 @@ class Answers:
         self._waiting: deque[tuple[int, AnswerReceiver, Any]] = deque()
         self._proving = proving
         self._unproven: deque[tuple[int, AnswerReceiver, Any]] = deque()
-        """Answers waiting for a proof, with the time in ms after which the proof must begin."""
+        """Answers that require a proof, each with the time in milliseconds after which the append of the
+        proof must begin.
+        """
         self._own: deque[tuple[int, AnswerReceiver, Any]] = deque()
-        """Refusals for lack of local resources, in the same form."""
+        """Refusals for lack of local resources, in the form of `_unproven`."""
         self._no_proof_error: TidewheelError | None = None
         self._held: TidewheelError | None = None
 
@@ -107,7 +111,7 @@ class Answers:
     async def wait_until_durable(self, offset: int) -> None:
         """Wait until the log is durable up to `offset` and, in a cluster, until leadership is proven.
 
-        Raise the error if the answer is refused.
+        If the answer is refused, raise the error of the refusal.
         """
         if offset > self.offset or self._proving is not None:
             sleeper = WaitingCoroutine()
@@ -115,7 +119,7 @@ class Answers:
             await sleeper.future
 
     def confirm_leadership(self, began_ms: int) -> None:
-        """Send the answers decided before `began_ms`, the time at which a proof's append began."""
+        """Send the answers that were queued before the append of a proof began at `began_ms`."""
         for unproven in (self._unproven, self._own):
             while unproven and unproven[0][0] < began_ms:
                 _, one, answer = unproven.popleft()
@@ -124,9 +128,9 @@ class Answers:
             self._proving.prove()
 
     def fail_local_refusals(self, error: TidewheelError) -> bool:
-        """Replace local refusals that have waited for `OWN_MS` with `error`.
+        """Replace each local refusal that has waited for at least `OWN_MS` milliseconds with `error`.
 
-        Return whether any such refusals are still waiting.
+        Return whether any local refusals are still waiting.
         """
         own, now_ms = self._own, self._proving.clock() if self._proving else 0
         while own and own[0][0] <= now_ms - OWN_MS:
@@ -134,7 +138,7 @@ class Answers:
         return bool(own)
 
     def stop_proofs(self, error: TidewheelError) -> None:
-        """Refuse all current and future answers that require a proof. No more proofs will arrive."""
+        """Refuse all current and future answers that require a proof. No further proofs will be available."""
         self._no_proof_error = error
         for _, one, _ in self._take_unproven():
             one.refuse(error)
@@ -142,7 +146,7 @@ class Answers:
     def advance(self, offset: int) -> None:
         """Advance the durable offset, and send all answers up to it.
 
-        During a hold, refuse all waiting answers instead.
+        During a hold, refuse all waiting answers, and do not advance the durable offset.
         """
         if self._held is not None:
             self.hold(self._held)
@@ -168,15 +172,15 @@ class Answers:
     def hold(self, error: TidewheelError) -> None:
         """Begin a hold, and refuse all waiting answers with `error`.
 
-        Each later call to `hold` or `advance` refuses the answers that have arrived since then.
+        During the hold, each call to `hold` or `advance` refuses the answers added since the previous call.
         """
         self._held = error
         self.refuse(error, _HELD)
 
     def release(self, offset: int) -> None:
-        """End a hold, and send the waiting answers up to the durable `offset`.
+        """End a hold, set the durable offset to `offset`, and send the waiting answers up to that offset.
 
-        Answers that require a proof are sent after the proof.
+        If a proof of leadership is required, the answers are sent after the next proof.
         """
         self._held, self.offset = None, offset
         waiting, self._waiting = self._waiting, deque()
@@ -189,24 +193,24 @@ class Answers:
 
 
 def required_offset(error: Exception) -> int:
-    """Return the offset that must be durable before an error is sent."""
+    """Return the log offset that must be durable before an error is sent to the caller."""
     if isinstance(error, RefusedByState):
         return error.durable_at
     return LOCAL_RESOURCE_ERRORS if isinstance(error, Busy) and error.is_own else 0
 
 
 class WaitingCoroutine:
-    """A coroutine that is waiting for an answer. It may be cancelled while waiting."""
+    """The receiver of an answer for which a coroutine waits. The coroutine may be cancelled while waiting."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def answer(self, answer: Any) -> None:
-        """Resume the coroutine unless it was cancelled."""
+        """Resume the coroutine with the answer, unless the coroutine was cancelled."""
         if not self.future.done():
             self.future.set_result(answer)
 
     def refuse(self, error: TidewheelError) -> None:
-        """Raise the error in the coroutine unless it was cancelled."""
+        """Raise the error in the coroutine, unless the coroutine was cancelled."""
         if not self.future.done():
             self.future.set_exception(error)

@@ -1,4 +1,4 @@
-"""Defines the errors of a running broker that relate to its disk, its clock, or its clients."""
+"""Errors of a running broker that relate to the disk, the clock, or the clients."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class IllegalAdvance(ClientMistake):
 
 
 class ClientNotFound(NotFound):
-    """There is no such client."""
+    """The specified client does not exist or is not connected."""
 
     code = "TW-157"
 
 
 class ClockIsReal(RefusedByState):
-    """The broker uses real time, which cannot be advanced."""
+    """The broker uses the real-time clock, which cannot be advanced."""
 
     code = "TW-164"
 
@@ -49,19 +49,19 @@ class BrokerStops(Busy):
 
 
 class ResultUnknown(Busy):
-    """The write may or may not be on disk."""
+    """The outcome of the write is unknown: the records may or may not be on disk."""
 
     code = "TW-171"
 
 
 class StoreUnavailable(Busy):
-    """The disk of the store fails, so nothing is served until it works again."""
+    """The disk of the store has failed, and the broker rejects all calls until the disk works again."""
 
     code = "TW-220"
 
 
 class BrokerBroken(Busy):
-    """The broker has met a bug and ends, so nothing is served."""
+    """The broker rejects all calls and is shutting down after an internal error."""
 
     code = "TW-223"
 
@@ -73,5 +73,5 @@ class WrongClock(StoreError):
 
 
 def make_read_error(error: OSError) -> StoreUnavailable:
-    """Return the error for a store read that has failed because of a disk failure."""
+    """Return the error to raise when a read from the store has failed with `error`."""
     return StoreUnavailable(f"Reading it failed ({error}). Ask again once it works.")

@@ -1,4 +1,4 @@
-"""Consumer group operations that wake waiting receives or are subject to back-pressure."""
+"""Consumer group operations that pause, wake waiting receives, or are subject to back-pressure."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from services.live.pauses import Pauses
 
 
 class LiveGroups:
-    """Operations on a broker's consumer groups.
+    """Operations on the consumer groups of a broker.
 
-    The methods may raise `ResultUnknown` and the `TidewheelError`s of the core.
+    The methods may raise `ResultUnknown` and any `TidewheelError` of the core.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class LiveGroups:
         self._offset_at, self._to_real_time = offset_at, to_real_time
 
     async def view(self, name: str) -> GroupView:
-        """Return a view of a group, pausing between its queues.
+        """Return a view of a group. The method may yield to the event loop between two queues.
 
         Raise `GroupNotFound` if the group does not exist.
         """
@@ -46,20 +46,24 @@ class LiveGroups:
         return self._to_real_time(self._core().group_views.assemble_view(name, queues))
 
     async def create(self, name: str, topic: str, start: GroupStart, policy: GroupPolicy | None) -> GroupView:
-        """Create a group that receives `topic` from a start position. `topic` may be empty."""
+        """Create a group that receives `topic` from a start position.
+
+        If `topic` is empty, the new group receives no topic.
+        """
         placed = await self._resolve_offsets(start, [topic] if topic else [])
         await self._call(partial(self._core().group_views.create, policy=policy), name, topic, placed)
         return await self.view(name)
 
     async def _resolve_offsets(self, start: GroupStart, topics: list[str]) -> GroupStart:
-        """Return a start position whose start time is resolved to queue offsets.
+        """Return the start position with its start time resolved to queue offsets.
 
-        The queue parts needed by the next operation are loaded into memory. May pause after each queue.
+        The method loads the parts of the queues that the next operation reads. After each queue, the method
+        may yield to the event loop.
         """
         pauses, places = Pauses(), dict[tuple[str, int], int]()
         for topic in topics:
             for queue_id in range(self._core().topics.get(topic).queue_count):
-                with suppress(StoreDamaged):  # Damage is handled by the subsequent operation.
+                with suppress(StoreDamaged):  # The subsequent operation handles the damage.
                     if start.kind is StartPosition.TIME:
                         places[topic, queue_id] = self._offset_at(topic, queue_id, start.at)
                     self._core().finding.read(topic, queue_id, 0, 1)
@@ -67,7 +71,10 @@ class LiveGroups:
         return replace(start, places=places)
 
     async def set(self, name: str, policy: GroupPolicy) -> GroupView:
-        """Set a group's delivery policy. Wake waiting receives, because the group may have been paused."""
+        """Set the delivery policy of a group.
+
+        Waiting receives are notified, because the group may have been paused.
+        """
         await self._call(self._core().group_views.set_policy, name, policy)
         for topic in self._core().groups.topics_of(name):
             self._wake(topic)
@@ -82,10 +89,13 @@ class LiveGroups:
         dry_run: bool,
         check: Callable[[GroupStart], None] | None = None,
     ) -> ResetResult:
-        """Move a group to a start position in `topic`, or in all its topics if `topic` is empty.
+        """Reset the offsets of a group to a start position.
 
-        Raise `GroupNotFound` if the group does not exist, or the error that `check` raises immediately
-        before the move. `check` is called with the start position, whose time is resolved to queue offsets.
+        If `topic` is empty, the offsets in all topics of the group are reset.
+
+        Raise `GroupNotFound` if the group does not exist. `check` is called immediately before the move with
+        the resolved start position. An error that `check` raises prevents the move and is passed to the
+        caller.
         """
         core = self._core()
         topics = [one for one in core.groups.topics_of(name) if topic in ("", one) and one in core.topics]
@@ -98,6 +108,6 @@ class LiveGroups:
         return reset
 
     async def redrive(self, group: str, queue_offset: int, target: str = "") -> None:
-        """Redrive a dead letter. Raise `MessageNotFound` if there is no such dead letter."""
+        """Redrive a dead letter. Raise `MessageNotFound` if the dead letter does not exist."""
         await self._room.wait_for_copy()
         await self._call(self._core().dead_letters.redrive, group, queue_offset, target)

@@ -1,9 +1,9 @@
-"""Runs the broker core in an asyncio event loop, and manages its lifetime and clock.
+"""Runs the broker core in an asyncio event loop, and manages the lifetime and the clock of the core.
 
 The main methods are `call(verb, ...)` and `query(verb, ...)`, where `verb` is a method of the core. A call
-that stores a record returns once the record is durable. Operations with several steps have their own methods
-in `LiveBroker` or `receivers`. All methods may raise the core's `TidewheelError`s. A call that stores records
-also raises `ResultUnknown` if the disk fails before the records are confirmed to be durable.
+that stores a record returns once the record is durable. Each operation with several steps has a separate
+method in `LiveBroker` or `receivers`. All methods may raise any `TidewheelError` of the core. A call that
+stores records also raises `ResultUnknown` if the disk fails before the records are confirmed to be durable.
 
     caller -> verb -> core (runs to completion) -> answer waits for its offset -> caller
                         |                               ^
@@ -12,16 +12,18 @@ also raises `ResultUnknown` if the disk fails before the records are confirmed t
 
 Rules:
 - All calls in one event loop iteration share one flush (`services.live.flushing`).
-- A tick that cannot finish its work continues in another tick after a short delay. Between two such ticks,
-  the event loop runs long enough to serve a call.
+- If a tick cannot complete all due work, the remaining work is done in another tick after a short delay.
+  Between two such ticks, the event loop runs long enough to serve a call.
 - After a disk failure, all waiting calls fail with `ResultUnknown`. The core is rebuilt from the data on disk
   (`services.live.rebuilding`).
-- Callers use real time, and the core uses broker time. This module converts times (`services.live.clock`).
-- An internal error in the core stops the broker. The exception is set on the future `broken`, and the process
-  is expected to exit.
+- Callers use real time, and the core uses broker time. This module converts timestamps between the two
+  (`services.live.clock`).
+- An internal error in the core stops the broker. The exception is set on the future `broken`, and the owner
+  of the broker is expected to exit the process.
 
-Limitation: the core may be replaced during any `await`, which invalidates the old core's objects. After an
-`await`, a method must read `core` again, or report its result only to the core it started with.
+Limitation: the core may be replaced during any `await`, which invalidates all objects of the previous core.
+After an `await`, a method must read `core` again, or report its result only to the core that the method used
+before the `await`.
 """
 
 from __future__ import annotations
@@ -83,22 +85,23 @@ from services.live.transactions import LiveTransactions
 from tidewheel.errors import Busy, TidewheelError
 
 CheckBackSender = Callable[[CheckBackRequest, Read], str]
-"""Sends a transaction check-back to a producer and returns the producer's client id.
+"""Sends a transaction check-back to a producer, and returns the client id of the producer.
 
-Without a producer, the half message is not read, and the result is "".
+If the topic has no producer, the function does not read the half message and returns "".
 """
 Share = Callable[[bool], None]
-"""Called with True when a crowded period begins, and with False when it ends."""
+"""Callback that is called with True when a crowded period begins, and with False when the period ends."""
 Present = Callable[[], Iterable[str]]
 """Returns the ids of all connected clients."""
 Check = Callable[[], None]
-"""Raises the error for which a change is refused, if there is one."""
+"""Raises an error if a change must be refused."""
 
 
 TURNS_BETWEEN_FULL_TICKS = 80
 """Number of event loop iterations between two ticks in a crowded period.
 
-A send needs about ten iterations, and more pass while the gRPC thread waits for the interpreter lock.
+A send needs about ten iterations, and further iterations run while the gRPC thread waits for the interpreter
+lock.
 """
 
 Answer = TypeVar("Answer")
@@ -106,7 +109,7 @@ Given = ParamSpec("Given")
 
 
 class DurableAnswer(Protocol):
-    """A response that may be sent once the log is durable up to `durable_at`."""
+    """A response that may be sent once the log is durable up to the offset `durable_at`."""
 
     @property
     def durable_at(self) -> int:
@@ -134,12 +137,12 @@ def log_damage(found: DamagedPart) -> None:
 
 
 class LiveBroker:
-    """The broker's asynchronous interface. Create and use each instance in the same event loop.
+    """The asynchronous interface of the broker. An instance must be created and used in the same event loop.
 
     `clock` returns real time in milliseconds. If `kept` is given, the broker uses a virtual clock. The
     monotonic clock `counted_ms` is used to detect steps of `clock`. A cluster leader passes its existing
-    `core`. If `stepped_down` is given, it is called after a disk failure, and the core is not rebuilt.
-    `proving` provides proofs of leadership.
+    `core`. If `stepped_down` is given, `stepped_down` is called after a disk failure, and the core is not
+    rebuilt. `proving` provides proofs of leadership.
     """
 
     def __init__(
@@ -160,7 +163,7 @@ class LiveBroker:
         self.clock.set_step_callback(self._report_clock_step)
         self._clock = self.clock.now_ms
         self._unreported_step_ms = 0
-        """Total of the unreported clock steps in milliseconds."""
+        """Total of the clock steps not yet reported to the core, in milliseconds."""
         self._loop, self._call_later = asyncio.get_running_loop(), call_later
         self._core: Broker | None = core or self._open()
         self._core.damage.add_listener(log_damage)
@@ -181,7 +184,7 @@ class LiveBroker:
         self._flushing = LogFlusher(self, disk, executor)
         self._rebuilding = StoreRebuilder(self, self._open, call_later, executor, self._must_rebuild_queues)
         self.warnings: Callable[[], Sequence[str]] = tuple
-        """Returns the owner's warnings for the `/readyz` response."""
+        """Returns the warnings of the owner for the `/readyz` response."""
         self._health_callback: Callable[[bool], None] = ignore_health
         self._well = asyncio.Event()
         self._well.set()
@@ -206,7 +209,7 @@ class LiveBroker:
 
     @property
     def core(self) -> Broker:
-        """The current core. Callers must not modify the core. The core is replaced after a disk failure.
+        """Return the current core, which is replaced after a disk failure. Callers must not modify the core.
 
         Raise `StoreUnavailable` or `BrokerBroken` if the core is unavailable.
         """
@@ -216,13 +219,13 @@ class LiveBroker:
 
     @property
     def disk_failure(self) -> StoreUnavailable | None:
-        """The disk error that made the broker unavailable, or None if the disk works."""
+        """Return the error to raise while the broker is unavailable after a disk failure, or None."""
         return self._rebuilding.disk_failure
 
     def refuse_new_messages(self, why: Busy | None) -> None:
-        """Reject new messages with the error `why`, or accept them again if `why` is None.
+        """Reject new messages with the error `why`, or accept new messages again if `why` is None.
 
-        Other calls are not affected.
+        Calls that store no new messages are not affected.
         """
         if self._core is not None:
             self._core.housekeeping.stopped = why
@@ -231,7 +234,8 @@ class LiveBroker:
     def refusing_new_messages(self, why: Busy) -> Iterator[None]:
         """Reject new messages with the error `why` within the block.
 
-        A stored message may be sent again, because that needs no log space (`services.broker.sending`).
+        A message that is already stored may be sent again, because a repeated send needs no log space
+        (`services.broker.sending`).
         """
         core = self._core
         if core is None:  # If the core is unavailable, all calls are rejected.
@@ -244,7 +248,7 @@ class LiveBroker:
             core.housekeeping.stopped = stopped
 
     def set_health_callback(self, told: Callable[[bool], None]) -> None:
-        """Set the disk health callback, called with False on failure and True on recovery."""
+        """Set the disk health callback, which is called with False on failure and with True on recovery."""
         self._health_callback = told
 
     async def wait_until_available(self) -> None:
@@ -260,11 +264,11 @@ class LiveBroker:
     def call(
         self, verb: Callable[..., Resting], *arguments: object, check: Check | None = None
     ) -> Coroutine[Any, Any, Resting]:
-        """Call a method of the core, and return an awaitable for its result or error.
+        """Call a method of the core, and return an awaitable for the result or error of the method.
 
         The method runs before `call` returns, so `verb` always belongs to the current core. The awaitable
-        completes once the required records are durable. `check` is called immediately before the method,
-        which is not called if `check` raises an error.
+        completes once the required records are durable. `check` is called immediately before the method. If
+        `check` raises an error, the method is not called.
         """
         try:
             if check is not None:
@@ -280,10 +284,10 @@ class LiveBroker:
         return self.clock.to_real_time(cast(Callable[..., Answer], verb)(*inward, **named))
 
     async def send(self, message: Message, created: CreatedTopics | None = None) -> SendReceipt:
-        """Store a normal, FIFO, delayed, or half message. Return a receipt once it is durable.
+        """Store a normal, FIFO, delayed, or half message. Return a receipt once the message is durable.
 
-        If the message creates its topic, the topic is added to `created`, or named in the error of a refused
-        message.
+        If the send creates the topic, the topic is added to `created`. If the message is then refused, the
+        error names the topic.
         """
         if created is None and self.room.has_room_for(len(message.body)):
             return await self.call(self.core.sending.send, message)
@@ -302,8 +306,8 @@ class LiveBroker:
     ) -> list[SendReceipt | TidewheelError]:
         """Store several messages.
 
-        Return a receipt or an error for each message once all messages are durable. The topics that the
-        messages create are added to `created`.
+        Return a receipt or an error for each message once all messages are durable. Topics that are created
+        for the messages are added to `created`.
         """
         body_bytes = sum(len(message.body) for message in messages)
         room = await self._wait_for_room(
@@ -320,13 +324,13 @@ class LiveBroker:
     def _recording(
         self, messages: Sequence[Message], created: CreatedTopics | None
     ) -> AbstractContextManager[None]:
-        """Return a context manager that adds the topics that messages create to `created`."""
+        """Return a context manager that adds topics created for the messages to `created`."""
         return nullcontext() if created is None else created.recording(self.core.topics, messages)
 
     async def _wait_for_room(self, new_bytes: int) -> AbstractContextManager[None]:
-        """Wait until `new_bytes` may be appended, and return a context manager for the append.
+        """Wait until `new_bytes` bytes may be appended, and return a context manager for the append.
 
-        If too many calls are waiting, the context manager rejects new messages.
+        If too many calls are waiting, the method does not wait, and the context manager rejects new messages.
         """
         try:
             await self.room.wait(new_bytes)
@@ -363,7 +367,7 @@ class LiveBroker:
         except Exception as bug:
             self.stop_on_internal_error(bug)
             raise
-        finally:  # An error may depend on an unflushed record, so a flush is scheduled after an error too.
+        finally:  # An error may depend on an unflushed record, so a flush is scheduled even after an error.
             if not (self._is_alarm_stale and self._flushing.will_flush):
                 self._flush_and_plan()
 
@@ -376,7 +380,7 @@ class LiveBroker:
         raise refusal
 
     def _schedule_own_refusals(self) -> None:
-        """Schedule a call in OWN_MS milliseconds that fails the refusals still waiting for a proof."""
+        """Schedule a call in OWN_MS milliseconds that fails the local refusals still waiting for a proof."""
         if not self._is_own_limited:
             self._is_own_limited = True
             self._call_later(OWN_MS / 1000, self._fail_own_refusals)
@@ -397,27 +401,27 @@ class LiveBroker:
         return self.clock.real_ms()
 
     def find(self, topic: str, key: str, count_max: int) -> FoundMessages:
-        """Return up to `count_max` messages with a given key or message id, newest first.
+        """Return up to `count_max` messages with the given key or message id, newest first.
 
-        If the messages are large, fewer are returned.
+        If the messages are large, fewer messages are returned.
         """
         found = self.core.finding.find(topic, key, count_max)
         return FoundMessages(self.clock.to_real_time(found.messages), found.is_cut)
 
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
-        """Return the queue offset of the first message stored at or after `store_ms`."""
+        """Return the queue offset of the first message that was stored at or after `store_ms` (real time)."""
         return self.core.finding.offset_at(topic, queue_id, store_ms + self.clock.offset_ms)
 
     def timer(self, name: TimerName) -> PendingTimer | TimerVerdict:
-        """Return a delayed message's pending timer, or its outcome if the timer has ended."""
+        """Return the pending timer of a delayed message, or the outcome of a timer that has ended."""
         return self.query(self.core.timers.get_timer, name, self.clock.now_ms())
 
     def find_timer_verdict(self, timer: Delivery) -> TimerVerdict | None:
-        """Return a timer's outcome, or None if the timer is still pending."""
+        """Return the outcome of a timer, or None if the timer is still pending."""
         return self.query(self.core.timers.find_verdict, timer, self.clock.now_ms())
 
     def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
-        """Return a page of pending timers, sorted by due time. `after` is in broker time."""
+        """Return a page of pending timers, sorted by due time. The cursor `after` is in broker time."""
         return self.query(self.core.timer_views.read_page, wanted, after, count_max)
 
     # Time.
@@ -430,7 +434,7 @@ class LiveBroker:
         await self._advancing.advance(by_ms)
 
     def set_present_clients(self, present: Present) -> None:
-        """Set the function that returns the clients whose leases are renewed during an advance."""
+        """Set the function that returns the ids of the clients whose leases are renewed during an advance."""
         self._present_clients = present
 
     def renew_present(self) -> None:
@@ -440,12 +444,12 @@ class LiveBroker:
             self.core.receiving.renew_client(client_id, self._clock())
 
     def record_answer(self, transaction_id: str, answer: str = "UNKNOWN") -> None:
-        """Record a producer's answer to a transaction check-back."""
+        """Record the answer of a producer to a transaction check-back."""
         self.transactions.log.record_answer(transaction_id, answer, self.clock.real_ms())
         self._advancing.end_wait_for_answer(transaction_id)
 
     def tick(self) -> bool:
-        """Run the core's due work. Return whether any work was done."""
+        """Run the due work of the core. Return whether the work had any effects."""
         if self._core is None:
             return False
         try:
@@ -470,7 +474,7 @@ class LiveBroker:
             self.broken.result()
 
     async def wait_until_timers_ready(self) -> None:
-        """Wait until no timers are being read and no checkpoint is due."""
+        """Wait until no timers are being read from disk and no checkpoint is due."""
         while self.core.is_checkpoint_due or (self._reading is not None and not self._reading.done()):
             if self._reading is not None:
                 await self._reading
@@ -489,21 +493,22 @@ class LiveBroker:
     def add_check_back_sender(self, asker: CheckBackSender) -> None:
         """Add a function that sends transaction check-backs.
 
-        A function that reaches a producer is moved to the end of the list, so functions take turns.
+        After a function has sent a check-back to a producer, the function is moved to the end of the list.
+        The functions are thus used in rotation.
         """
         self._askers.append(asker)
 
     def topics_awaiting_producers(self) -> list[str]:
-        """Return the topics whose half messages are waiting for a producer.
+        """Return the topics with half messages whose check-backs wait for a producer.
 
         The list is empty if the core is unavailable.
         """
         return [] if self._core is None else self._core.transactions.waiting_check_backs.topics()
 
     def send_check_backs(self, topic: str) -> None:
-        """Send a topic's pending transaction check-backs to a newly connected producer.
+        """Send the pending transaction check-backs of a topic to a newly connected producer.
 
-        If the core is unavailable, do nothing. The next core then sends all due check-backs.
+        If the core is unavailable, do nothing, because the next core sends all due check-backs.
         """
         if self._core is not None:
             self.call_with_time(self._core.transactions.schedule_waiting_check_backs, topic)
@@ -515,7 +520,7 @@ class LiveBroker:
     async def close(self) -> None:
         """Flush all appends, write a snapshot for the next start, and stop.
 
-        The disk stays open. Raise a `StoreError` if a disk failure prevents a clean shutdown.
+        The disk remains open. Raise a `StoreError` if a disk failure prevents a clean shutdown.
         """
         self.receivers.close()
         self._alarm.close()  # No tick runs after the alarm has been closed.
@@ -523,7 +528,7 @@ class LiveBroker:
         self._flush_and_plan()
         await self._flushing.idle()
         await self._rebuilding.close()
-        # A retirement or a read may trigger a flush and a further retirement or read.
+        # A retirement or a timer read may trigger a flush and a further retirement or read.
         while (under_way := self._running_retirement() or self._running_read()) is not None:
             await under_way
             await self._flushing.idle()
@@ -556,9 +561,9 @@ class LiveBroker:
         log_checkpoint(self._disk, checkpoint, core.written_offset, time.monotonic() - began_s)
 
     def _flush_and_plan(self) -> None:
-        """Schedule a flush and an alarm update, each no more than once per event loop iteration.
+        """Schedule a flush and an update of the alarm, each at most once per event loop iteration.
 
-        Called after the log or a due time has changed.
+        This method is called after the log or a due time has changed.
         """
         self._flushing.flush_soon()
         self._schedule_tick()
@@ -566,7 +571,7 @@ class LiveBroker:
     def _report_clock_step(self, from_ms: int, until_ms: int) -> None:
         """Report a system clock step to the core.
 
-        A step does not change lease durations, but timers may fire early or late.
+        A clock step does not change the duration of leases, but timers may fire early or late.
         """
         if abs(until_ms - from_ms) >= limits.CLOCK_JUMP_MS_MIN:
             log.warning("the clock was set", by_seconds=(until_ms - from_ms) / 1000)
@@ -586,7 +591,7 @@ class LiveBroker:
             self._is_alarm_stale = False
             return
         self._share_interpreter()
-        if self._core.is_crowded:  # Consecutive ticks without a delay would block calls.
+        if self._core.is_crowded:  # Consecutive ticks without a delay would block other calls.
             self._count_down_turns(TURNS_BETWEEN_FULL_TICKS)
         else:
             self._is_alarm_stale = False
@@ -600,7 +605,7 @@ class LiveBroker:
             self._share_callback(self._is_crowded)
 
     def _count_down_turns(self, left: int) -> None:
-        """Set the alarm to go off after `left` more event loop iterations, so that callers come first."""
+        """Set the alarm after `left` more event loop iterations, so that calls are served between ticks."""
         if left > 0:
             self._loop.call_soon(self._count_down_turns, left - 1)
         else:
@@ -609,7 +614,7 @@ class LiveBroker:
                 self._alarm.set(self._core.next_due_ms())
 
     def apply_flush(self, flush: Flush) -> None:
-        """Send responses that were waiting for a completed flush, and wake waiting receive calls."""
+        """Send the responses that were waiting for a completed flush, and wake waiting receive calls."""
         core = self.core
         effects = core.complete_flush(flush, self._clock())
         assert core.durable_offset >= self.answers.offset, "what was told as durable is not any more"
@@ -640,11 +645,11 @@ class LiveBroker:
             self._stepped_down(self._void_reason)
 
     def fail(self, error: OSError) -> None:
-        """Discard the core after a disk failure, because its appends may not be durable."""
+        """Discard the core after a disk failure, because the appends of the core may not be durable."""
         self._flushing.fail(error)
 
     def adopt(self, core: Broker) -> None:
-        """Resume service with a reopened core. The new core takes over the old core's lite subscriptions."""
+        """Resume service with a reopened core, which adopts the lite subscriptions of the previous core."""
         assert self._core is None, "two cores over one store"
         core.lite.adopt_subscriptions(
             self._lite_before, self.clock.begun_ahead_ms - self._begun_ahead_before_ms
@@ -676,7 +681,7 @@ class LiveBroker:
         )
 
     def _drop_core(self, core: Broker, refusal: str) -> None:
-        """Discard the core, and fail all calls waiting for its flushes."""
+        """Discard the core, and fail all calls that are waiting for a flush."""
         assert core is self._core, "a core is let go that serves nobody"
         self._core = None
         self._well.clear()
@@ -687,18 +692,18 @@ class LiveBroker:
 
     @property
     def is_retiring(self) -> bool:
-        """Whether segments are being deleted. A rebuild waits for deletion to end."""
+        """Return whether segments are being deleted. A rebuild starts only after the deletion has ended."""
         return self._running_retirement() is not None
 
     def broker_ms(self) -> int:
-        """Return the broker time in milliseconds."""
+        """Return the current broker time in milliseconds."""
         return self._clock()
 
     async def _read_timers(self, core: Broker, job: TimersJob, before: asyncio.Task[None] | None) -> None:
-        """Read files that contain timers due soon, and files that may be damaged.
+        """Read the files that contain timers due soon and the files that may be damaged.
 
         The core may have been discarded before the read begins. The method also awaits the previous read,
-        `before`, so callers need to await only the last read.
+        `before`, so a caller needs to await only the last read.
         """
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)
@@ -718,7 +723,7 @@ class LiveBroker:
         return None if self._reading is None or self._reading.done() else self._reading
 
     async def _retire(self, core: Broker, retirement: Retirement) -> None:
-        """Run a retirement step once the log is durable up to its `durable_at`."""
+        """Run a retirement once the log is durable up to the `durable_at` of the retirement."""
         try:
             await self.answers.wait_until_durable(retirement.durable_at)
             await self._loop.run_in_executor(self._executor, retirement.run, self._disk)
@@ -732,7 +737,7 @@ class LiveBroker:
         self._loop.call_soon(self._flushing.resume)
 
     async def _cut(self, core: Broker, retirement: Retirement) -> None:
-        """Apply a retirement to the core, handling a few queues per event loop iteration."""
+        """Apply a retirement to the core, with a few queues per event loop iteration."""
         try:
             while self._core is core and not core.continue_retirement(retirement, self._clock()):
                 await asyncio.sleep(0)
@@ -743,9 +748,9 @@ class LiveBroker:
             raise
 
     def stop_on_internal_error(self, bug: BaseException) -> None:
-        """Stop all writes and reject all calls after an internal error in the core.
+        """Stop all writes, and reject all calls, after an internal error in the core.
 
-        The process is expected to exit.
+        The owner of the broker is expected to exit the process.
         """
         self._flushing.stop()
         if self._core is not None:
@@ -777,7 +782,7 @@ class LiveBroker:
     def _must_rebuild_queues(self) -> bool:
         """Return whether opening the store requires a scan of the whole log.
 
-        Return False if the disk fails. Opening the store then reports the failure.
+        If the disk fails, return False, because opening the store reports the failure.
         """
         with suppress(OSError):
             return bool(snapshot.offsets(self._disk)) and self._disk.size(layout.QUEUES_WHOLE) < 0
@@ -790,7 +795,7 @@ class LiveBroker:
     def _ask(self, question: CheckBackRequest) -> str:
         """Send a transaction check-back to a producer.
 
-        Return the producer's client id, or "" if there is no producer.
+        Return the client id of the producer, or "" if the topic has no producer.
         """
         transaction_id, topic = question.transaction_id, question.topic
 

@@ -1,16 +1,16 @@
-"""Measures the amount and age of a broker's overdue work.
+"""Measurement of the amount and age of the overdue work of a broker.
 
-    check-backs        half messages that are due, and whose topic has no producer for check-backs
-    message groups     groups with a waiting message that was scanned by a receive, but no recent delivery
-    checkpoint         durable bytes in the log after the newest checkpoint on disk, which are read at startup
+    check-backs        half messages with a due check-back whose topic has no producer
+    message groups     groups with a waiting message that a receive has scanned, but without a recent delivery
+    checkpoint         durable log bytes after the newest checkpoint on disk, which are replayed at startup
 
-All values stay at or near zero while clients and disk are healthy. Use the ages for alerts. Message groups
-not yet scanned by a receive call are not counted, because their messages are included in the consumer group's
-lag.
+All values remain at or near zero while the clients and the disk are healthy. Alerts should use the ages.
+Message groups not yet scanned by a receive call are not counted, because their messages are included in the
+lag of the consumer group.
 
-Cost: each metrics scrape checks all message groups that are not free, pausing regularly. Limitation: the time
-without a delivery is measured from the latest lease. A message group is considered stalled if a consumer
-spends a long time on one message while other messages are waiting.
+Cost: each metrics scrape examines all message groups with leased or waiting messages, with regular pauses.
+Limitation: the time without a delivery is measured from the latest lease. A message group is therefore also
+counted as stalled if a consumer processes one message for a long time while other messages are waiting.
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ from services.broker.broker import Broker
 from services.live.pauses import Pauses
 
 STALLED_MS: Final = 45_000
-"""Time without a delivery in milliseconds after which a waiting message group is stalled."""
+"""Time without a delivery, in milliseconds, after which a message group with waiting messages is counted as
+stalled.
+"""
 FLIGHTS_AT_ONCE: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The amount and age of overdue work. Ages are in milliseconds, or 0 if nothing is overdue."""
+    """The amount and age of overdue work. An age is in milliseconds, or 0 if no work is overdue."""
 
     unasked_halves: int
     unasked_age_ms: int
@@ -44,7 +46,7 @@ class Progress:
 
 
 def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progress]:
-    """Measure a broker's overdue work. Yield at each point where the caller may pause."""
+    """Measure the overdue work of a broker. Yield at each point where the caller may pause."""
     waiting, since_ms = (
         core.transactions.waiting_check_backs,
         core.transactions.oldest_waiting_check_back_ms(),
@@ -66,7 +68,7 @@ def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progres
 
 
 async def measure_with_pauses(core: Broker, now_ms: int) -> Progress:
-    """Measure a broker's overdue work, pausing for other event loop tasks."""
+    """Measure the overdue work of a broker, with pauses for other event loop tasks."""
     steps, pauses = measure_progress(core, now_ms), Pauses()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Sends transaction check-backs, and resolves transactions on behalf of operators."""
+"""Transaction check-backs and the resolution of transactions on behalf of operators."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from services.live.clients.check_back_log import CheckBackEntry, CheckBackLog
 
 @dataclass(slots=True, frozen=True)
 class ProducerView:
-    """A producer of a topic. `is_connected` indicates whether it can receive check-backs."""
+    """A producer of a topic. `is_connected` is true if the producer can receive check-backs."""
 
     topic: str
     client_id: str
@@ -29,7 +29,7 @@ Producing = Callable[[str], list[ProducerView]]
 
 
 class LiveTransactions:
-    """Operations on a broker's transactions.
+    """Operations on the transactions of a broker.
 
     The methods may raise `ResultUnknown` and any `TidewheelError` of the core.
     """
@@ -46,7 +46,7 @@ class LiveTransactions:
         self._producing: list[Producing] = []
 
     def set_producer_views(self, producing: Producing) -> None:
-        """Add a function that supplies producers to `producers`."""
+        """Register a function whose producers are included in the result of `producers`."""
         self._producing.append(producing)
 
     def producers(self, topic: str) -> list[ProducerView]:
@@ -59,7 +59,7 @@ class LiveTransactions:
         return await self._call(self._core().transactions.resolve, transaction_id, resolution, reason)
 
     def check(self, transaction_id: str) -> CheckBackEntry:
-        """Send a transaction check-back now, and return its entry in the check-back log."""
+        """Send a transaction check-back immediately, and return the entry in the check-back log."""
         question = self._core().transactions.create_check_back(transaction_id)
         self._ask(question)
         return next(self.log.check_backs_of(transaction_id))

@@ -1,1 +1,1 @@
-"""Tasks that apply an operation to many items at a limited rate."""
+"""Background tasks that apply an operation to many items, with an optional rate limit."""

@@ -1,13 +1,13 @@
-"""Background tasks that redrive or purge a group's dead letters (`services.live.bulk.tasks`).
+"""Background tasks that redrive or purge the dead letters of a consumer group (`services.live.bulk.tasks`).
 
     count -> page -> matching dead letters -> batch -> flush -> pause for the rate -> ... -> done
 
-A message that is dead-lettered again after a redrive has an offset of at least `end_offset`, so a task
-processes no message twice. With a rate limit, each batch contains the dead letters for a tenth of a second,
-so that consumers receive no bursts. A dead letter that another call has already redriven or purged is counted
-as error TW-152.
+A message that is dead-lettered again after a redrive has an offset of at least `end_offset`, so a task never
+processes a message twice. With a rate limit, a batch contains the dead letters for a tenth of a second or, at
+low rates, one dead letter, which prevents bursts at the consumers. A dead letter that another call has
+already redriven or purged is counted under the error code TW-152.
 
-Cost: a task reads each of the group's dead letters twice and keeps one page in memory.
+Cost: a task reads each dead letter of the group twice, and keeps one page in memory.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class DeadLetterTasks(Tasks[DeadLetterTaskRequest]):
     what, command = "dead letters", "dlq"
 
     def check(self, order: DeadLetterTaskRequest) -> None:
-        """Reject an unknown group or topic, so that a misspelled name does not create one."""
+        """Raise an error if the group or a topic does not exist. A misspelled name must not create either."""
         dead_letters.check_group(self._live, order.group)
         if order.target:
             self._live.core.topics.get(order.target)
@@ -88,7 +88,7 @@ class DeadLetterTasks(Tasks[DeadLetterTaskRequest]):
                 await self._process_batch(task, found[first : first + size])
 
     async def _process_batch(self, task: DeadLetterTask, found: Sequence[DeadLetter]) -> None:
-        """Process a batch, wait until it is durable, and pause if there is a rate limit."""
+        """Process a batch, wait until the batch is durable, and pause if there is a rate limit."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + pause_seconds(task.order.per_second, len(found))
         back = self._return_topics(task.order)
@@ -103,10 +103,10 @@ class DeadLetterTasks(Tasks[DeadLetterTaskRequest]):
         return dead_letters.find_return_topics(self._live, order.group) if is_back else None
 
     async def _verb(self, task: DeadLetterTask, dead_letter: DeadLetter, back: set[str] | None) -> str:
-        """Perform the operation on a dead letter, and return the verdict or the error code.
+        """Perform the operation on a dead letter. Return the verdict or an error code.
 
-        `back` contains the original topics to which dead letters may return, or None if the request is a
-        purge or specifies a target.
+        `back` is the set of original topics to which dead letters may be returned. If the request is a purge
+        or specifies a target topic, `back` is None.
         """
         order = task.order
         try:

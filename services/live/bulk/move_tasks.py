@@ -2,12 +2,12 @@
 
     count -> queue -> page -> matching messages -> batch, in order -> flush -> pause for the rate -> ...
 
-A task moves the unfinished messages that were stored before the task was started. The messages in a batch are
-moved in offset order (`services.broker.topic_moves`). The verdict on a message is MOVED, LEASED (a consumer
-holds the message or another message of its message group), FINISHED, UNREADABLE, or an error code. A preview
-computes the same verdicts without moving a message.
+A task moves the unfinished messages that were stored before the start of the task. The messages in a batch
+are moved in offset order (`services.broker.topic_moves`). The verdict on a message is MOVED, LEASED (the
+message, or another message of the same message group, is leased to a consumer), FINISHED, UNREADABLE, or an
+error code. A preview determines the verdicts without moving any messages.
 
-Cost: each unfinished message is read twice, and its record is copied.
+Cost: each unfinished message is read twice, and the record of each moved message is copied.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class MoveVerb(Enum):
 class MessageFilter:
     """A filter for messages. All specified conditions must match.
 
-    `key` matches the message keys and the message id.
+    `key` matches a message if it equals the message id or one of the message keys.
     """
 
     key: str = ""
@@ -87,7 +87,10 @@ class QueuePlace(NamedTuple):
 
 
 class MatchingPage(NamedTuple):
-    """The matching messages of a page, and the position of its first message, or None if it had none."""
+    """The matching messages of a page.
+
+    `first` is the position of the first message of the page, or None if the page is empty.
+    """
 
     first: QueuePlace | None
     messages: list[MovableMessage]
@@ -95,9 +98,10 @@ class MatchingPage(NamedTuple):
 
 @dataclass(slots=True)
 class Preview:
-    """The number of messages per verdict, and the reasons for verdicts that leave messages unchanged.
+    """The number of messages per verdict, and the reason for each verdict other than MOVED.
 
-    `counted_until` is the first message that was not counted, or None if all were.
+    `counted_until` is the position of the first message that was not counted, or None if all messages were
+    counted.
     """
 
     by_verdict: Counter[str] = field(default_factory=Counter)
@@ -111,14 +115,14 @@ class MoveTasks(Tasks[MoveTaskRequest]):
     what, command = "messages", "topic"
 
     def check(self, order: MoveTaskRequest) -> None:
-        """Raise an error if a topic does not exist or messages cannot be moved between the topics."""
+        """Raise an error if a topic does not exist, or if messages cannot be moved between the topics."""
         is_filtered = order.wanted != EVERY_MESSAGE
         self._live.core.topic_moves.check(order.source, order.target, is_filtered=is_filtered)
 
     async def preview(self, order: MoveTaskRequest, seconds_max: float = inf) -> Preview:
-        """Return the current verdicts on the messages that match a request's filter.
+        """Return the current verdicts on the messages that match the filter of a request.
 
-        Stop after about `seconds_max`, if any messages are left.
+        Stop after about `seconds_max` seconds if messages remain.
         """
         preview, staying = Preview(), set[int]()
         ends, has_read = monotonic() + seconds_max, False
@@ -146,7 +150,7 @@ class MoveTasks(Tasks[MoveTaskRequest]):
         return self._live.core.end_offset
 
     async def _process_items(self, task: MoveTask) -> None:
-        """Move the messages stored before the task started, one queue at a time."""
+        """Move the messages that were stored before the start of the task, one queue at a time."""
         order = task.order
         task.matched = sum([len(page.messages) async for page in self._pages(order, task.end_offset)])
         async for page in self._pages(order, task.end_offset):
@@ -176,7 +180,7 @@ class MoveTasks(Tasks[MoveTaskRequest]):
                 await asyncio.sleep(0)
 
     async def _process_batch(self, task: MoveTask, found: Sequence[MovableMessage]) -> None:
-        """Move a batch in order, wait until it is durable, and pause if there is a rate limit."""
+        """Move a batch in order, wait until the batch is durable, and pause if there is a rate limit."""
         loop, order = asyncio.get_running_loop(), task.order
         ends, done, durable_at = (
             loop.time() + pause_seconds(order.per_second, len(found)),
@@ -200,7 +204,7 @@ class MoveTasks(Tasks[MoveTaskRequest]):
     def _move(self, task: MoveTask, one: MovableMessage) -> tuple[str, int]:
         """Move a message.
 
-        Return the verdict or error code, and the offset up to which to make the log durable.
+        Return the verdict or an error code, and the offset up to which the log must be durable.
         """
         order, move = task.order, self._live.core.topic_moves.move
         try:

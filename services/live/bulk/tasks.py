@@ -1,4 +1,4 @@
-"""Runs background tasks. A task processes many items and can be monitored and stopped.
+"""Background tasks. A task processes many items, and can be monitored and stopped.
 
     start -> count the matches -> a batch -> its flush -> next batch -> ... -> DONE
                  |                   |
@@ -6,17 +6,20 @@
                                                   right, or with the broker
 
 Rules:
-- After each batch, a task waits until the batch is durable. Meanwhile, other callers are served.
-- A task processes only items stored before its start (`end_offset`), and each item only once.
-- A task with a limit ends after that number of items, processed in the order in which they are found.
-- Items are counted by verdict, or by error code if their operation was refused. A batch is counted only once
-  its changes and its list of items are durable, so a crash never reduces a count that was reported.
-- Like a long poll, a user's task requires that the token and the user's rights remain valid until it ends
-  (`Watch`). If the token is revoked, the task finishes the current batch and stops.
+- After each batch, a task waits until the batch is durable. Other calls are served during the wait.
+- A task processes only items that were stored before the start of the task (`end_offset`), and each item only
+  once.
+- A task with a limit ends after that number of items. Items are processed in the order in which the task
+  finds them.
+- Items are counted by verdict. The verdict on an item whose operation was refused is the error code. A batch
+  is counted only when its changes and its list of items are durable, so a crash never reduces a reported
+  count.
+- Like a long poll, a task of a user requires that the token and the rights of the user remain valid until the
+  end of the task (`Watch`). If the token is revoked, the task finishes the current batch and stops.
 - Each batch is stored with its verdicts (`services.broker.task_items`).
-- Tasks exist only in memory, so a restart stops them. Finished batches are durable, and the remaining items
-  are unchanged. The journal records each task's result and survives a restart. If a task has no result in the
-  journal, a crash has interrupted it.
+- Tasks exist only in memory, so a restart of the broker ends all tasks. Finished batches are durable, and the
+  remaining items are unchanged. The result of each task is recorded in the journal, which survives a restart.
+  If the journal contains no result of a task, the task was interrupted by a crash.
 
 The operations and their items are described in `services.live.bulk.timer_tasks`,
 `services.live.bulk.dead_letter_tasks`, and `services.live.bulk.move_tasks`.
@@ -46,15 +49,15 @@ log = structlog.get_logger()
 
 
 class TaskRequest(Protocol):
-    """A task's operation, and the reason for it."""
+    """The operation of a task, and the reason for the operation."""
 
     @property
     def verb(self) -> Enum:
-        """The operation on each item."""
+        """The operation to perform on each item."""
 
     @property
     def reason(self) -> str:
-        """The reason given by the user, or empty."""
+        """The reason given by the user, or an empty string."""
 
     @property
     def limit(self) -> int:
@@ -62,7 +65,7 @@ class TaskRequest(Protocol):
 
 
 Order = TypeVar("Order", bound=TaskRequest)
-"""The type of a task order."""
+"""The type of a task request."""
 
 
 Item = TypeVar("Item")
@@ -71,7 +74,7 @@ Item = TypeVar("Item")
 Watch = Callable[[Callable[[AccessRefused], None]], Callable[[], None]]
 """Watches the rights of the user who started a task, and returns a function that ends the watch.
 
-The argument is called once if the user loses a required right.
+The argument is a function that is called once if the user loses a required right.
 """
 
 
@@ -86,17 +89,17 @@ def batch_size(per_second: float) -> int:
 
 
 def pause_seconds(per_second: float, count: int) -> float:
-    """Return the minimum time in seconds to process `count` items at this rate."""
+    """Return the minimum time in seconds to process `count` items at the rate `per_second`."""
     return count / per_second if per_second else 0
 
 
 def ignore_task_end(ended: Callable[[AccessRefused], None]) -> Callable[[], None]:
-    """Watch nothing. The caller's rights cannot be revoked."""
+    """Watch nothing, because the rights of the caller cannot be revoked."""
     return lambda: None
 
 
 class TaskState(Enum):
-    """A task's state. If it is STOPPED, `Task.why` contains the reason."""
+    """The state of a task. If a task is STOPPED, `Task.why` contains the reason."""
 
     RUNNING = "running"
     DONE = "done"
@@ -108,8 +111,8 @@ class Task(Generic[Order]):
     """A task and its progress.
 
     The event `stop_requested` is set when the task must stop. If the task ends early, `why` contains the
-    reason. For each verdict that left items unchanged, `reasons` contains the reason given for the first such
-    item. `first_items` is the offset of the first item record of the task.
+    reason. For each verdict with which an item was left unchanged, `reasons` contains the reason given for
+    the first such item. `first_items` is the offset of the first item record of the task.
     """
 
     id: str
@@ -131,27 +134,27 @@ class Task(Generic[Order]):
         return self.by_verdict.total()
 
     def admit(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Return the items on a page that are within the request's remaining limit."""
+        """Return the items of a page that are within the remaining limit of the request."""
         return items[: max(0, self.order.limit - self.done)] if self.order.limit else items
 
     def refuse(self, error: TidewheelError) -> str:
-        """Return the error code as the verdict on an item, and store the message if the code is new."""
+        """Return the error code as the verdict on an item, and store the error message if the code is new."""
         self.reasons.setdefault(error.code, str(error))
         return error.code
 
     @property
     def is_full(self) -> bool:
-        """Whether the task has reached its limit."""
+        """Return whether the task has processed the maximum number of items."""
         return 0 < self.order.limit <= self.done
 
 
 class Tasks(ABC, Generic[Order]):
-    """The running tasks of one kind, and the most recently ended tasks."""
+    """The running tasks and the most recently ended tasks of one kind."""
 
     what: str
-    """The plural noun that is used for the items in log messages and error messages."""
+    """The plural noun for the items in log messages and error messages."""
     command: str
-    """The group of commands that lists the tasks."""
+    """The command group whose `tasks` command lists the tasks."""
 
     def __init__(self, live: LiveBroker) -> None:
         self._live = live
@@ -160,11 +163,11 @@ class Tasks(ABC, Generic[Order]):
 
     @abstractmethod
     def check(self, order: Order) -> None:
-        """Raise an error if a request cannot be carried out."""
+        """Raise an error if a request cannot be executed, for example because a topic does not exist."""
 
     @abstractmethod
     def _end_offset(self, order: Order) -> int:
-        """Return the offset below which a new task processes items."""
+        """Return the end offset of a new task, which processes only items below that offset."""
 
     @abstractmethod
     async def _process_items(self, task: Task[Order]) -> None:
@@ -193,7 +196,7 @@ class Tasks(ABC, Generic[Order]):
         return list(reversed(self._tasks.values()))
 
     def get(self, task_id: str) -> Task[Order]:
-        """Return the task with a given id. Raise `NotFound` if the task does not exist."""
+        """Return the task with the given id. Raise `NotFound` if the task is not retained."""
         task, name = self._tasks.get(task_id), task_id[:80]
         if task is not None:
             return task
@@ -211,13 +214,13 @@ class Tasks(ABC, Generic[Order]):
         )
 
     def has(self, task_id: str) -> bool:
-        """Return whether a task is retained, or the log contains items of it."""
+        """Return whether a task is retained or the log contains items of the task."""
         return task_id in self._tasks or self._page(task_id, None, 1) is not None
 
     def read_items(self, task_id: str, after: tuple[int, int] | None, count_max: int) -> ItemsPage:
-        """Return a page of a task's items. The task may be older than the broker process.
+        """Return a page of the items of a task. The task may be older than the broker process.
 
-        Raise `NotFound` if the task is unknown and the log contains none of its items.
+        Raise `NotFound` if the task is not retained and the log contains no items of the task.
         """
         page = self._page(task_id, after, count_max)
         if page is not None:
@@ -229,7 +232,7 @@ class Tasks(ABC, Generic[Order]):
         return self._live.query(self._live.core.task_items.page, task_id, self.what, after, count_max)
 
     async def stop(self, task_id: str) -> Task[Order]:
-        """Stop a task after its current batch. An ended task is not changed."""
+        """Stop a task after its current batch. The state of an ended task is not changed."""
         task, run = self.get(task_id), self._runs.get(task_id)
         if run is not None:
             self._stop_task(task, "an operator stopped it")
@@ -244,9 +247,9 @@ class Tasks(ABC, Generic[Order]):
             await asyncio.wait(self._runs.values())
 
     def _stop_task(self, task: Task[Order], why: str) -> None:
-        """Stop a task after its current batch, or immediately if it is still counting items.
+        """Stop a task after its current batch, or immediately if the task is still counting items.
 
-        An ended task is not changed.
+        If the task has ended, do nothing.
         """
         if self._runs[task.id].done():
             return
@@ -267,8 +270,8 @@ class Tasks(ABC, Generic[Order]):
     async def _gather(self, task: Task[Order], verbs: Iterable[tuple[TaskItem, Awaitable[str]]]) -> None:
         """Wait for the verdicts on a batch, count the verdicts, and store the items.
 
-        An item whose operation fails has no verdict. The first error is raised after all operations have
-        ended.
+        An item whose operation fails has no verdict. After all operations have ended, the first error is
+        raised.
         """
         slice_ = list(verbs)
         results = await asyncio.gather(*(verb for _, verb in slice_), return_exceptions=True)
@@ -277,7 +280,7 @@ class Tasks(ABC, Generic[Order]):
             for (item, _), result in zip(slice_, results, strict=True)
             if isinstance(result, str)
         ]
-        await self._complete_items(task, done, durable_at=0)  # Each verdict is durable.
+        await self._complete_items(task, done, durable_at=0)  # The changes are already durable.
         for result in results:
             if isinstance(result, BaseException):
                 raise result
@@ -285,9 +288,9 @@ class Tasks(ABC, Generic[Order]):
     async def _complete_items(self, task: Task[Order], done: Sequence[TaskItem], durable_at: int) -> None:
         """Store a batch of items, and count the items by verdict once the batch is durable.
 
-        `durable_at` is the log offset after the changes of the batch. If the list of items cannot be stored,
-        the items are counted and the error is raised. Raise `ResultUnknown` if the disk fails before the
-        changes are durable.
+        `durable_at` is the log offset up to which the changes of the batch extend. If the list of items
+        cannot be stored, the items are counted, and the error is raised. Raise `ResultUnknown` if the disk
+        fails before the changes are durable.
         """
         try:
             await self._store_items(task, done)
@@ -296,7 +299,10 @@ class Tasks(ABC, Generic[Order]):
             task.by_verdict.update(item.verdict for item in done)
 
     async def _store_items(self, task: Task[Order], done: Sequence[TaskItem]) -> None:
-        """Store a list of items, if all nodes of the cluster support this, and wait until it is durable."""
+        """Store a list of items, and wait until the list is durable.
+
+        If a node of the cluster does not support item records, nothing is stored.
+        """
         if done and self._live.core.task_items.is_enabled:
             add = self._live.core.task_items.add_items
             added = self._live.call_with_time(add, task.id, self.what, task.first_items, done)
@@ -304,7 +310,7 @@ class Tasks(ABC, Generic[Order]):
             await self._live.wait_until_durable(added.durable_at)
 
     def _finish_task(self, task: Task[Order], unwatch: Callable[[], None]) -> None:
-        """Set a task's final state, and remove its asyncio task."""
+        """Set the final state of a task, and remove the asyncio task."""
         unwatch()
         assert task.state is TaskState.RUNNING, "a task ends twice"
         task.state = TaskState.STOPPED if task.why else TaskState.DONE
@@ -317,7 +323,7 @@ class Tasks(ABC, Generic[Order]):
     def _entry_of(self, task: Task[Order]) -> JournalEntry:
         """Return the journal entry for the end of a task.
 
-        The entry for the start contains the user and the filter.
+        The user and the filter are in the entry for the start of the task.
         """
         counts = " ".join(f"{verdict}={count}" for verdict, count in sorted(task.by_verdict.items()))
         about = f"id={task.id} matched={task.matched} {counts}"
@@ -325,7 +331,7 @@ class Tasks(ABC, Generic[Order]):
         return JournalEntry("", "", "", verb, about, task.order.reason, task.state.value, task.why)
 
     def _drop_oldest_ended(self) -> None:
-        """Drop the oldest ended tasks in excess of `TASKS_KEPT_MAX`."""
+        """Remove the oldest ended tasks while more than `TASKS_KEPT_MAX` tasks are retained."""
         ended = [task_id for task_id in self._tasks if task_id not in self._runs]
         for task_id in ended[: max(0, len(self._tasks) - limits.TASKS_KEPT_MAX)]:
             del self._tasks[task_id]

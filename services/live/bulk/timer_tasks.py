@@ -2,12 +2,12 @@
 
     count -> time window -> page of timers -> one change each -> their flush -> next page -> ... -> done
 
-Timers are processed in batches, in order of due time. A batch shares its flushes with other calls. Timers set
-or moved after the start of the task have an offset of at least `end_offset` and are skipped. If a timer has
-already fired, the verdict is TOO_LATE. If another call has cancelled or moved it, the verdict is ALREADY. The
-rules common to all tasks are described in `services.live.bulk.tasks`.
+Timers are processed in batches, in order of due time. A batch shares its flushes with other calls. Timers
+that were set or moved after the start of the task have an offset of at least `end_offset` and are skipped. If
+a timer has already fired, the verdict is TOO_LATE. If another call has cancelled or moved a timer, the
+verdict is ALREADY. The rules for all kinds of tasks are described in `services.live.bulk.tasks`.
 
-Cost: a task runs two queries over the matching timers and keeps one page in memory.
+Cost: a task runs two queries for the matching timers, and keeps one page in memory.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidewheel.errors import Busy, TidewheelError
 
 
 class TimerVerb(Enum):
-    """The operation on each timer."""
+    """The operation to perform on each timer."""
 
     CANCEL = "cancel"
     MOVE = "move"
@@ -35,7 +35,7 @@ class TimerVerb(Enum):
 
 @dataclass(slots=True, frozen=True)
 class TimerTaskRequest:
-    """A request to cancel or fire timers, or to move them to `to_ms` or by `by_ms`."""
+    """A request to cancel or fire timers, or to move the due times of timers to `to_ms` or by `by_ms`."""
 
     verb: TimerVerb
     wanted: TimerFilter
@@ -45,7 +45,7 @@ class TimerTaskRequest:
     limit: int = 0
 
     def due_ms(self, timer: PendingTimer) -> int:
-        """Return a timer's new due time in milliseconds since the Unix epoch."""
+        """Return the new due time of a timer in milliseconds since the Unix epoch."""
         return timer.due_ms + self.by_ms if self.to_ms is None else self.to_ms
 
 
@@ -58,8 +58,10 @@ class TimerTasks(Tasks[TimerTaskRequest]):
     what, command = "timers", "timer"
 
     def check(self, order: TimerTaskRequest) -> None:
-        """Raise `TopicNotFound` for an unknown topic without timers, or `IllegalDeliveryTime` if a move
-        exceeds the maximum delay.
+        """Raise an error if the request is invalid.
+
+        Raise `TopicNotFound` if the topic is unknown and has no pending timers, or `IllegalDeliveryTime` if a
+        move exceeds the maximum delay.
         """
         timer_queries.check_topic(self._live, order.wanted)
         too_far = limits.DELAY_MS_MAX
@@ -71,7 +73,7 @@ class TimerTasks(Tasks[TimerTaskRequest]):
         return self._live.core.end_offset
 
     async def _process_items(self, task: TimerTask) -> None:
-        """Process the timers that were stored before the task was started, in order of due time."""
+        """Process the timers that were stored before the start of the task, in order of due time."""
         task.matched = (await timer_queries.count_timers(self._live, task.order.wanted)).total
         async for page in timer_queries.query_pages(self._live, task.order.wanted):
             if task.why or task.is_full:
@@ -80,7 +82,7 @@ class TimerTasks(Tasks[TimerTaskRequest]):
             await self._slices(task, task.admit(found))
 
     async def _slices(self, task: TimerTask, timers: Sequence[PendingTimer]) -> None:
-        """Process timers in batches. Each batch is started only after the previous one is durable."""
+        """Process timers in batches. Each batch is started only after the previous batch is durable."""
         for first in range(0, len(timers), limits.TASK_SLICE):
             if task.why:
                 return
@@ -88,7 +90,7 @@ class TimerTasks(Tasks[TimerTaskRequest]):
             await self._gather(task, ((_item(timer), self._verb(task, timer)) for timer in chosen))
 
     async def _verb(self, task: TimerTask, timer: PendingTimer) -> str:
-        """Perform the operation on a timer, and return the verdict or the error code."""
+        """Perform the operation on a timer. Return the verdict or an error code."""
         name = TimerName(timer.topic, message_id=timer.message_id)
         try:
             if self._is_another(self._live.timer(name), timer):
@@ -101,7 +103,7 @@ class TimerTasks(Tasks[TimerTaskRequest]):
         return verdict
 
     def _is_another(self, now: PendingTimer | TimerVerdict, timer: PendingTimer) -> bool:
-        """Return whether a timer was moved after the query. It may no longer match the filter."""
+        """Return whether a timer was moved after the query. A moved timer may no longer match the filter."""
         return isinstance(now, PendingTimer) and now.timer_offset != timer.timer_offset
 
     def _carry_out(
