@@ -151,7 +151,7 @@ class LiveAccess:
         self._rules_callback()
 
     async def remove_rules(self, rules: Sequence[Rule]) -> None:
-        """Remove the stored access rules whose user, kind, pattern, and verb equal those of one of `rules`."""
+        """Remove the stored access rules that match one of `rules` in user, kind, pattern, and verb."""
         await self._change(self._core().remove_rules, rules)
         log.info("rules removed", rules=[str(rule) for rule in rules])
         self._rules_callback()

@@ -1,7 +1,8 @@
-"""A single alarm for all due work. It fires at the earliest due time and is then set again.
+"""A single alarm for all due work. The alarm fires at the earliest due time and must then be set again.
 
-Setting a later time has no effect. Without pending work, no alarm is set and the broker sleeps. An alarm
-always fires within `RECHECK_MS` milliseconds, because the system clock may be changed in the meantime.
+Setting a time later than the current due time has no effect. Without pending work, no alarm is set, and the
+broker is idle. An alarm always fires within `RECHECK_MS` milliseconds, because the system clock may be
+changed after the alarm is set.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Alarm:
         self._is_closed = False
 
     def set(self, due_ms: int | None) -> None:
-        """Make the alarm fire at `due_ms` or earlier. If `due_ms` is None, do nothing."""
+        """Set the alarm to fire at `due_ms` or earlier. If `due_ms` is None, do nothing."""
         if self._is_closed or due_ms is None or (self._handle is not None and self._due_ms <= due_ms):
             return
         self.stop()
@@ -48,7 +49,7 @@ class Alarm:
             self._handle = None
 
     def close(self) -> None:
-        """Disable the alarm permanently."""
+        """Cancel the scheduled call, and disable the alarm permanently."""
         self._is_closed = True
         self.stop()
 

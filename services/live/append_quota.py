@@ -1,19 +1,19 @@
-"""Back-pressure: callers wait while too many log bytes are unflushed.
+"""Back-pressure: calls that append wait while too many log bytes are unflushed.
 
-    a call --- there is room ---------------------------------> the core appends
-         \\-- there is none ---> waits in line ---> the flush --+
-                  \\-- the line is full -------> DiskBehind
+    a call --- within the quota ------------------------------> the core appends
+         \\-- beyond the quota -> waits in queue --> the flush --+
+                  \\-- the queue is full ------> DiskBehind
 
 Rules:
-- At most `CALLERS_UNFLUSHED_BYTES_MAX` log bytes may be unflushed. A larger call is admitted only if no other
-  bytes are unflushed. A record counts as at least `CALLERS_UNFLUSHED_RECORD_BYTES`, because the event loop
-  needs 5 us to make it visible.
-- Calls are admitted in order of arrival. Otherwise, a large message could wait forever.
-- The messages of waiting calls use at most `CALLERS_WAITING_BYTES_MAX` bytes of memory. Beyond this limit,
-  calls are rejected, and the official clients resend after a pause. A waiting call that times out is
-  cancelled and removed from the queue.
-- Acknowledgements and receives never wait. They append only a few bytes, and delayed acknowledgements would
-  cause redeliveries.
+- At most `CALLERS_UNFLUSHED_BYTES_MAX` log bytes may be unflushed. A call with more bytes is admitted only if
+  no other bytes are unflushed. Each record counts as at least `CALLERS_UNFLUSHED_RECORD_BYTES` bytes, because
+  the event loop needs 5 us to make a record visible.
+- Calls are admitted in order of arrival, because a large message could otherwise wait indefinitely.
+- The messages of waiting calls use at most `CALLERS_WAITING_BYTES_MAX` bytes of memory, unless only one call
+  is waiting. Calls that would exceed this limit are rejected, and the official clients resend the messages
+  after a pause. A waiting call that times out is cancelled and removed from the queue.
+- Acknowledgements and receives never wait, because they append only a few bytes and a delayed acknowledgement
+  would cause a redelivery.
 
 Cost: one subtraction and one comparison for a call that does not wait.
 """
@@ -31,7 +31,7 @@ Turn = asyncio.Future[None]
 
 
 class AppendQuota:
-    """Limits callers' unflushed bytes. `unflushed` returns the number of unflushed bytes."""
+    """Limits the unflushed bytes of callers. `unflushed` returns the current number of unflushed bytes."""
 
     def __init__(self, unflushed: Callable[[], int]) -> None:
         self._unflushed = unflushed
@@ -40,15 +40,15 @@ class AppendQuota:
         self._waiting_bytes = 0
 
     def has_room_for(self, new_bytes: int) -> bool:
-        """Return whether a call may append `new_bytes` without waiting. Return True for 0 bytes."""
+        """Return whether a call may append `new_bytes` bytes without waiting. Return True for 0 bytes."""
         return not new_bytes or (not self._line and self._fits(new_bytes))
 
     def has_room_for_all(self, new_bytes: int) -> bool:
-        """Return whether several calls may append a total of `new_bytes` without waiting."""
+        """Return whether several calls may append a total of `new_bytes` bytes without waiting."""
         return not self._line and self._left_bytes() >= new_bytes
 
     async def wait(self, new_bytes: int, held_bytes: int | None = None) -> None:
-        """Wait until `new_bytes` may be appended. The caller must append before its next `await`.
+        """Wait until `new_bytes` bytes may be appended. The caller must append before the next `await`.
 
         `held_bytes` is the memory usage of the waiting call and defaults to `new_bytes`. Raise `DiskBehind`
         if the waiting calls would use too much memory.
@@ -69,13 +69,13 @@ class AppendQuota:
             assert self._waiting_bytes >= 0, "more calls left the line than waited"
             assert self._promised_bytes >= 0, "more bytes were taken than promised"
             # `admit_waiting` is scheduled to run after the caller's append. If the caller appends nothing, no
-            # flush follows that would admit the next call.
+            # subsequent flush would admit the next call.
             asyncio.get_running_loop().call_soon(self.admit_waiting)
 
     async def wait_for_copy(self) -> None:
         """Wait until a message copy of any size may be appended.
 
-        Raise `DiskBehind` as in `wait`.
+        Raise `DiskBehind` if the waiting calls would use too much memory.
         """
         if not self.has_room_for(limits.BODY_BYTES_MAX):
             await self.wait(limits.BODY_BYTES_MAX, 0)

@@ -1,8 +1,9 @@
-"""Detects system clock steps by comparison with a monotonic clock.
+"""Detection of system clock steps by comparison with a monotonic clock.
 
-Both clocks run at the same rate. If their difference changes by at least `STEP_MS_MIN`, this is a step.
-Smaller corrections, such as those made by NTP, add up until their sum reaches `STEP_MS_MIN`. The monotonic
-clock stops while the machine is suspended, so a suspension looks like a forward step.
+Both clocks run at the same rate. A change of at least `STEP_MS_MIN` in the difference between the clocks is
+reported as a step. Smaller corrections, such as those made by NTP, accumulate and are reported as one step
+when the total reaches `STEP_MS_MIN`. The monotonic clock stops while the machine is suspended, so a
+suspension is reported as a forward step.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Final
 STEP_MS_MIN: Final = 20
 """Minimum size of a step in milliseconds.
 
-The minimum exceeds the time between two clock readings in a running process.
+This value exceeds the time between two consecutive clock readings in a running process.
 """
 _READINGS: Final = 3
 
@@ -21,7 +22,7 @@ _READINGS: Final = 3
 class ClockSteps:
     """Detects system clock steps by comparing the clock with a monotonic clock.
 
-    Both clocks return milliseconds.
+    Both clocks return the time in milliseconds.
     """
 
     def __init__(self, wall_ms: Callable[[], int], counted_ms: Callable[[], float]) -> None:
@@ -30,17 +31,17 @@ class ClockSteps:
         self.begin()
 
     def begin(self) -> None:
-        """Ignore all earlier steps."""
+        """Ignore all clock steps before this call."""
         self._ahead_ms = self.begun_ahead_ms = self._measure_lead()
 
     def detect_step(self, wall_ms: int) -> int:
         """Return the clock step in milliseconds at the clock reading `wall_ms`, or 0 if there is none.
 
-        The size of a backward step is negative.
+        A backward step is returned as a negative number.
         """
         if abs(wall_ms - self._counted_ms() - self._ahead_ms) < STEP_MS_MIN:
             return 0
-        # A pause between the two clock readings can only make the system clock appear to be behind.
+        # A pause between the two clock readings can only reduce the measured lead of the system clock.
         ahead_ms = max(self._measure_lead() for _ in range(_READINGS))
         step_ms = round(ahead_ms - self._ahead_ms)
         if abs(step_ms) < STEP_MS_MIN:

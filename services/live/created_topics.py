@@ -1,11 +1,12 @@
-"""Records which topics sends create, so that the answer to a send can report a misspelt topic.
+"""Records the topics that sends create, so that the response to a send can report a misspelt topic.
 
-The core creates a topic when a message is sent to it and `auto_create` is on. The topics are looked up before
-and after the core stores the messages, in the same event loop step. Of several concurrent sends, only the one
-that created the topic reports it. A repeated send reports nothing, because its topic exists.
+If `auto_create` is on, the core creates a missing topic when a message is sent to the topic. The topics are
+looked up before and after the core stores the messages, in the same event loop iteration. Of several
+concurrent sends, only the send that created the topic reports the creation. A repeated send reports nothing,
+because the topic already exists.
 
-The core checks some properties of a message only after it has created the topic, for example whether the
-topic accepts a message of this type. The refusal of such a message names the topic.
+Some properties of a message are checked only after the topic has been created. For example, the core checks
+whether the topic accepts messages of this type. If such a check fails, the error names the created topic.
 """
 
 from __future__ import annotations
@@ -19,28 +20,32 @@ from tidewheel.errors import ClientMistake, NotFound, RefusedByState, TidewheelE
 
 
 class CreatedTopics:
-    """The topics that the sends of one request created, and have not been reported yet."""
+    """The topics that were created by the sends of one request and are not yet reported."""
 
     def __init__(self) -> None:
         self._queue_counts: dict[str, int] = {}
 
     @contextmanager
     def recording(self, topics: Topics, messages: Sequence[Message]) -> Iterator[None]:
-        """Record the topics of messages that are created within the block, which must not await."""
+        """Record the topics of messages that are created within the block. The block must not await."""
         missing = {one.topic for one in messages if one.topic not in topics}
         yield
         self._queue_counts |= {name: topics.get(name).queue_count for name in missing if name in topics}
 
     def take(self, topic: str) -> int | None:
-        """Return the number of queues of a topic that was created, once. Return None for another topic."""
+        """Return the queue count of a created topic, and mark the topic as reported.
+
+        Return None if the topic was not created or is already reported.
+        """
         return self._queue_counts.pop(topic, None)
 
     def named_in(self, refusal: TidewheelError, topic: str) -> TidewheelError:
-        """Return the refusal of a message to a topic. If the topic was created, and has not been reported,
-        add this to the detail.
+        """Return the refusal of a message, with a note if the message created the topic.
+
+        If the creation of the topic is already reported, the refusal is returned unchanged.
         """
         if not isinstance(refusal, ClientMistake | NotFound | RefusedByState):
-            return refusal  # The broker may be unable to keep the topic.
+            return refusal  # The creation of the topic may never become durable.
         count = self.take(topic)
         if count is None:
             return refusal

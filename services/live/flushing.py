@@ -3,25 +3,27 @@
     flush_soon -> (next iteration) -> take a flush -> worker thread writes and syncs -> settle -> again
 
 Rules:
-- All appends in one event loop iteration share one flush. The next flush begins when the current flush has
-  ended or has lasted `LINGER_SECONDS`. A test with 16 callers compared sequential flushes with three parallel
-  flushes. On a disk that syncs within `LINGER_SECONDS`, the median response time was 1.7 ms with sequential
-  flushes (320 us of CPU time per call) and 2.4 ms with parallel ones (430 us). On a disk that syncs in 4 ms,
-  it was 8.2 ms with sequential flushes and 5.8 ms with parallel ones.
-- After a disk failure, the core is unusable and no further flush begins. When the last flush has ended,
-  `rebuild` is called once, because the log must not be truncated during a write. When a new core is open, the
-  owner calls `resume_with_core`.
-- Queue entries are written `ENTRIES_SECONDS` after their flush, along with those of later flushes.
-- With asynchronous flushes, all unsynced data is synced `SYNC_SECONDS` after a flush.
-- A failed sync is never retried. The core is discarded and rebuilt instead.
-- During a checkpoint, flushes continue up to a limit and then wait for the checkpoint. The limit bounds
-  memory usage and the next startup time.
-- When a checkpoint is due, no new flush begins. After the last flush, the event loop itself writes the new
-  appends with one sync, and the checkpoint begins. Each following iteration copies a limited number of
-  checkpoint rows. A worker thread then writes the rows to disk (`services.broker.checkpoint`).
+- All appends in one event loop iteration share one flush. The next flush begins `LINGER_SECONDS` after the
+  start of the current flush, or earlier if the current flush has ended. A test with 16 callers compared
+  sequential flushes with three parallel flushes. On a disk with a sync time of less than `LINGER_SECONDS`,
+  the median response time was 1.7 ms with sequential flushes (320 us of CPU time per call) and 2.4 ms with
+  parallel flushes (430 us). On a disk with a sync time of 4 ms, the median response time was 8.2 ms with
+  sequential flushes and 5.8 ms with parallel flushes.
+- After a disk failure, the core is unusable and no further flush begins. The log must not be truncated during
+  a write, so `rebuild` is called only when the last flush has ended. After opening a new core, the owner
+  calls `resume_with_core`.
+- Queue entries are written `ENTRIES_SECONDS` after the flush of their records, together with the entries of
+  later flushes.
+- With asynchronous flushes, all unsynced data is synced within about `SYNC_SECONDS` after a flush.
+- A failed sync is never retried. After a failed sync, the core is discarded and rebuilt.
+- During a checkpoint, flushes continue until the log has grown by a limit, and then wait for the end of the
+  checkpoint. This limit bounds memory usage and the duration of the next startup.
+- When a checkpoint is due, no new flush begins. After the last flush, the event loop thread writes the new
+  appends with one sync and begins the checkpoint. In each subsequent iteration, a limited number of
+  checkpoint rows is copied. A worker thread then writes the rows to disk (`services.broker.checkpoint`).
 
-Limitation: the state is a set of flags, of which only a few combinations are valid, rather than a state
-machine. The flush before a checkpoint blocks the event loop during the sync.
+Limitation: the state is a set of flags and not a state machine, and only a few combinations of the flags are
+valid. The flush before a checkpoint blocks the event loop during the sync.
 """
 
 from __future__ import annotations
@@ -47,13 +49,13 @@ LINGER_SECONDS = 0.001
 SYNC_SECONDS = 0.5
 ENTRIES_SECONDS = 0.05
 ROWS_PER_TURN = 1_000
-"""Number of checkpoint rows copied per event loop iteration, which takes 1 to 2 ms."""
+"""Number of checkpoint rows copied per event loop iteration. The copy takes 1 to 2 ms."""
 
 log = structlog.get_logger()
 
 
 class Owner(Protocol):
-    """The owner of the core. Notified of flushes and disk failures."""
+    """The owner of the core, which is notified of flushes and disk failures."""
 
     @property
     def core(self) -> Broker:
@@ -61,26 +63,26 @@ class Owner(Protocol):
 
     @property
     def is_retiring(self) -> bool:
-        """Whether segments are being deleted. A rebuild waits for the deletion."""
+        """Return whether segments are being deleted. A rebuild starts only after the deletion has ended."""
 
     def broker_ms(self) -> int:
         """Return the broker time in milliseconds."""
 
     def apply_flush(self, flush: Flush) -> None:
-        """Send the responses that were waiting for a completed flush."""
+        """Send the responses that were waiting for the completed flush."""
 
     def close_failed_core(self, error: OSError) -> None:
         """Discard the core after a disk failure."""
 
     def rebuild(self) -> None:
-        """Open a new core. The old core must be unusable, and no write may be running."""
+        """Open a new core. The previous core must already be discarded, and no write may be running."""
 
     def stop_on_internal_error(self, bug: BaseException) -> None:
         """Stop the broker without further writes after an internal error."""
 
 
 def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, seconds: float) -> None:
-    """Log a checkpoint's size and duration, and the log growth since the previous checkpoint.
+    """Log the size and duration of a checkpoint, and the log growth since the previous checkpoint.
 
     `before_offset` is the log offset of the previous checkpoint.
     """
@@ -97,15 +99,16 @@ def log_checkpoint(disk: Disk, checkpoint: Checkpoint, before_offset: int, secon
 
 
 class LogFlusher:
-    """Writes the core's appends to disk in flushes on executor threads."""
+    """Writes the appends of the core to disk in flushes on executor threads."""
 
     def __init__(self, owner: Owner, disk: Disk, executor: Executor) -> None:
         self._owner, self._disk, self._executor = owner, disk, executor
         self._loop = asyncio.get_running_loop()
         self.will_flush = False
-        """Whether `_begin_flush` is scheduled, or waits for a flush or the linger time to end."""
+        """True if `_begin_flush` is scheduled, or is delayed until the end of a flush or of the linger time.
+        """
         self._is_waiting = self._is_linger_planned = False
-        """Whether the next flush waits for the current one, and whether the end of the wait is scheduled."""
+        """Flags for a next flush that waits for the current flush, and for a scheduled end of the wait."""
         self._began_at = 0.0
         """Start of the last flush in event loop time."""
         self._is_checkpointing = False
@@ -120,18 +123,18 @@ class LogFlusher:
         self._idle.set()
 
     def flush_soon(self) -> None:
-        """Flush any appends in the next event loop iteration."""
+        """Schedule a flush of all appends for the next event loop iteration."""
         if not self.will_flush:
             self.will_flush = True
             self._idle.clear()
             self._loop.call_soon(self._begin_flush)
 
     async def idle(self) -> None:
-        """Wait until all appends are written or writing is impossible."""
+        """Wait until all appends are written, or until the flusher is stopped."""
         await self._idle.wait()
 
     def fail(self, error: OSError) -> None:
-        """Discard the core after a disk failure. Rebuild it once no flush is running."""
+        """Discard the core after a disk failure. A new core is opened once no flush is running."""
         if self._is_stopped:
             return
         if not self._is_void:
@@ -149,7 +152,7 @@ class LogFlusher:
         self.flush_soon()
 
     def resume(self) -> None:
-        """Resume after an operation that has delayed a rebuild or checkpoint."""
+        """Resume after an operation that may have delayed a rebuild or a checkpoint."""
         if self._flying_count == 0:
             self._begin_idle_work()
         self.flush_soon()
@@ -167,16 +170,17 @@ class LogFlusher:
         if not self._is_flush_held() and (flush := self._owner.core.take_flush()) is not None:
             self._began_at, self._flying_max = self._loop.time(), self._owner.core.flushes_max
             self._submit(partial(flush.write, self._publishing), partial(self._end_flush, flush))
-        # At the limit of parallel flushes, the next flush begins when a flush in progress ends.
+        # If the maximum number of parallel flushes is reached, the next flush begins when a flush in progress
+        # ends.
         self._is_waiting = self.will_flush = self._flying_count >= self._flying_max
         if self._flying_count > 0 or self._is_checkpointing:
             return
         self._idle.set()
 
     def _waits_for_more(self) -> bool:
-        """Return whether new appends must wait for the current flush.
+        """Return whether the flush of new appends must wait for the current flush.
 
-        If so, a call at the end of the linger time is scheduled.
+        If the result is true, a call at the end of the linger time is scheduled.
         """
         left_seconds = self._began_at + LINGER_SECONDS - self._loop.time()
         self._is_waiting = self._flying_count > 0 and left_seconds > 0
@@ -197,19 +201,19 @@ class LogFlusher:
         self._executor.submit(self._write, write, end)
 
     def _write(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
-        """Run a write in a worker thread, and notify the event loop when it is done.
+        """Run a write in a worker thread, and notify the event loop of the result.
 
-        A future would require an additional event loop iteration.
+        The result is not passed in a future, which would require an additional event loop iteration.
         """
         error: BaseException | None = None
         try:
             write()
-        except BaseException as raised:  # If an error were not reported, callers would wait forever.
+        except BaseException as raised:  # If an error were not reported, callers would wait indefinitely.
             error = raised
         self._loop.call_soon_threadsafe(self._end_write, partial(end, error))
 
     def _is_flush_held(self) -> bool:
-        """Return whether flushes are on hold."""
+        """Return whether no new flush may begin at present."""
         if self._is_stopped or self._is_void:
             return True
         if self._is_checkpointing and self._owner.core.is_checkpoint_overdue:
@@ -255,7 +259,7 @@ class LogFlusher:
         if error is not None:
             raise error
         if not self._is_void and self._owner.core.complete_entries():
-            self._take_entries()  # More entries may be waiting to be written.
+            self._take_entries()  # Further queue entries may be waiting.
         self._continue_writing()
 
     def _continue_writing(self) -> None:
@@ -264,15 +268,15 @@ class LogFlusher:
         self.flush_soon()
 
     def _checkpoint_if_due(self) -> None:
-        """Begin a due checkpoint before further writes, unless a flush is running."""
+        """Begin a due checkpoint before any further writes, unless a flush is running."""
         if self._flying_count == 0 and not self._is_flush_held() and self._owner.core.is_checkpoint_due:
             self._begin_idle_work()
 
     def _begin_idle_work(self) -> None:
-        """Start a due rebuild or checkpoint. No flush may be running.
+        """Begin a due rebuild or checkpoint. No flush may be running.
 
-        A rebuild or checkpoint waits for the previous checkpoint to end. Otherwise, a rebuilt core would
-        delete files that the checkpoint will reference.
+        A rebuild or checkpoint begins only after the previous checkpoint has ended. Otherwise, a rebuilt core
+        would delete files that the running checkpoint will reference.
         """
         assert self._flying_count == 0, "not calm: something is being written"
         assert self._is_void or not self._is_rebuilding, "a core is rebuilt that is not void"
@@ -286,21 +290,21 @@ class LogFlusher:
             self._run_step(self._checkpoint)
 
     def _checkpoint(self) -> None:
-        """Make all appends durable, and begin a checkpoint."""
+        """Write and sync all appends, and then begin a checkpoint."""
         assert not self._is_checkpointing, "two checkpoints at once"
         flush = self._owner.core.take_flush()
         if flush is not None:
             flush.write(self._publishing)
             self._owner.apply_flush(flush)
-        # The checkpoint begins in the event loop, so that no append can occur between the flush and the
-        # capture of the state.
+        # The checkpoint begins in the event loop thread, so that no append can occur between the flush and
+        # the capture of the state.
         self._checkpoint_began_at = self._loop.time()
         checkpoint = self._owner.core.checkpoint(self._owner.broker_ms())
         self._is_checkpointing = True
         self._take_rows(checkpoint)
 
     def _take_rows(self, checkpoint: Checkpoint) -> None:
-        """Copy the next rows of a checkpoint. After the last row, a worker thread writes them to disk."""
+        """Copy the next rows of a checkpoint. After the last row, a worker thread writes all rows to disk."""
         if self._is_stopped:
             return
         if not checkpoint.take(ROWS_PER_TURN):
@@ -315,7 +319,7 @@ class LogFlusher:
         self.resume()
 
     def _end_checkpoint(self, checkpoint: Checkpoint, error: BaseException | None) -> None:
-        """Report a checkpoint's result to the core unless the core is unusable."""
+        """Report the result of a checkpoint to the core, unless the core is unusable."""
         if isinstance(error, OSError):
             log.warning("no snapshot was written", reason=str(error))
         elif error is not None:
@@ -350,7 +354,9 @@ class LogFlusher:
 
     def _end_sync_write(self, core: Broker, sync: Sync, done: asyncio.Future[None]) -> None:
         error = done.exception()
-        if self._is_void or core is not self._owner.core:  # A new core has already reread the unsynced data.
+        if (
+            self._is_void or core is not self._owner.core
+        ):  # A new core has already verified the unsynced data.
             return
         if isinstance(error, OSError):
             self.fail(error)

@@ -1,4 +1,4 @@
-"""Recovery from disk failures. The core is discarded, and is rebuilt once the disk works again.
+"""Recovery from disk failures. The core is discarded, and a new core is opened once the disk works again.
 
     WELL --(an operation on the disk fails)--> VOID --(all writes have ended)--------------> REBUILDING
       ^                                                                                        |     |
@@ -6,22 +6,22 @@
                                                        REBUILDING <--(after a pause)-- PAUSING <-----+
 
 Rules:
-- After a disk failure, the core's state may be incomplete, and it is unknown which writes have reached the
-  disk. The core is therefore discarded immediately, and later calls raise `StoreUnavailable`.
-- Calls waiting for a flush of the discarded core fail with `ResultUnknown`. The official clients then resend
-  their messages.
-- The first attempt to open a new core runs immediately in the event loop, so a transient failure causes no
-  errors in later calls. If the queues must be rebuilt, the first attempt runs in a worker thread, because
-  this requires a scan of the whole log. Later attempts run in a worker thread after pauses that double each
-  time, up to `PAUSE_SECONDS_MAX`.
-- Opening the store reads, verifies, and rewrites acknowledged records that were not synced (`--flush async`,
-  `commitlog.log.recovery`). Unreadable records are reported as damage with their offsets. After a failed
-  sync, a later successful sync is never trusted.
+- After a disk failure, the state of the core may be incomplete, and the set of writes that have reached the
+  disk is unknown. The core is therefore discarded immediately, and later calls raise `StoreUnavailable`.
+- Calls that are waiting for a flush of the discarded core fail with `ResultUnknown`. The official clients
+  then resend the messages.
+- The first attempt to open a new core runs immediately in the event loop thread, so a transient failure
+  causes no errors in later calls. If the queues must be rebuilt, which requires a scan of the whole log, the
+  first attempt runs in a worker thread. Later attempts run in a worker thread after pauses that double each
+  time, up to `PAUSE_SECONDS_MAX` seconds.
+- When the store is opened, acknowledged records that were not synced (`--flush async`) are read, verified,
+  and rewritten (`commitlog.log.recovery`). Unreadable records are reported as damage with their offsets.
+  After a failed sync, a later successful sync of the same data is never trusted.
 - Any error other than a `StoreError` is an internal error and ends the process (`stop_on_internal_error`).
 
-Limitation: the first attempt blocks the event loop. Its duration depends on the amount of log after the last
-snapshot, which is at most `SNAPSHOT_LOG_BYTES_MAX`. If the disk is readable but not writable, the store is
-opened repeatedly, at a rate limited only by the pauses.
+Limitation: the first attempt blocks the event loop. The duration of an attempt depends on the amount of log
+after the last snapshot, which is at most `SNAPSHOT_LOG_BYTES_MAX` bytes. If the disk is readable but not
+writable, the store is opened repeatedly, with only the pauses between the attempts.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ PAUSE_SECONDS_MIN, PAUSE_SECONDS_MAX = 0.1, 5.0
 log = structlog.get_logger()
 
 Open = Callable[[int], Broker]
-"""Opens the store, and verifies the log after the given offset.
+"""Opens the store, and verifies the log from the given offset onwards.
 
 Raises a `StoreError` if the store cannot be opened.
 """
@@ -70,7 +70,7 @@ class StoreRebuilder:
         executor: Executor,
         reads_all: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`reads_all` returns whether opening the store requires a scan of the whole log."""
+        """The function `reads_all` returns whether opening the store requires a scan of the whole log."""
         self._owner, self._open, self._call_later, self._executor = owner, open_core, call_later, executor
         self._reads_all = reads_all
         self._loop = asyncio.get_running_loop()
@@ -79,10 +79,10 @@ class StoreRebuilder:
         self._attempt: asyncio.Future[Broker] | None = None
         self._is_closed = False
         self.disk_failure: StoreUnavailable | None = None
-        """Why the core is unavailable, or None if it is available."""
+        """The error that made the core unavailable, or None if the core is available."""
 
     def refuse_callers(self, core: Broker, error: OSError) -> None:
-        """Reject new calls. Trust the log only up to the failed core's durable offset."""
+        """Reject new calls. The log is then trusted only up to the durable offset of the failed core."""
         self._trusted_offset = core.durable_offset
         self.disk_failure = StoreUnavailable(
             f"{error}. It goes on by itself once the disk works; send again then."
@@ -94,7 +94,7 @@ class StoreRebuilder:
     def begin(self) -> None:
         """Open a new core. No write may be running.
 
-        If no write has succeeded since an earlier attempt, start after a pause.
+        If no write has succeeded since an earlier attempt, the new attempt starts after a pause.
         """
         assert self.disk_failure is not None, "a core is made anew though none was let go"
         assert self._attempt is None, "two attempts at once would open one store"
@@ -116,7 +116,7 @@ class StoreRebuilder:
         self._failures = 0
 
     async def close(self) -> None:
-        """Prevent further attempts, and wait for the current one."""
+        """Prevent further attempts, and wait for the current attempt."""
         self._is_closed = True
         if self._attempt is not None:
             await asyncio.wait([self._attempt])
@@ -150,7 +150,7 @@ class StoreRebuilder:
         self._pause()
 
     def _adopt(self, core: Broker) -> None:
-        # The failure count is reset by a successful write. If the disk fails again before a write succeeds,
+        # Only a successful write resets the failure count. If the disk fails again before a write succeeds,
         # the next attempt begins after a pause.
         self._failures += 1
         self.disk_failure = None

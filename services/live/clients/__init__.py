@@ -1,1 +1,1 @@
-"""Connected clients, and the calls that wait for messages."""
+"""Connected clients, and calls that wait for messages."""

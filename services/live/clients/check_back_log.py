@@ -1,8 +1,8 @@
-"""Keeps the latest transaction check-backs and the producers' answers to them in memory.
+"""An in-memory list of the latest transaction check-backs and the answers of the producers.
 
-Operators can use this list to see why a half message is still open. It has no effect on the broker, because
-the log records the number of check-backs (`txn.checkback`) and the end of each transaction. A restart clears
-the list.
+The list helps operators to find out why a half message is still open. The broker does not use the list,
+because the number of check-backs (`txn.checkback`) and the end of each transaction are recorded in the log. A
+restart clears the list.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ NOBODY = ""
 class CheckBackEntry:
     """A transaction check-back sent to a producer.
 
-    If there was no producer, `client_id` is `NOBODY`. `answer` is empty until the producer answers.
+    If the topic had no producer, `client_id` is `NOBODY`. Until the producer answers, `answer` is empty.
     """
 
     transaction_id: str
@@ -42,7 +42,7 @@ class CheckBackLog:
     def record_check_back(self, transaction_id: str, topic: str, client_id: str, now_ms: int) -> None:
         """Record a transaction check-back.
 
-        Consecutive check-backs without a producer are recorded as one.
+        Consecutive check-backs for a transaction whose topic has no producer are recorded as one entry.
         """
         last = next(self.check_backs_of(transaction_id), None)
         if client_id == NOBODY and last is not None and last.client_id == NOBODY:
@@ -54,7 +54,7 @@ class CheckBackLog:
             self._drop_oldest()
 
     def record_answer(self, transaction_id: str, answer: str, now_ms: int) -> None:
-        """Record a producer's answer to the last unanswered check-back for a transaction.
+        """Record the answer of a producer to the last unanswered check-back for a transaction.
 
         The answer is COMMIT, ROLLBACK, or UNKNOWN, and may be marked as too late.
         """
@@ -70,9 +70,9 @@ class CheckBackLog:
         return reversed(self._by_transaction.get(transaction_id, ()))
 
     def newest_check_backs(self, topic: str, count_max: int) -> list[CheckBackEntry]:
-        """Return the newest `count_max` check-backs for `topic`, or for all topics if it is empty.
+        """Return the newest `count_max` check-backs for `topic`, or for all topics if `topic` is empty.
 
-        The newest check-back comes first.
+        The check-backs are sorted from newest to oldest.
         """
         found = (one for one in reversed(self._questions) if not topic or one.topic == topic)
         return [*islice(found, count_max)]

@@ -1,21 +1,22 @@
-"""Delivers transaction check-backs by long polling, for producers without a Telemetry stream.
+"""Delivery of transaction check-backs by long polling, for producers without a Telemetry stream.
 
     poll of topics --> open --> check-back for a half of a topic   --> response with the half
                             --> timeout, or the broker stops       --> response without halves
 
 Rules:
-- A poll waits in a queue for each of its topics. It leaves the queues once it has `count_max` check-backs or
-  RECEIVE_BYTES_MAX bytes of messages. The first check-back wakes the poll's task. Until the task runs, the
-  poll accepts more check-backs.
-- A topic's check-backs rotate among its polls. After each check-back, the poll moves to the end of the queue.
-- The first poll for a topic triggers the check-backs for half messages that are waiting for a producer. Each
-  check-back then triggers the next one.
-- Unsent check-backs use at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message. A topic delayed by
-  this limit resumes when memory becomes available.
+- A poll is queued for each of its topics. When a poll has `count_max` check-backs or RECEIVE_BYTES_MAX bytes
+  of messages, the poll is removed from all queues. The first check-back wakes the task of the poll. Until the
+  task runs, the poll accepts further check-backs.
+- The check-backs for a topic are distributed among the polls in rotation. After each check-back, the poll is
+  moved to the end of the queue.
+- The first poll for a topic triggers the check-backs that are waiting for a producer. Each check-back then
+  triggers the next check-back.
+- Unsent check-backs use at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message. If this limit delays
+  the check-backs for a topic, the check-backs resume when memory becomes available.
 - A producer answers a check-back with an ordinary request to end the transaction. If a poll is aborted, the
-  topic's check-back policy determines when the check-backs are repeated.
+  check-back policy of the topic determines when the check-backs are repeated.
 
-Between two polls, a producer receives no check-backs. A half message that becomes due in the meantime waits
+Between two polls, a producer receives no check-backs. A check-back that becomes due between two polls waits
 for the next poll and needs no timer. Memory usage is one entry per topic and open poll.
 """
 
@@ -33,7 +34,7 @@ from services.live.errors import BrokerBroken, StoreUnavailable
 from services.live.transactions import ProducerView
 
 Read = Callable[[], Message | None]
-"""Returns a half message with times in real time, or None if the message is damaged."""
+"""Returns a half message with timestamps in real time, or None if the message is damaged."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -47,7 +48,7 @@ class PolledHalf:
 
 @dataclass(slots=True, eq=False)
 class CheckBackPoll:
-    """An open poll and its pending check-backs."""
+    """An open poll and the check-backs to send in the response."""
 
     client_id: str
     count_max: int
@@ -57,12 +58,14 @@ class CheckBackPoll:
 
     @property
     def has_room(self) -> bool:
-        """Whether the poll can accept another check-back."""
+        """Return whether the poll can accept another check-back."""
         return len(self.halves) < self.count_max and self.held_bytes < limits.RECEIVE_BYTES_MAX
 
 
 class CheckBackPolls:
-    """The open polls for each topic. `came` is called for the first poll on a topic."""
+    """The open polls for each topic. `came` is called with the name of a topic when the first poll for the
+    topic is opened.
+    """
 
     def __init__(self, long_polls: LongPolls, came: Callable[[str], None]) -> None:
         self._long_polls, self._came = long_polls, came
@@ -73,7 +76,7 @@ class CheckBackPolls:
 
     @contextmanager
     def open_poll(self, client_id: str, topics: Iterable[str], count_max: int) -> Iterator[CheckBackPoll]:
-        """Keep a poll for `topics` open within the block."""
+        """Open a poll for `topics`, and close the poll at the end of the block."""
         poll = CheckBackPoll(client_id, count_max, tuple(topics))
         alone = [topic for topic in poll.topics if topic not in self._lines]
         for topic in poll.topics:
@@ -93,7 +96,8 @@ class CheckBackPolls:
     def set_held_bytes(self, poll: CheckBackPoll, count_bytes: int) -> None:
         """Set the memory usage of a poll's check-backs in bytes.
 
-        Set it to 0 after the response has been sent. If memory becomes available, delayed topics are resumed.
+        After the response has been sent, the memory usage must be set to 0. If memory becomes available, the
+        delayed check-backs resume.
         """
         self._held_bytes += count_bytes - poll.held_bytes
         poll.held_bytes = count_bytes
@@ -101,12 +105,12 @@ class CheckBackPolls:
         if not self._is_full:
             short, self._short = self._short, {}
             for topic in short:
-                if topic in self._lines:  # If no poll is open, the next poll restarts the check-backs.
+                if topic in self._lines:  # Without an open poll, the next poll restarts the check-backs.
                     with suppress(StoreUnavailable, BrokerBroken):
                         self._came(topic)
 
     def add_check_back(self, question: CheckBackRequest, read: Read) -> str:
-        """Add a check-back to the next poll for its topic. Return the poll's client id.
+        """Add a check-back to the next poll for its topic. Return the client id of the poll.
 
         Return "" if the topic has no open poll, the memory limit is reached, or the half message is damaged.
         """
@@ -140,7 +144,7 @@ class CheckBackPolls:
                 self._lines.pop(topic, None)
 
     def producer_views(self, topic: str = "") -> list[ProducerView]:
-        """Return the producers with an open poll for `topic`, or for any topic if it is empty."""
+        """Return the producers with an open poll for `topic`, or for any topic if `topic` is empty."""
         lines = self._lines if not topic else {topic: self._lines.get(topic, {})}
         return [
             ProducerView(name, one.client_id, True) for name, line in sorted(lines.items()) for one in line

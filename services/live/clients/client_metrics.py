@@ -1,16 +1,18 @@
-"""Stores each client's latest metrics, and their sums per topic and group.
+"""Stores the latest metrics of each client, and the sums of the metrics per topic and group.
 
-    client's report --> its newest series (`of`), while the client is connected
-                   `--> the increase is added to the sums (`sums`), which survive the client
+    client report   --> newest series (`of`), while the client is connected
+                   `--> increase is added to the sums (`sums`), which are kept after the client disconnects
 
-Clients report totals since their start, so the increase is the difference between two successive reports. The
-first report of a series that began before this process started adds 0, because an earlier process has already
-counted it. A departed client's last report is kept, within the series limit, so that a returning client is
-not counted twice. A report sent by a disconnecting client is counted.
+A client reports totals since the start of the client, so the increase is the difference between two
+successive reports. The first report of a series that began before the start of this process adds 0, because
+an earlier process has already counted the series. The last report of a departed client is kept, within the
+series limit, so that a returning client is not counted twice. A report sent by a disconnecting client is
+counted.
 
 Only the six metrics of the official clients are stored. There are at most `CLIENT_SERIES_EACH_MAX` series per
 client and `CLIENT_SERIES_MAX` in total. Series of departed clients are evicted first. Histograms use the
-bucket bounds in `BOUNDS_MS`. Counts for other bounds are added to the next larger bucket.
+bucket bounds in `BOUNDS_MS`. The count of a bucket with another bound is added to the bucket with the next
+larger bound.
 """
 
 from __future__ import annotations
@@ -38,9 +40,10 @@ GAUGES: Final = ("rocketmq_consumer_cached_messages", "rocketmq_consumer_cached_
 
 
 class Key(NamedTuple):
-    """Identifies a series.
+    """The identity of a series.
 
-    `topic` and `group` are the names as stored. `status` is "success", "failure", or empty.
+    `topic` and `group` are stored names, which include the namespace. `status` is "success", "failure", or
+    empty.
     """
 
     name: str
@@ -67,10 +70,10 @@ Series = dict[Key, Value]
 
 
 class ReportedSeries(NamedTuple):
-    """A series in a report.
+    """A series in a client report.
 
-    `began_ms` is the wall-clock time at which the value was 0, or 0 if unknown. If `is_new` is true, `value`
-    is the increase since the previous report.
+    `began_ms` is the wall-clock time at which the value was 0, or 0 if that time is unknown. If `is_new` is
+    true, `value` is the increase since the previous report.
     """
 
     key: Key
@@ -90,7 +93,7 @@ class ClientMetrics:
         self._kept = 0
 
     def report(self, client_id: str, reported: Sequence[ReportedSeries], *, is_there: bool = True) -> int:
-        """Store a client's complete report. Return the number of accepted series.
+        """Store a complete report of a client. Return the number of accepted series.
 
         If `is_there` is false, the client is disconnecting.
         """
@@ -105,26 +108,26 @@ class ClientMetrics:
         self._drop_series(series, [key for key in series if key.name in GAUGES and key not in now])
         taken = sum(self._store_series(series, one) for one in reported)
         if series and not is_there:
-            self._departed[client_id] = series  # An earlier insertion could cause the report to be evicted.
+            self._departed[client_id] = series  # Stored last, because `_make_room` may evict it.
         return taken
 
     def of(self, client_id: str) -> Mapping[Key, Value]:
-        """Return a client's latest report, or an empty mapping if the client is not connected."""
+        """Return the latest report of a client, or an empty mapping if the client is not connected."""
         return self._there.get(client_id, {})
 
     def keep_departed(self, client_id: str) -> None:
-        """Keep a departed client's last report for comparison with its next one."""
+        """Keep the last report of a departed client for comparison with the next report of the same client."""
         series = self._there.pop(client_id, None)
         if series:
             self._drop_series(series, [key for key in series if key.name in GAUGES])
             self._departed[client_id] = series
 
     def sums(self) -> Mapping[Key, Histogram]:
-        """Return the sums of all clients' duration histograms."""
+        """Return the sums of the duration histograms of all clients."""
         return self._sums
 
     def gauges(self) -> Counter[Key]:
-        """Return the sums of all connected clients' gauges."""
+        """Return the sums of the gauges of all connected clients."""
         found: Counter[Key] = Counter()
         for series in self._there.values():
             for key, value in series.items():
@@ -171,7 +174,7 @@ def add_histograms(one: Histogram | None, other: Histogram) -> Histogram:
 
 
 def subtract_histogram(before: Histogram | None, now: Histogram) -> Histogram:
-    """Return the increase from `before` to `now`, or `now` itself if the client has restarted."""
+    """Return the increase from `before` to `now`, or return `now` if the client has restarted."""
     if before is None or any(was > is_ for was, is_ in zip(before.counts, now.counts, strict=True)):
         return now
     return Histogram(tuple(map(sub, now.counts, before.counts)), max(0.0, now.total_ms - before.total_ms))
@@ -180,9 +183,9 @@ def subtract_histogram(before: Histogram | None, now: Histogram) -> Histogram:
 def convert_histogram(
     name: str, bounds: Sequence[float], counts: Sequence[int], total_ms: float
 ) -> Histogram | None:
-    """Convert a client's bucket counts to the bounds in `BOUNDS_MS`.
+    """Convert the bucket counts of a client to the bucket bounds in `BOUNDS_MS`.
 
-    Return None if the counts are invalid.
+    Return None if the counts or the total are invalid.
     """
     ours = BOUNDS_MS[name]
     is_sound = len(counts) == len(bounds) + 1 <= BUCKETS_MAX and 0 <= total_ms <= NUMBER_MAX
@@ -197,7 +200,7 @@ def convert_histogram(
 def quantile_bound_ms(name: str, histogram: Histogram, part: float) -> float | None:
     """Return the upper bound in milliseconds of the bucket that contains a quantile.
 
-    `part` is the quantile, from 0 to 1. Return None if the quantile exceeds all bounds.
+    `part` is the quantile, from 0 to 1. Return None if the quantile is greater than the largest bound.
     """
     wanted = part * histogram.count
     for bound, reached in zip(BOUNDS_MS[name], cumulate_counts(histogram.counts), strict=False):

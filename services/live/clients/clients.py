@@ -1,4 +1,4 @@
-"""Connected clients, and the requests that operators can send to them."""
+"""Connected clients, and the requests that operators can send to clients."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ class ClientView:
     """A connected client.
 
     `kind` is the client type, such as PRODUCER, or empty until the client has sent its settings.
-    `can_be_asked` indicates whether the client has an open Telemetry stream. `seen_ms` is the wall-clock time
-    of its last call.
+    `can_be_asked` is true if the client has an open Telemetry stream. `seen_ms` is the wall-clock time of the
+    last call from the client.
     """
 
     client_id: str
@@ -28,7 +28,7 @@ class ClientView:
 
 
 class ClientRequests(Protocol):
-    """Sends requests to clients.
+    """Sends requests of operators to clients.
 
     The methods raise `ClientNotFound`, or `ClientSilent` if the client does not respond.
     """
@@ -37,23 +37,23 @@ class ClientRequests(Protocol):
         """Return the ids of all connected clients, in any order."""
 
     def view(self, client_id: str) -> ClientView:
-        """Return a connected client."""
+        """Return a view of a connected client."""
 
     async def stack(self, client_id: str) -> str:
-        """Return a client's thread dump."""
+        """Return the thread dump of a client."""
 
     async def verify(self, client_id: str, delivery: Delivery) -> str:
-        """Make a push consumer process a message again, and return the consumer's result code.
+        """Send a message to a push consumer for reprocessing, and return the result code of the consumer.
 
-        The group's progress does not change.
+        The offsets of the consumer group do not change.
         """
 
     def reconnect(self, client_id: str) -> None:
-        """Make a client reconnect."""
+        """Instruct a client to reconnect."""
 
 
 class NoClients:
-    """The empty client list of a broker without a client port."""
+    """The clients of a broker without a client port. No client is ever connected."""
 
     def ids(self) -> list[str]:
         """Return an empty list."""

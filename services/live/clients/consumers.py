@@ -11,8 +11,9 @@ class ConsumerView:
     """A client of a consumer group.
 
     `kind` is the client type, such as PUSH_CONSUMER. `language` is the programming language of the client
-    library. `is_connected` indicates whether the client has an open Telemetry stream. `receives` is the
-    number of open receive calls, including long polls. `seen_ms` is the wall-clock time of its last call.
+    library. `is_connected` is true if the client has an open Telemetry stream. `receives` is the number of
+    open receive calls, including long polls. `seen_ms` is the wall-clock time of the last call from the
+    client.
     """
 
     client_id: str
@@ -26,12 +27,12 @@ class ConsumerView:
 
 
 ConsumersOf = Callable[[str], Iterator[ConsumerView | None]]
-"""Yields the consumers of a group, or of all groups if the name is empty, in any order.
+"""Yields the consumers of a group, or of all groups if the group name is empty, in any order.
 
-Each client that does not match yields None, so that the caller can pause.
+For each client that does not match, None is yielded, so that the caller can pause.
 """
 
 
 def no_consumers(group: str) -> Iterator[ConsumerView | None]:
-    """Yield nothing. A broker without a client port has no consumers."""
+    """Yield nothing, because a broker without a client port has no consumers."""
     return iter(())

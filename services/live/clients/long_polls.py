@@ -1,23 +1,23 @@
-"""Long polls. A receive that finds no message waits until one arrives or the wait times out.
+"""Long polls. A receive that finds no message waits until a message arrives or the wait times out.
 
-A wake-up key is a topic, a client's LITE topic subscription, or a poll for transaction check-backs. For each
-key, receives with the same group and filter wait in the same queue, called a line:
+A wake-up key is a topic, a client's LITE topic subscription, or a poll for transaction check-backs. Receives
+with the same key, group, and filter wait in the same FIFO queue, which is called a line:
 
     key --> line (group, filter) --> waiters, oldest first
 
 Rules:
-- When a message arrives, the first waiter of each line is notified and scans the queues. If it fills its
-  batch, it notifies the next waiter. Each message causes one scan per line instead of one per waiter, so
-  thousands of polls from one client do not delay others.
-- A receive does not yield to the event loop between its scan and its wait, so no arrival is missed.
-- A notification does not reserve a message. Another receive may lease the message first. If the notified
+- When a message arrives, the first waiter of each line is notified and scans the queues. If the batch of the
+  waiter is then full, the next waiter is notified. Each message causes one scan per line, not one scan per
+  waiter. Thousands of polls from one client therefore do not delay other clients.
+- A receive does not yield to the event loop between the scan and the wait, so no arrival is missed.
+- A notification does not reserve a message, so another receive may lease the message first. If the notified
   waiter has been cancelled, the next waiter is notified.
 
 Memory usage is one future per waiter.
 
 Limitation: a lost notification is not repeated. A notified receive that does not scan must notify the next
-waiter (`notify_next`). This module does so after a cancelled wait, and `services.live.clients.receivers` does
-so after a cancellation or a full batch.
+waiter (`notify_next`). This module notifies the next waiter after a cancelled wait, and
+`services.live.clients.receivers` notifies the next waiter after a cancelled receive or a full batch.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class LongPolls:
     def __init__(self) -> None:
         self._waiting: defaultdict[Hashable, dict[Hashable, dict[Waiter, None]]] = defaultdict(dict)
         self.is_closed = False
-        """Whether all polls have ended because the broker is stopping."""
+        """True if all polls have ended because the broker is stopping."""
 
     async def wait(self, key: Hashable, seconds: float, line: Hashable = None) -> bool:
         """Wait until `key` is notified. Return False on a timeout or when the broker stops.
 
-        If `line` is None, the waiter has its own line and is notified of every arrival.
+        If `line` is None, the waiter is in a separate line and is notified of every arrival.
         """
         if seconds <= 0 or self.is_closed:
             return False
@@ -53,28 +53,28 @@ class LongPolls:
             is_notified = waiter.done()
         finally:
             self._remove_waiter(key, line, waiter)
-            if waiter.done() and not is_notified:  # The wait was cancelled after it had been notified.
+            if waiter.done() and not is_notified:  # The wait was cancelled after the notification.
                 self.notify_next(key, line)
         return is_notified and not self.is_closed
 
     def notify(self, *keys: Hashable) -> None:
-        """Notify the first waiter of every line of each key. A message has arrived."""
+        """Notify the first waiter of every line of each key that a message has arrived."""
         for key in keys:
             if lines := self._waiting.get(key):
                 for line in list(lines):
                     self.notify_next(key, line)
 
     def notify_others(self, key: Hashable, line: Hashable) -> None:
-        """Notify the first waiter of each of a key's other lines.
+        """Notify the first waiter of every line of a key except `line`.
 
-        Call this after a receive has set messages aside for other filters.
+        This method is called after a receive has set messages aside for other filters.
         """
         for other in list(self._waiting.get(key, ())):
             if other != line:
                 self.notify_next(key, other)
 
     def notify_next(self, key: Hashable, line: Hashable) -> None:
-        """Notify the first waiter of a line. There may be more messages."""
+        """Notify the first waiter of a line that further messages may be available."""
         waiters = self._waiting.get(key, {}).get(line)
         if waiters:
             waiter = next(iter(waiters))

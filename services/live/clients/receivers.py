@@ -1,4 +1,4 @@
-"""Long-polling receives, the release of undelivered messages, and lease renewal.
+"""Receives with long polling, the release of undelivered messages, and lease renewal.
 
 receive --> lease in the core --> no message: wait in line (`long_polls`), lease again
                               --> none yet, the slice is used up: lease again later (`slices`)
@@ -28,7 +28,7 @@ from tidewheel.errors import TidewheelError
 
 
 class Receivers:
-    """The operations of receivers. `core`, `decide`, and `call` are provided by the live broker."""
+    """The receive operations of clients. The live broker provides `core`, `decide`, and `call`."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Receivers:
         self._long_polls, self._slices = long_polls, ScanBudget()
         self.notify, self.notify_all = self._long_polls.notify, self._long_polls.notify_all
         self.unread_bytes = 0
-        """Number of message bytes in responses that clients have not read yet."""
+        """Number of message bytes in responses that clients have not yet read."""
 
     async def receive(
         self,
@@ -58,11 +58,11 @@ class Receivers:
         wait_seconds: float,
         attempt_id: str = "",
     ) -> list[Delivery]:
-        """Lease up to `batch_size` messages. Wait up to `wait_seconds` for the first one.
+        """Lease up to `batch_size` messages. Wait up to `wait_seconds` for the first message.
 
-        Return an empty list if no message arrives in time. `unread_bytes` includes the returned messages
-        until this method returns. The caller must count them afterwards. A retry after a lost response must
-        use the same `attempt_id`.
+        Return an empty list if no message arrives in time. Until this method returns, the returned messages
+        are included in `unread_bytes`. After that, the caller must include the messages. A retry after a lost
+        response must use the same `attempt_id`.
         """
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
 
@@ -100,12 +100,12 @@ class Receivers:
             )
 
     async def wait_for_arrival(self, topic: str, seconds: float) -> bool:
-        """Wait up to `seconds` for a message in `topic`. Return whether one has arrived."""
+        """Wait up to `seconds` for a message in `topic`. Return whether a message has arrived."""
         return await self._long_polls.wait(topic, seconds)
 
     @property
     def is_closed(self) -> bool:
-        """Whether receives return without waiting because the broker is stopping."""
+        """Return whether receives end without waiting because the broker is stopping."""
         return self._long_polls.is_closed
 
     def close(self) -> None:
@@ -113,51 +113,51 @@ class Receivers:
         self._long_polls.close()
 
     def release(self, group: str, topic: str, receipt_handle: str) -> None:
-        """Release the lease on a message that never reached its consumer."""
+        """Release the lease on a message that was not delivered to its consumer."""
         self._decide(self._core().receiving.release, group, topic, receipt_handle)
         self._long_polls.notify(topic)
 
     def release_all(self, group: str, topic: str, receipt_handles: Iterable[str]) -> None:
-        """Release the leases on messages that never reached their consumer. Ignore ended leases."""
+        """Release the leases on messages that were not delivered to their consumer. Ignore ended leases."""
         for handle in receipt_handles:
             with suppress(TidewheelError):
                 self.release(group, topic, handle)
 
     def renew_client_leases(self, client_id: str) -> None:
-        """Renew a client's auto-renewed leases. Do nothing if the core is unavailable."""
+        """Renew the auto-renewed leases of a client. Do nothing if the core is unavailable."""
         with suppress(StoreUnavailable, BrokerBroken):
             self._decide(self._core().receiving.renew_client, client_id)
 
     def record_subscription(self, client_id: str, group: str, topic: str, wanted: Filter) -> None:
-        """Record the filter of a client's subscription. Do nothing if the core is unavailable."""
+        """Record the filter of a client subscription. Do nothing if the core is unavailable."""
         with suppress(StoreUnavailable, BrokerBroken):
             self._decide(self._core().receiving.record_subscription, client_id, group, topic, wanted)
 
     def release_client_leases(self, client_id: str) -> None:
-        """Release a lost client's auto-renewed leases. Do nothing if the core is unavailable."""
+        """Release the auto-renewed leases of a lost client. Do nothing if the core is unavailable."""
         with suppress(StoreUnavailable, BrokerBroken):
             self._decide(self._core().receiving.expire_client, client_id)
 
     def subscribe(
         self, verb: Callable[..., SubscriptionResult], subscriber: Subscriber, *arguments: object
     ) -> Coroutine[Any, Any, SubscriptionResult]:
-        """Change a lite topic subscription, and notify the subscriber's waiting receives."""
+        """Change a lite topic subscription, and notify the waiting receives of the subscriber."""
         subscribed = self._call(verb, subscriber, *arguments)
         self._long_polls.notify(subscriber)
         return subscribed
 
     def remove_subscriptions(self, client_id: str) -> None:
-        """Remove a terminated client's subscriptions. Do nothing if the core is unavailable."""
+        """Remove the subscriptions of a terminated client. Do nothing if the core is unavailable."""
         with suppress(StoreUnavailable, BrokerBroken):
             self._decide(self._core().lite.remove_client, client_id)
 
     async def _wait_to_scan_again(
         self, key: WakeUpKey, line: Hashable, received: ReceivedMessages, ends: float
     ) -> bool:
-        """Wait until a receive that found no message may scan again. Return False if it must end.
+        """Wait until a receive that found no message may scan again. Return False if the receive must end.
 
-        A receive that has read a damaged file may scan again even after its timeout, because other queues may
-        contain messages.
+        After reading a damaged file, a receive may scan again even if its timeout has elapsed, because other
+        queues may contain messages.
         """
         if received.is_unfinished:
             await self._slices.wait_for_next_scan()
@@ -178,7 +178,7 @@ class Receivers:
             self.unread_bytes -= held_bytes
 
     async def _wait_until_durable(self, group: str, topic: str, received: ReceivedMessages) -> None:
-        """Wait until the leases are durable. Release them if the wait fails or is cancelled."""
+        """Wait until the leases are durable. If the wait fails or is cancelled, release the leases."""
         try:
             await self._answers.wait_until_durable(received.durable_at)
         except BaseException:

@@ -1,17 +1,17 @@
-"""Limits the scanning done by receives in each event loop iteration.
+"""A limit on the scans of receives in each event loop iteration.
 
-A receive scans one slice at a time (`SCANNED_PER_RECEIVE_MAX`). Many slices in one iteration would block the
-event loop, so each iteration has a scan budget:
+A receive scans one slice of at most `SCANNED_PER_RECEIVE_MAX` units of work at a time. Many slices in one
+iteration would block the event loop, so each iteration has a scan budget:
 
-    first scan    runs if the iteration has used less than a slice; other first scans wait in a queue
-    unfinished    in each iteration, the first unfinished scan in its queue continues
+    first scan    runs if less than a slice was scanned in the iteration; other first scans are queued
+    unfinished    in each iteration, the first unfinished scan in the queue continues
 
-Regardless of the number of receives and the filter cost, each iteration scans at most two slices, plus one
-message beyond each. First scans and unfinished scans wait in separate queues, so that long scans do not delay
-new calls.
+Regardless of the number of receives and the cost of the filters, at most two slices are scanned in each
+iteration. Each slice may exceed its limit by one message. First scans and unfinished scans wait in separate
+queues, so that long scans do not delay new calls.
 
 Cost: one comparison for each receive within the budget. Limitation: all clients share the two queues. A
-client with many costly receives delays the receives of other clients, but not other calls.
+client with many costly receives delays the receives of other clients, but does not delay other calls.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import Final
 from commitlog import limits
 
 _WOKEN_PER_TURN: Final = 64
-"""Number of first scans woken per iteration.
+"""Maximum number of first scans woken per iteration.
 
-First scans beyond the budget keep their place in the queue.
+A first scan that exceeds the budget keeps its position in the queue.
 """
 
 Waiter = asyncio.Future[None]
 
 
 class ScanBudget:
-    """The scan budget of the event loop, and the receives waiting for it."""
+    """The scan budget of the event loop, and the receives that wait for budget."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -43,11 +43,11 @@ class ScanBudget:
 
     @property
     def has_room(self) -> bool:
-        """Whether a first scan may run in this iteration."""
+        """Return whether a first scan may run in this iteration without waiting."""
         return self._used < limits.SCANNED_PER_RECEIVE_MAX and not self._first
 
     def count_work(self, work: int) -> None:
-        """Deduct `work`, in units of `limits.WORK_NS`, from this iteration's budget."""
+        """Deduct `work`, in units of `limits.WORK_NS`, from the scan budget of this iteration."""
         self._used += work
         self._schedule_turn()
 
@@ -70,7 +70,7 @@ class ScanBudget:
             del self._unfinished[place]
 
     def _wait(self, line: dict[object, Waiter], place: object) -> Waiter:
-        """Return a future that completes when this queue entry is woken.
+        """Return a future that completes when the queue entry `place` is woken.
 
         An existing entry keeps its position in the queue.
         """

@@ -1,1 +1,1 @@
-"""Queries that read the core in small steps, so that no query blocks the event loop."""
+"""Queries that are executed in small steps, so that no query blocks the event loop."""

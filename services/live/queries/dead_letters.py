@@ -1,8 +1,9 @@
-"""Reads dead letters page by page, and yields to the event loop after each page.
+"""Queries for dead letters, which read page by page and yield to the event loop after each page.
 
-A group's dead letters are stored in the order in which they arrived. There is no index, so a filtered read
-scans all dead letters from its start offset. One request scans at most `limits.DEAD_LETTERS_EXAMINED_MAX`
-dead letters. Pages are small, because every message body may have the maximum size.
+The dead letters of a group are stored in order of arrival. Dead letters are not indexed, so a filtered query
+scans all dead letters from the start offset of the query. One request scans at most
+`limits.DEAD_LETTERS_EXAMINED_MAX` dead letters. Pages are small, because every message body may have the
+maximum size.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ FOREVER_MS = 1 << 62
 class DeadLetterFilter:
     """A filter for dead letters. All specified conditions must match.
 
-    `topic` is the message's original topic. `reason` is a case-insensitive substring of the reason or the
-    errors. `from_ms` and `until_ms` delimit the time range in which the message was dead-lettered.
+    `topic` is the original topic of the message. `reason` is a case-insensitive substring of the reason or of
+    the first or last error. `from_ms` (inclusive) and `until_ms` (exclusive) limit the time at which the
+    message was dead-lettered.
     """
 
     key: str = ""
@@ -39,7 +41,10 @@ class DeadLetterFilter:
     until_ms: int = FOREVER_MS
 
     def matches(self, dead_letter: DeadLetter) -> bool:
-        """Return whether a dead letter matches the filter. `key` can match either a key or the message ID."""
+        """Return whether a dead letter matches the filter.
+
+        `key` matches if it equals the message id or one of the message keys.
+        """
         message = dead_letter.message
         return (
             self.from_ms <= dead_letter.store_ms < self.until_ms
@@ -52,7 +57,10 @@ class DeadLetterFilter:
 
 
 class DeadLettersCounted(NamedTuple):
-    """A number of dead letters, and the time in ms up to which they were counted, or None if all were."""
+    """The result of a count of dead letters.
+
+    `until_ms` is the time in milliseconds up to which dead letters were counted, or None if all were counted.
+    """
 
     total: int
     until_ms: int | None
@@ -61,7 +69,7 @@ class DeadLettersCounted(NamedTuple):
 async def read_pages(
     live: LiveBroker, group: str, end_offset: int = FOREVER_MS, after: int | None = None
 ) -> AsyncIterator[list[DeadLetter]]:
-    """Yield pages of a group's dead letters below `end_offset`, oldest first."""
+    """Yield pages of the dead letters of a group below `end_offset`, oldest first."""
     check_group_name(group)
     while live.core.dead_letters.count_open(group).count:
         page = live.query(
@@ -76,7 +84,7 @@ async def read_pages(
 
 
 def end_offset(live: LiveBroker, group: str) -> int:
-    """Return the offset of the group's next dead letter.
+    """Return the offset of the next dead letter of a group.
 
     Raise `IllegalGroup` if the group name is illegal.
     """
@@ -85,7 +93,7 @@ def end_offset(live: LiveBroker, group: str) -> int:
 
 
 def find_dead_letter(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:
-    """Return a group's dead letter at `queue_offset`. Raise `MessageNotFound` if there is none."""
+    """Return the dead letter of a group at `queue_offset`. Raise `MessageNotFound` if there is none."""
     is_there = queue_offset < end_offset(live, group)
     page = live.query(live.core.dead_letters.read_page, group, queue_offset - 1, 1)
     found = page.dead_letters if is_there else []
@@ -106,7 +114,8 @@ def check_group(live: LiveBroker, group: str) -> None:
 def find_return_topics(live: LiveBroker, group: str) -> set[str]:
     """Return the topics that a group still receives.
 
-    Dead letters can be returned only to these topics. Raise `GroupNotFound` if the group does not exist.
+    A dead letter can be returned to its original topic only if the group still receives that topic. Raise
+    `GroupNotFound` if the group does not exist.
     """
     return {queue.topic for queue in live.core.group_views.view_group(group).queues}
 
@@ -127,7 +136,10 @@ async def count_dead_letters(
     end_offset: int = FOREVER_MS,
     seconds_max: float = inf,
 ) -> DeadLettersCounted:
-    """Count the matching dead letters, oldest first. Stop after about `seconds_max`, if any are left."""
+    """Count the matching dead letters, oldest first.
+
+    Stop after about `seconds_max` seconds if dead letters remain.
+    """
     count, until_ms, ends = 0, 0, monotonic() + seconds_max
     async for page in read_pages(live, group, end_offset):
         if until_ms and page and monotonic() >= ends:
@@ -142,7 +154,8 @@ async def find_dead_letters(
 ) -> DeadLetterPage:
     """Return up to `count_max` matching dead letters without bodies.
 
-    If the scan limit is reached, the page is shorter, and its cursor marks where the next scan continues.
+    If the scan limit is reached, the page is shorter. The cursor of the page is the position at which the
+    next query continues.
     """
     found: list[DeadLetter] = []
     looked_at = 0
@@ -156,5 +169,5 @@ async def find_dead_letters(
 
 
 def without_body(dead_letter: DeadLetter) -> DeadLetter:
-    """Return a copy of a dead letter without its body."""
+    """Return a copy of a dead letter without the message body."""
     return replace(dead_letter, message=replace(dead_letter.message, body=b""))

@@ -1,15 +1,16 @@
-"""Computes each consumer group's lag on each topic, summed over the topic's queues.
+"""Computation of the lag of each consumer group on each topic, as the sum over the queues of the topic.
 
     min        committed          next                  end
-     | all done | done, leased,    | never delivered     |
-     |          | waiting          |                     |
-                 `---------- lag ----------------------'    minus messages done above `committed`
+     | finished | finished, leased,| not yet delivered   |
+     |          | or waiting       |                     |
+                 `---------- lag ----------------------'    minus finished messages above `committed`
                                     `------- ready -----'    plus waiting messages
 
-- The *lag* is the number of unfinished messages, and the *lag latency* is the age of the oldest one.
+- The *lag* is the number of unfinished messages, and the *lag latency* is the age of the oldest unfinished
+  message.
 - Leased messages are *in flight*.
-- Messages that have not been delivered or await redelivery are *ready*.
-- The *queueing latency* is the age of the first message not yet delivered.
+- Messages that have not yet been delivered or that await redelivery are *ready*.
+- The *queueing latency* is the age of the oldest message that has not yet been delivered.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def ready(queues: list[QueueView]) -> int:
 
 
 def next_ms(live: LiveBroker, queue: QueueView) -> int | None:
-    """Return the store time of a queue's first undelivered message, or None if there is none."""
+    """Return the time at which the first undelivered message of a queue was stored, or None."""
     if queue.next_offset >= queue.end_offset:
         return None
     if queue.next_offset == queue.committed_offset:
@@ -56,5 +57,5 @@ def next_ms(live: LiveBroker, queue: QueueView) -> int | None:
 
 
 def age_ms(stored_ms: list[int | None], now_ms: int) -> int:
-    """Return the age of the earliest store time in milliseconds, or 0 if there is none."""
+    """Return the time since the earliest of `stored_ms` in milliseconds, or 0 if there is none."""
     return max((now_ms - one for one in stored_ms if one is not None), default=0)

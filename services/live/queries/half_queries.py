@@ -1,7 +1,8 @@
-"""Queries half messages in batches of a few hundred, and yields to the event loop after each batch.
+"""Queries for half messages, which read batches of a few hundred and yield to the event loop after each
+batch.
 
-A broker may have a million open half messages, and a filter must read the record of each one. Without pauses,
-a query would block the event loop.
+A broker may have a million open half messages, and a query with a filter must read the record of each half
+message. Without pauses, a query would block the event loop.
 """
 
 from __future__ import annotations

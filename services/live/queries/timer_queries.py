@@ -1,15 +1,16 @@
-"""Splits queries over many timers into short steps, so that the queries do not block the event loop.
+"""Queries for timers, which run in short steps so that the event loop is not blocked.
 
 The core runs each call to completion, and a query with certain filters must read the record of every timer. A
-search (`TimerSearch`) or a count (`TimerCount`) therefore advances one step per event loop iteration, and
-other calls are served between steps. A query may or may not reflect concurrent changes, but it returns each
-unchanged timer exactly once. When its time limit expires, a query returns the timers found so far and the
-position where the next query continues.
+search (`TimerSearch`) or a count (`TimerCount`) therefore runs one step per event loop iteration, and other
+calls are served between steps. A query may or may not reflect concurrent changes, but each unchanged timer is
+returned exactly once. When the time limit expires, a query returns the timers found up to that time and the
+position at which the next query continues.
 
-Cost: the work of a step is limited to `TIMERS_QUERY_WORK_MAX`, and its scan to the rows of one slot. If a
-filter contains text, each event loop iteration looks up the key in up to `KEYS_AT_ONCE` topics, or searches
-up to `RECORDS_AT_ONCE` records in the log. Limitation: a time limit does not apply to these lookups. After
-long lookups, the query has at least half of its time left, so that they were not in vain.
+Cost: a step performs at most `TIMERS_QUERY_WORK_MAX` units of work and scans at most the rows of one slot. If
+a filter contains text, the key is looked up in up to `KEYS_AT_ONCE` topics, or up to `RECORDS_AT_ONCE`
+records in the log are searched, per event loop iteration. Limitation: the time limit does not apply to these
+lookups. After long lookups, at least half of the time limit remains for the query, so that the results of the
+lookups are used.
 """
 
 from __future__ import annotations
@@ -37,14 +38,21 @@ RECORDS_AT_ONCE = 2_000
 
 
 class TimeLimit:
-    """The time of a query. It ends about `seconds_max` after its start, or half of that after its lookups."""
+    """The time limit of a query.
+
+    A query ends `seconds_max` seconds after its start or, if the first step takes long, half of `seconds_max`
+    after the first step.
+    """
 
     def __init__(self, seconds_max: float) -> None:
         self._seconds_max, self._ends_s = seconds_max, monotonic() + seconds_max
         self._has_begun = False
 
     def is_over(self) -> bool:
-        """Return whether the query must end. Called after each step, the first of which has the lookups."""
+        """Return whether the query must end.
+
+        This method is called after each step. The first step includes the lookups.
+        """
         now_s = monotonic()
         if not self._has_begun:
             self._has_begun, self._ends_s = True, max(self._ends_s, now_s + self._seconds_max / 2)
@@ -52,9 +60,10 @@ class TimeLimit:
 
 
 class DueCounts(NamedTuple):
-    """Timer counts by due time, and the time in ms up to which timers were counted, or None if all were.
+    """The number of timers per time window.
 
-    `windows` contains (window start in ms, count) pairs, in due order.
+    `windows` contains (window start in ms, count) pairs, sorted by start. `counted_until_ms` is the due time
+    up to which timers were counted, or None if all timers were counted.
     """
 
     windows: list[tuple[int, int]]
@@ -62,21 +71,21 @@ class DueCounts(NamedTuple):
 
     @property
     def total(self) -> int:
-        """The number of timers in all windows."""
+        """Return the total number of timers in all windows."""
         return sum(count for _, count in self.windows)
 
 
 def check_topic(live: LiveBroker, wanted: TimerFilter) -> None:
-    """Raise `TopicNotFound` if a filter is for a topic that is unknown and has no pending timers.
+    """Raise `TopicNotFound` if the topic of a filter is unknown and has no pending timers.
 
-    Damage may have destroyed the records of a topic whose timers are pending.
+    An unknown topic can have pending timers if the record of the topic was damaged.
     """
     if wanted.topic and not live.core.timers.pending_by_topic[wanted.topic]:
         live.core.topics.get(wanted.topic)
 
 
 async def count_timers(live: LiveBroker, wanted: TimerFilter, seconds_max: float = inf) -> DueCounts:
-    """Count the timers that match a filter, in a single window. Stop after about `seconds_max`."""
+    """Count the timers that match a filter, in a single window. Stop after about `seconds_max` seconds."""
     if is_simple(wanted):
         return DueCounts([(wanted.from_ms, live.query(live.core.timer_views.count, wanted))], None)
     return await count_by_window(live, wanted, 1 << 62, seconds_max)
@@ -85,9 +94,9 @@ async def count_timers(live: LiveBroker, wanted: TimerFilter, seconds_max: float
 async def count_by_window(
     live: LiveBroker, wanted: TimerFilter, width_ms: int, seconds_max: float = inf
 ) -> DueCounts:
-    """Count the matching timers per time window of length `width_ms`. Stop after about `seconds_max`.
+    """Count the matching timers per time window of `width_ms` milliseconds.
 
-    The first window begins at `from_ms`. Windows without timers are omitted.
+    Stop after about `seconds_max` seconds. The first window begins at `from_ms`. Windows without timers are omitted.
     """
     counts, limit = Counter[int](), TimeLimit(seconds_max)
     async for due_ms, end in _due_times(live, wanted):
@@ -100,7 +109,7 @@ async def count_by_window(
 
 
 async def _due_times(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tuple[Integers, SortKey | None]]:
-    """Yield arrays of due times (int64, ms), with the sort key up to which all timers were returned."""
+    """Yield arrays of due times (int64, ms), each with the sort key up to which all timers were returned."""
     if wanted.reads_records:
         async for page in query_pages(live, wanted):
             yield np.fromiter((timer.due_ms for timer in page.timers), np.int64), _real(live, page.after)
@@ -133,9 +142,10 @@ async def query_page(
 ) -> TimerPage:
     """Return up to `count_max` matching timers after the sort key `after`, sorted by due time.
 
-    A search that takes longer than about `seconds_max` returns the timers found so far. The sort key
-    `after` of the page is None only if no timers are left. It is in broker time, so an advance of a virtual
-    clock does not move it. The sort key of a timer may differ from its due time.
+    A search that takes longer than about `seconds_max` seconds returns the timers found up to that time. The
+    sort key `after` of the page is None only if no timers remain. Sort keys are in broker time, so an advance
+    of a virtual clock does not change them. The sort key of a timer may differ from the due time of the
+    timer.
     """
     found: list[PendingTimer] = []
     limit, place = TimeLimit(seconds_max), after
@@ -153,7 +163,10 @@ async def query_page(
 async def query_pages(
     live: LiveBroker, wanted: TimerFilter, after: SortKey | None = None, *, count_max: int | None = None
 ) -> AsyncIterator[TimerPage]:
-    """Yield pages of matching timers, sorted by due time. If `count_max` is given, a page ends there."""
+    """Yield pages of matching timers, sorted by due time.
+
+    If `count_max` is given, a page ends after this total number of timers.
+    """
     real = _real(live, after)
     rest = wanted if real is None else replace(wanted, from_ms=max(wanted.from_ms, real[0]))
     looked_up = await _look_up(live, rest)
@@ -162,7 +175,7 @@ async def query_pages(
 
 
 async def _look_up(live: LiveBroker, wanted: TimerFilter) -> LookupResults | None:
-    """Look up the texts in a filter in batches of limited size. Return None if there are no texts."""
+    """Look up the texts of a filter in batches of limited size. Return None if the filter has no texts."""
     if not wanted.texts():
         return None
     views, keyed, found = live.core.timer_views, list[int](), list[Offsets]()
@@ -187,13 +200,14 @@ async def _search(
     *,
     count_max: int | None = None,
 ) -> AsyncIterator[TimerPage]:
-    """Yield the matching timers in due order, a page for each step of the search.
+    """Yield the matching timers in order of due time, with one page for each step of the search.
 
-    If `count_max` is given, a page ends after this number of timers, and later pages have one timer at most.
+    If `count_max` is given, a page ends after this total number of timers, and each later page contains at
+    most one timer.
     """
     views, count_left = None, count_max
     while True:
-        if views is not live.core.timer_views:  # The first step, or the store was reopened after a failure.
+        if views is not live.core.timer_views:  # This is the first step, or the store was reopened.
             views = live.core.timer_views
             search = live.query(views.open_search, wanted, after, looked_up)
         page = live.query(search.step, count_left)
@@ -211,5 +225,5 @@ def is_window(wanted: TimerFilter) -> bool:
 
 
 def is_simple(wanted: TimerFilter) -> bool:
-    """Return whether a filter excludes timers without reading their records."""
+    """Return whether a filter can be evaluated without reading timer records."""
     return is_window(wanted) or wanted == TimerFilter(topic=wanted.topic)
