@@ -1,11 +1,12 @@
-"""The protocol port, which serves gRPC over HTTP/2 and uses the first byte of a connection to detect TLS.
+"""The protocol port, which serves gRPC over HTTP/2 with or without TLS.
 
-    a connection --> its first bytes --> HTTP/2, with or without TLS (`certificates`): `connection`
-     (`port`)       (`first_bytes`)  --> an error in its own protocol (`answers`, `refusing`)
+    connection --> first bytes     --> HTTP/2, with or without TLS (`certificates`): `connection`
+     (`port`)     (`first_bytes`) --> error in the protocol of the client (`answers`, `refusing`)
 
-    `connection`: a socket's bytes --> `http2`, `header_fields` --> `grpc_calls` --> calls for the services
+    `connection`: bytes of a socket --> `http2`, `header_fields` --> `grpc_calls` --> calls for the services
 
-None of the modules to the right of `connection` uses a socket or a clock. `client_hello` determines the
-protocols offered in a ClientHello before the TLS handshake. `admission` limits the number of connections per
-address and their idle time, and `http2.ConnectionLimits` limits the memory of a connection.
+The modules to the right of `connection` use neither a socket nor a clock. The first bytes of a connection
+determine the protocol. Before the TLS handshake, `client_hello` determines the protocols that the client
+offers in the ClientHello. `admission` limits the number of connections per address and the idle time of each
+connection. `http2.ConnectionLimits` limits the memory of a connection.
 """

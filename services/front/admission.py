@@ -1,9 +1,9 @@
-"""Limits connections, without using sockets or a clock.
+"""Limits for connections, without the use of sockets or a clock.
 
-Each client address is allowed a limited number of connections. A client must send its first bytes within
-`hello_seconds`. A connection that receives nothing for `idle_seconds` is considered dead. This period must
-exceed the ping interval. If authentication is required, the number of unauthenticated connections per address
-is also limited.
+The number of connections per client address is limited. A client must send the first bytes within
+`hello_seconds`. A connection on which no bytes arrive for `idle_seconds` is considered dead. `idle_seconds`
+must exceed the ping interval. If authentication is required, the number of unauthenticated connections per
+address is also limited.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Admission:
         return True
 
     def release(self, host: str) -> None:
-        """Stop counting an admitted connection."""
+        """Decrement the connection count of the address when an admitted connection ends."""
         self._connections[host] -= 1
         assert self._connections[host] >= 0
         if not self._connections[host]:
@@ -53,5 +53,5 @@ class Admission:
 
     @property
     def connection_count(self) -> int:
-        """Total number of connections."""
+        """Return the total number of admitted connections."""
         return self._connections.total()

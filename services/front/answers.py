@@ -1,8 +1,8 @@
-"""Error messages for refused connections, sent in the client's own protocol.
+"""Error messages for refused connections, encoded in the protocol of the client.
 
-An HTTP/1 client gets an HTTP response. A RocketMQ 4 client gets a response to its request and reports the
-response text. A TLS client gets the alert `access_denied` (RFC 8446, 6.2), without text. An HTTP/2 client
-gets a response to its first call (`services.front.refusing`).
+An HTTP/1 client receives an HTTP response. A RocketMQ 4 client receives a response to the request, and
+reports the text of the response. A TLS client receives the alert `access_denied` (RFC 8446, 6.2), which has
+no text. An HTTP/2 client receives a response to the first call (`services.front.refusing`).
 
 A frame of the RocketMQ 4 remoting protocol (RemotingCommand in Apache RocketMQ), with big-endian numbers:
 
@@ -47,7 +47,7 @@ PLAINTEXT_SENTENCE: Final = (
 
 
 def error_text(protocol: Protocol, http: str) -> str:
-    """Return the error message for a client that uses an unsupported protocol.
+    """Return the error message for a client with an unsupported protocol.
 
     `http` is the URL of the HTTP interface.
     """
@@ -61,12 +61,15 @@ def error_text(protocol: Protocol, http: str) -> str:
 
 
 def encode_error(protocol: Protocol, first: bytes, http: str) -> bytes:
-    """Encode the error message for an unsupported protocol. `first` contains the client's first bytes."""
+    """Encode the error message for an unsupported protocol.
+
+    `first` contains the first bytes from the client.
+    """
     return encode_text(error_text(protocol, http), protocol, first, "400 Bad Request")
 
 
 class ClientRefusal(NamedTuple):
-    """The reason for refusing a client with a supported protocol, as text and as a gRPC and HTTP status."""
+    """The reason for the refusal of a client, as a text, a gRPC status, and an HTTP status."""
 
     text: str
     grpc_status: Status
@@ -78,12 +81,18 @@ PLAINTEXT_REFUSAL: Final = ClientRefusal(PLAINTEXT_SENTENCE, Status.UNAUTHENTICA
 
 
 def encode_refusal(protocol: Protocol, first: bytes, why: ClientRefusal = TOO_MANY_REFUSAL) -> bytes:
-    """Encode a refusal in the client's protocol. `first` contains the client's first bytes."""
+    """Encode a refusal in the protocol of the client.
+
+    `first` contains the first bytes from the client.
+    """
     return encode_text(why.text, protocol, first, why.http_status)
 
 
 def encode_text(text: str, protocol: Protocol, first: bytes, http_status: str) -> bytes:
-    """Encode a message in the client's protocol. `first` contains the client's first bytes."""
+    """Encode a message in the protocol of the client.
+
+    `first` contains the first bytes from the client.
+    """
     match protocol:
         case Protocol.HTTP1:
             return _encode_http1(text, http_status)
@@ -113,7 +122,10 @@ def _encode_remoting(text: str, first: bytes) -> bytes:
 
 
 def read_opaque(frame: bytes) -> int:
-    """Return the request id in a remoting frame, or 0 if there is none. The response repeats the id."""
+    """Return the request id of a remoting frame, or 0 if there is none.
+
+    The response contains the same request id.
+    """
     length = _LENGTHS.unpack_from(frame)[1]
     header = frame[_LENGTHS.size : _LENGTHS.size + (length & _HEADER_LENGTH_MASK)]
     try:
@@ -125,7 +137,7 @@ def read_opaque(frame: bytes) -> int:
 
 
 def is_complete(protocol: Protocol, first: bytes) -> bool:
-    """Return whether `first` contains the entire request head, ClientHello, or frame header."""
+    """Return whether `first` contains the complete request head, ClientHello, or frame header."""
     if protocol is Protocol.HTTP1:
         return b"\r\n\r\n" in first or len(first) > HEADER_BYTES_MAX
     if protocol is Protocol.TLS:

@@ -1,18 +1,18 @@
-"""The broker's TLS certificate, provided by the operator or self-signed.
+"""The TLS certificate of the broker, which is provided by the operator or self-signed.
 
-    --tls-certificate FILE --tls-key FILE     PEM files, which are reloaded when a file changes
+    --tls-certificate FILE --tls-key FILE     PEM files, reloaded when a file changes
     neither                                   self-signed, created in <store>/tls/ at the first startup
-    --tls-clients FILE                        clients need a certificate signed by one of these CAs
+    --tls-clients FILE                        clients need a certificate that is signed by one of these CAs
 
 The official Java and Go clients accept any certificate. The official Python, Node, and Rust clients verify
-the certificate and must be configured to trust a self-signed one. The self-signed certificate is not a
-certificate authority (RFC 5280, 4.2.1.9 and 4.2.1.12). Clients that trust it therefore do not trust any other
-certificates signed with its key. It has no key usage extension. BoringSSL, the TLS library used by gRPC
-clients, rejects a self-signed certificate whose key usage excludes certificate signing. The running broker
-renews a self-signed certificate `RENEW_DAYS` days before expiry. At startup, the broker also replaces a
-self-signed certificate that does not match its key, for example after a crash between the two writes. After a
-renewal, the new certificate must be installed on the clients. The HTTP interface uses the same certificate if
-TLS is enabled for it.
+the certificate, and must be configured to trust a self-signed certificate. The self-signed certificate is not
+a certificate authority (RFC 5280, 4.2.1.9 and 4.2.1.12). A client that trusts the certificate therefore does
+not trust other certificates signed with the same key. The self-signed certificate has no key usage extension,
+because BoringSSL, the TLS library of gRPC clients, rejects a self-signed certificate whose key usage excludes
+certificate signing. The running broker renews a self-signed certificate `RENEW_DAYS` days before expiry. At
+startup, the broker also replaces a self-signed certificate that does not match its key, for example after a
+crash between the two writes. After a renewal, clients that verify the certificate must be given the new
+certificate. The HTTP interface uses the same certificate if TLS is enabled for it.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ def utc_now() -> datetime.datetime:
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """Paths of the certificate chain, its key, and the client authorities, all in PEM format.
+    """Paths of the certificate chain, the private key, and the client authorities, all in PEM format.
 
-    `own_names` holds the host names for a self-signed certificate. It is empty for an operator's certificate.
+    `own_names` contains the host names for a self-signed certificate. For a certificate of the operator,
+    `own_names` is empty.
     """
 
     certificate: Path
@@ -62,15 +63,17 @@ class TlsFiles:
     own_names: tuple[str, ...] = ()
 
     def read_change_times(self) -> tuple[int, ...]:
-        """Return the modification times in nanoseconds. Raise OSError if a file is missing."""
+        """Return the modification times of the files in nanoseconds. Raise OSError if a file is missing."""
         there = (self.certificate, self.key, *([self.clients] if self.clients else []))
         return tuple(path.stat().st_mtime_ns for path in there)
 
 
 def make_https_context(files: TlsFiles) -> ssl.SSLContext:
-    """Return the TLS context for the HTTP interface. Changed files are reloaded at the next handshake.
+    """Return the TLS context for the HTTP interface.
 
-    Python calls `sni_callback` in every handshake, even if there is no server name. Raise
+    Changed files are reloaded at the next handshake.
+
+    Python calls `sni_callback` in every handshake, even if the client sends no server name. Raise
     `ConfigurationError` if the files cannot be used.
     """
     following = CertificateReloader(files, make_server_context)
@@ -84,7 +87,7 @@ def make_https_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def make_grpc_context_source(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
-    """Return a function that provides the gRPC context for the current files.
+    """Return a function that returns the TLS context of the gRPC port for the current files.
 
     Raise `ConfigurationError` if the files cannot be used.
     """
@@ -94,7 +97,7 @@ def make_grpc_context_source(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
 def make_grpc_context(files: TlsFiles) -> ssl.SSLContext:
     """Return the TLS context for the gRPC port.
 
-    If `clients` is set, clients must present a certificate signed by one of these authorities.
+    If `files.clients` is set, a client must present a certificate that is signed by one of these authorities.
     """
     context = make_server_context(files, "h2")
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -112,7 +115,7 @@ def make_grpc_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def make_server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLContext:
-    """Return a server context with the current certificate and key."""
+    """Return a TLS server context with the certificate and key in `files`."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.set_alpn_protocols([protocol])
     context.load_cert_chain(files.certificate, files.key)
@@ -120,10 +123,10 @@ def make_server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLC
 
 
 class CertificateReloader(Generic[T]):
-    """Holds an object created from TLS files, and recreates it when the files change."""
+    """Holds an object that is created from TLS files and recreated when the files change."""
 
     def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], T], now: Now = utc_now) -> None:
-        """Read the files. Raise `ConfigurationError` if the files cannot be used."""
+        """Read the TLS files. Raise `ConfigurationError` if the files cannot be used."""
         self._files, self._make, self._now = files, make, now
         self._changed_ns: tuple[int, ...] = ()
         self._renew_at: datetime.datetime | None = None
@@ -133,7 +136,7 @@ class CertificateReloader(Generic[T]):
     def current(self) -> T:
         """Return the object for the current files.
 
-        If the current files cannot be used, log an error and return the previous object.
+        If the current files cannot be used, log an error, and return the previous object.
         """
         try:
             if self._renew_at is not None and self._now() >= self._renew_at:
@@ -143,7 +146,9 @@ class CertificateReloader(Generic[T]):
                 log.info("TLS certificate read again", certificate=str(self._files.certificate))
             self._failure = ""
         except (OSError, ConfigurationError) as error:
-            if str(error) != self._failure:  # The error must not be logged again for every handshake.
+            if (
+                str(error) != self._failure
+            ):  # An unchanged error is logged only once, not for every handshake.
                 log.error("TLS certificate not read again; the one before serves on", why=str(error))
             self._failure = str(error)
         return self._made
@@ -166,7 +171,7 @@ class CertificateReloader(Generic[T]):
 
 
 def check_expiry(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> datetime.datetime:
-    """Return a certificate's expiry time, and warn if fewer than `WARN_DAYS` days remain.
+    """Return the expiry time of a certificate, and log a warning if fewer than `WARN_DAYS` days remain.
 
     Raise `ConfigurationError` if the key does not match the certificate.
     """
@@ -204,9 +209,9 @@ def load_matching_certificate(files: TlsFiles, chain: bytes, key: bytes) -> Any:
 def ensure_own_files(
     folder: Path, hosts: Iterable[str], clients: Path | None = None, now: Now = utc_now
 ) -> TlsFiles:
-    """Return the TLS files in a folder. Create a self-signed certificate if there is none.
+    """Return the TLS files in a directory. Create a self-signed certificate if the directory has none.
 
-    A certificate that the operator placed in the folder is never changed or renewed.
+    A certificate that the operator has placed in the directory is never changed or renewed.
     """
     files = TlsFiles(folder / CERTIFICATE, folder / KEY, clients, tuple(list_own_names(hosts)))
     found = load_certificate(files)
@@ -222,7 +227,7 @@ def ensure_own_files(
 
 
 def renew_certificate(files: TlsFiles, now: Now) -> None:
-    """Create a self-signed certificate and its key, unless the current ones are still usable.
+    """Create a self-signed certificate and its key, unless the current certificate is still usable.
 
     Raise OSError if a file cannot be read or written.
     """
@@ -235,7 +240,7 @@ def renew_certificate(files: TlsFiles, now: Now) -> None:
 
 
 def is_current(files: TlsFiles, now: datetime.datetime) -> bool:
-    """Return whether the certificate matches its key and does not yet need renewal."""
+    """Return whether the certificate matches its key and is not yet due for renewal."""
     try:
         certificate = load_matching_certificate(files, files.certificate.read_bytes(), files.key.read_bytes())
     except (FileNotFoundError, ConfigurationError):
@@ -244,7 +249,7 @@ def is_current(files: TlsFiles, now: datetime.datetime) -> bool:
 
 
 def load_certificate(files: TlsFiles) -> Any:
-    """Return the certificate as an `x509.Certificate`, or None if it is missing or invalid."""
+    """Return the certificate as an `x509.Certificate`, or None if the file is missing or invalid."""
     from cryptography import x509
 
     try:
@@ -254,7 +259,7 @@ def load_certificate(files: TlsFiles) -> Any:
 
 
 def is_self_signed(certificate: Any) -> bool:
-    """Return whether a broker created and signed this certificate."""
+    """Return whether a certificate was created and signed by a broker."""
     return bool(
         certificate.subject == certificate.issuer and certificate.subject.rfc4514_string() == OUR_NAME
     )
@@ -272,15 +277,15 @@ def is_authority(certificate: Any) -> bool:
 
 
 def list_own_names(hosts: Iterable[str]) -> list[str]:
-    """Return the names and addresses by which clients can reach a broker on these hosts."""
+    """Return the host names and addresses at which clients can reach a broker that listens on `hosts`."""
     wanted = [*hosts, "localhost", "127.0.0.1", "::1", socket.gethostname()]
     return list(dict.fromkeys(host for host in wanted if host and host not in ("0.0.0.0", "::")))
 
 
 def make_self_signed(names: list[str], now: datetime.datetime | None = None) -> tuple[bytes, bytes]:
-    """Return a self-signed certificate for the given names and its key, both in PEM format.
+    """Return a self-signed certificate for the given names, and the private key, both in PEM format.
 
-    The certificate is valid for `VALID_DAYS` days. It becomes valid one day before `now`.
+    The certificate is valid for `VALID_DAYS` days, beginning one day before `now`.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization

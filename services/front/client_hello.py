@@ -5,9 +5,9 @@
     hello       version 2, random 32, session id <1>, cipher suites <2>, compression <1>, extensions <2>
     extension   type 2, <2>;  ALPN is type 16: a list <2> of names <1>
 
-`<n>` denotes an n-byte length followed by that many bytes. The port parses the ClientHello before the
-handshake and sends an alert to clients that do not offer HTTP/2. A ClientHello that spans several records is
-not checked.
+`<n>` denotes an n-byte length followed by that number of bytes. The port parses the ClientHello before the
+handshake, and sends an alert to a client that does not offer HTTP/2. A ClientHello that spans several records
+is not checked.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 
 RECORD_HEAD_BYTES: Final = 5
 RECORD_BYTES_MAX: Final = 2**14 + 2048
-"""Maximum length of a record in any TLS version."""
+"""Maximum length of a TLS record in any TLS version."""
 H2: Final = b"h2"
 _LENGTH_AT: Final = 3
 _HEAD: Final = bytes((22, 3))
@@ -26,7 +26,7 @@ _ALPN: Final = 16
 
 
 def is_complete_record(first: bytes) -> bool:
-    """Return whether the first TLS record is complete or is too long to be valid."""
+    """Return whether the first TLS record is complete, or is too long to be valid."""
     if len(first) < RECORD_HEAD_BYTES:
         return False
     length = _read_number(first, _LENGTH_AT, 2)
@@ -34,9 +34,10 @@ def is_complete_record(first: bytes) -> bool:
 
 
 def parse_protocols(first: bytes) -> list[bytes] | None:
-    """Return the protocols in a ClientHello. Return None if it is invalid or spans several records.
+    """Return the ALPN protocols in a ClientHello, or None if the ClientHello is invalid or spans several
+    records.
 
-    The list is empty if there is no ALPN extension.
+    If the ClientHello has no ALPN extension, the list is empty.
     """
     try:
         return _parse_alpn(first)
@@ -70,9 +71,9 @@ def _split_names(listed: bytes) -> list[bytes]:
 
 
 def _read_prefixed(content: bytes, place: int, length_bytes: int) -> tuple[bytes, int]:
-    """Return the length-prefixed bytes at offset `place`, and their end offset.
+    """Return the length-prefixed bytes at offset `place`, and the end offset of the bytes.
 
-    Raise IndexError if truncated.
+    Raise IndexError if `content` is truncated.
     """
     begins = place + length_bytes
     ends = begins + _read_number(content, place, length_bytes)

@@ -1,26 +1,27 @@
-"""Client connections, which link a socket to the protocol implementation (`GrpcCalls`).
+"""Client connections, each of which connects a socket to the protocol implementation (`GrpcCalls`).
 
     socket --bytes--> GrpcCalls --events--> Service --replies--> GrpcCalls --bytes--> socket
 
-Reading. `data_received` passes bytes to `GrpcCalls` and events to the service. Each event loop iteration
-parses a limited number of frames. If any bytes remain, the connection pauses the transport and joins the
-`Backlog`. The backlog serves its connections in turn, so a flood from one client does not delay others. If
-frames without progress have used up part of a client's allowance, every read is delayed by
-`THROTTLE_SECONDS`.
+Reading. `data_received` passes bytes to `GrpcCalls` and events to the service. The number of frames parsed
+per event loop iteration is limited. If unparsed bytes remain, the connection pauses the transport and is
+added to the `Backlog`. The connections in the backlog continue reading in turn, so a flood from one client
+does not delay other clients. If frames without progress have used up part of the allowance of a client, every
+read is delayed by `THROTTLE_SECONDS`.
 
-Writing. Each connection calls `write` once at the end of an event loop iteration (`WriteQueue`). For example,
-32 replies need only one system call. While the socket is blocked (`pause_writing`), `GrpcCalls` queues DATA,
-subject to the limits for DATA blocked by flow control. The total number of unsent bytes on all connections is
-also limited. Above this limit, the connection with the most unsent bytes is closed (`UnreadBytes`).
+Writing. A connection with output calls `write` once at the end of an event loop iteration (`WriteQueue`), so
+that 32 replies, for example, require only one system call. While the socket buffer is full (`pause_writing`),
+`GrpcCalls` queues DATA within the limits for DATA blocked by flow control. The total number of unsent bytes
+on all connections is also limited. If the total exceeds the limit, the connection with the most unsent bytes
+is closed (`UnreadBytes`).
 
 Calls. A unary call has no task: the service calls `reply` when the result is available. A streaming call has
-a task (`start`) that receives messages with `messages` and sends them with `send_message`. `send_message`
-returns once the message has passed flow control. The message is then considered delivered. The task is
-cancelled if the client cancels the call or the connection is lost.
+a task (`start`), which receives messages with `messages` and sends messages with `send_message`.
+`send_message` returns once the message has passed flow control, and the message is then considered delivered.
+If the client cancels the call or the connection is lost, the task is cancelled.
 
-Closing. If a connection fails, the server sends the reason in a GOAWAY frame. It then half-closes the
-connection and discards received bytes for `CLOSE_SECONDS`. If a socket with unread bytes were closed
-immediately, the kernel would send RST, and the client might not read the reason.
+Closing. After a connection error, the server sends the reason in a GOAWAY frame, half-closes the connection,
+and discards received bytes for `CLOSE_SECONDS`. If a socket with unread bytes were closed immediately, the
+kernel would send RST, and the client might not receive the reason.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ log = structlog.get_logger()
 
 PING_SECONDS: Final = 30.0
 PONG_SECONDS: Final = 10.0
-"""Idle time before a ping, and the time allowed for its acknowledgement."""
+"""Idle time before a ping is sent, and maximum time until the acknowledgement of the ping."""
 CLOSE_SECONDS: Final = 2.0
 DISCARDED_BYTES_MAX: Final = 256 * 1024
-"""How long a client may read the reason, and how many bytes it may send in that time."""
+"""Time for which a connection remains open after an error, and maximum number of bytes discarded."""
 THROTTLE_SECONDS: Final = 0.01
 """Delay before the next read if a client sends frames without progress."""
 MESSAGES_AT_ONCE: Final = 32
@@ -68,30 +69,30 @@ DEAD: Final = "no answer to a ping"
 
 
 class Service(Protocol):
-    """Processes calls."""
+    """Processes the calls that arrive on connections."""
 
     def method_of(self, path: str) -> Method | None:
-        """Return the method for `path`, or None if the path is unknown."""
+        """Return the service method for `path`, or None if the path is unknown."""
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
-        """Process a unary call. The reply may be sent now or later."""
+        """Process a unary call. The reply may be sent during or after this method."""
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
         """Process a call with a request stream."""
 
 
 class Acceptor(Protocol):
-    """Accepts connections and counts open and refused connections."""
+    """Accepts connections, and counts open and refused connections."""
 
     def count_refusal(self, connection: Connection, why: str, detail: str) -> None:
-        """Count a connection that the server closes because of an error. `why` is a short reason."""
+        """Count a connection that the server closes because of an error. `why` is a short description."""
 
     def remove_connection(self, connection: Connection) -> None:
-        """Stop counting a closed connection."""
+        """Remove a closed connection from the count of open connections."""
 
 
 class WriteQueue:
-    """Connections to be written to at the end of the current event loop iteration."""
+    """The connections whose output is written at the end of the current event loop iteration."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -110,14 +111,14 @@ class WriteQueue:
 
 
 class Backlog:
-    """Connections with unparsed frames. One of them resumes reading in each event loop iteration."""
+    """The connections with unparsed frames. One connection continues reading per event loop iteration."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._waiting: deque[Connection] = deque()
 
     def add(self, connection: Connection) -> None:
-        """Allow a connection to continue reading in a later event loop iteration."""
+        """Schedule a connection to continue reading in a later event loop iteration."""
         if not self._waiting:
             self._loop.call_soon(self._continue_next)
         self._waiting.append(connection)
@@ -130,7 +131,7 @@ class Backlog:
 
 
 class UnreadBytes:
-    """Number of unsent bytes per connection.
+    """The number of unsent bytes per connection and in total.
 
     If the total exceeds the limit, the connection with the most unsent bytes is closed.
     """
@@ -140,7 +141,7 @@ class UnreadBytes:
         self._of: dict[Connection, int] = {}
 
     def set_bytes(self, connection: Connection, waiting_bytes: int) -> None:
-        """Set a connection's number of unsent bytes, and enforce the limit on the total."""
+        """Set the number of unsent bytes of a connection, and enforce the limit on the total."""
         self.waiting_bytes += waiting_bytes - self._of.get(connection, 0)
         if waiting_bytes:
             self._of[connection] = waiting_bytes
@@ -166,28 +167,28 @@ class ServerState:
 
 
 class ServedCall:
-    """A call with a task, and the request messages that are waiting for the task."""
+    """A call that is processed in a task, with the request messages that the task has not yet read."""
 
     __slots__ = ("inbox", "passed", "said", "task")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.passed: asyncio.Future[None] | None = None
-        """Completes when the last sent message has passed flow control."""
+        """Future that completes when the last sent message has passed flow control."""
         self.inbox: list[MessageReceived | None] = []
-        """Request messages that the task has not read yet. None marks the end of the request."""
+        """Request messages that the task has not yet read. The value None marks the end of the request."""
         self.said: asyncio.Future[None] | None = None
-        """Completes when a message is added to the inbox."""
+        """Future that completes when a message is added to the inbox."""
 
     def add_message(self, said: MessageReceived | None) -> None:
-        """Add a request message, or None at the end of the request. Wake the task."""
+        """Add a request message, or None at the end of the request, and wake the task."""
         self.inbox.append(said)
         if self.said is not None and not self.said.done():
             self.said.set_result(None)
 
 
 class Connection(asyncio.Protocol):
-    """A connection that uses HTTP/2 from the first byte."""
+    """An HTTP/2 connection that begins with the client preface."""
 
     __slots__ = (
         "_acceptor",
@@ -223,33 +224,36 @@ class Connection(asyncio.Protocol):
         self._shared, self._acceptor = shared, acceptor
         self.host, self.is_encrypted = host, is_encrypted
         self.number = next(shared.numbers)
-        """Number of the connection, unique within the process."""
+        """Number of the connection, which is unique within the process."""
         self.is_authenticated = False
-        """Whether a call on this connection has been authenticated."""
+        """True if a call on this connection has been authenticated."""
         self.is_unauthenticated = self.is_refusal_counted = False
-        """Whether the connection counts as unauthenticated, and whether its closure has been counted."""
+        """True if the connection counts as unauthenticated, and true if the closure is already counted."""
         self.protocol = ""
-        """Protocol negotiated by ALPN, or an empty string without TLS."""
+        """The protocol negotiated by ALPN, or an empty string without TLS."""
         self.callers: dict[int, tuple[dict[str, str], Any]] = {}
-        """The service's cache of (header fields, parsed object), keyed by `id(fields)`."""
+        """A cache of the service with (header fields, parsed object) pairs, keyed by `id(fields)`."""
         self.calls = GrpcCalls(
             shared.service.method_of, shared.bounds, shared.fields, shared.parts, shared.loop.time()
         )
         self._answering: dict[int, ServedCall] = {}
         self._is_write_scheduled = self._is_behind = self._is_closing = False
         self._unread_bytes = self._discarded_bytes = 0
-        """Number of unsent bytes, and of bytes received after the connection has ended."""
+        """Number of unsent bytes, and number of bytes received after the end of the connection."""
         self._is_refused = False
-        """Whether the client must be able to read why the server closes the connection."""
+        """True if the connection must remain open until the client has read the reason for the closure."""
         self.heard_at = shared.loop.time()
 
     @property
     def is_from_own_address(self) -> bool:
-        """Whether the client and the server share an address other than a loopback address."""
+        """Return whether the client connects from the address of the server.
+
+        The result is False for a loopback address.
+        """
         own = self.transport.get_extra_info("sockname")
         return bool(own) and own[0] == self.host and not ip_address(self.host).is_loopback
 
-    # The methods below are called by the transport.
+    # The transport calls the methods below.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Register the connection, and send the server preface."""
@@ -260,13 +264,14 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes. Schedule another read if bytes remain."""
+        """Parse received bytes. If unparsed bytes remain, schedule another read."""
         self.heard_at = now = self._shared.loop.time()
         http2 = self.calls.http2
         if http2.is_closed:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > DISCARDED_BYTES_MAX:
-                # A client that sends more than `DISCARDED_BYTES_MAX` bytes may not receive the reason.
+                # If a client sends more than `DISCARDED_BYTES_MAX` bytes, the reason may not reach the
+                # client.
                 self.transport.pause_reading()
             return
         self._handle_events(self.calls.receive(data, now))
@@ -277,7 +282,7 @@ class Connection(asyncio.Protocol):
             self.schedule_write()
 
     def continue_reading(self) -> None:
-        """Parse bytes left over from a previous event loop iteration."""
+        """Parse the bytes that remain from a previous event loop iteration."""
         self._is_behind = False
         if self.transport.is_closing():
             return
@@ -289,7 +294,7 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     def _schedule_reading(self) -> None:
-        """Schedule another read. Wait `THROTTLE_SECONDS` if reads are throttled."""
+        """Schedule another read, with a delay of `THROTTLE_SECONDS` if reads are throttled."""
         self._is_behind = True
         if self.calls.http2.is_throttled:
             self._shared.loop.call_later(THROTTLE_SECONDS, self._shared.backlog.add, self)
@@ -301,12 +306,12 @@ class Connection(asyncio.Protocol):
         self.calls.http2.is_full = True
 
     def resume_writing(self) -> None:
-        """Resume sending DATA because the socket buffer has room."""
+        """Resume sending DATA because the socket buffer is no longer full."""
         self._handle_events(self.calls.resume())
         self.schedule_write()
 
     def eof_received(self) -> bool:
-        """Return False, so that the transport closes when the client closes its side."""
+        """Return False, so that the transport is closed when the client closes its side of the connection."""
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -335,8 +340,8 @@ class Connection(asyncio.Protocol):
         if out := self.calls.http2.take_output():
             self.transport.write(out)
         # DATA is written in pieces, and the transport may call `pause_writing` after each piece. The
-        # remaining DATA then stays in the queue, whose size is limited, instead of the transport buffer,
-        # whose size is unlimited.
+        # remaining DATA then stays in the queue, which has a size limit, instead of in the transport buffer,
+        # which has none.
         while self.calls.http2.can_send_data:
             self._handle_events(self.calls.resume())
             self.transport.write(self.calls.http2.take_output())
@@ -356,26 +361,26 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     def _close_after_output(self) -> None:
-        """Close the connection once all output is written. Abort it after `CLOSE_SECONDS`."""
+        """Close the connection once all output is written, or abort it after `CLOSE_SECONDS`."""
         if self._is_closing:
             return
         self._is_closing = True
         if self._is_refused and self.transport.can_write_eof():
-            self.transport.write_eof()  # The client closes the connection after it has read the reason.
+            self.transport.write_eof()  # After reading the reason, the client closes the connection.
         else:
             self.transport.close()
         self._shared.loop.call_later(CLOSE_SECONDS, self.transport.abort)
 
     def shut_down(self) -> None:
-        """Send a GOAWAY frame, so that the client starts no new calls.
+        """Send a GOAWAY frame, which makes the client start no new calls on this connection.
 
-        Open calls continue.
+        Open calls are not affected.
         """
         self.calls.http2.shut_down()
         self.schedule_write()
 
     def check_limits(self, now: float) -> None:
-        """Refuse slow requests, ping an idle client, and abort if a ping is not acknowledged."""
+        """Refuse slow requests, ping an idle client, and abort a connection without ping acknowledgement."""
         if not self.calls.check_limits(now, PING_SECONDS, PONG_SECONDS):
             self._acceptor.count_refusal(self, DEAD, "")
             self.transport.abort()
@@ -426,7 +431,7 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     async def send_message(self, stream_id: int, message: bytes) -> None:
-        """Send a message in a response stream. Return when it has passed flow control."""
+        """Send a message in a response stream. Return when the message has passed flow control."""
         self.calls.send_message(stream_id, message)
         self.schedule_write()
         if not self.calls.http2.is_drained(stream_id):
@@ -443,8 +448,8 @@ class Connection(asyncio.Protocol):
                 if said is None:
                     return
                 yield said.message
-                # The next message is not parsed, and the window of the client is not enlarged, before the
-                # previous message has been processed. As a result, a slow task does not use up the memory of
+                # Before the previous message has been processed, the next message is not parsed, and the
+                # window of the client is not enlarged. As a result, a slow task does not use up the memory of
                 # the server.
                 self._handle_events(self.calls.finish_message(stream_id))
                 self.schedule_write()
@@ -455,7 +460,7 @@ class Connection(asyncio.Protocol):
             await answering.said
 
     def start(self, stream_id: int, serving: Coroutine[Any, Any, None]) -> None:
-        """Process a call in a task. If the call is cancelled, so is the task."""
+        """Process a call in a task. If the call is cancelled, the task is cancelled."""
         answering = self._answering.get(stream_id)
         if answering is None:
             answering = self._answering[stream_id] = ServedCall()
@@ -464,7 +469,7 @@ class Connection(asyncio.Protocol):
 
     def _finish_task(self, stream_id: int, task: asyncio.Task[None]) -> None:
         if (answering := self._answering.pop(stream_id, None)) is not None:
-            answering.add_message(None)  # Another task may still be waiting for the messages of the request.
+            answering.add_message(None)  # Another task may be waiting for request messages.
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("bug while answering", exc_info=error)
             self.calls.abort(stream_id)
@@ -477,7 +482,7 @@ class Connection(asyncio.Protocol):
 
 
 def describe_tls_error(error: ssl.SSLError) -> str:
-    """Return a short reason for a TLS failure: either the client's alert or the server's error."""
+    """Return a short description of a TLS failure from the alert of the client or the local error."""
     reason = (error.reason or "broken").lower().replace("_", " ")
     _, is_said, alert = reason.partition(" alert ")
     return f"TLS: the client says {alert}" if is_said else f"TLS: {reason}"

@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Final
 
 DETECTION_BYTES: Final = 8
-"""Number of bytes that identify any protocol."""
+"""Number of bytes that suffice to identify any protocol."""
 
 _TLS_HANDSHAKE: Final = b"\x16"
 _PREFACE: Final = b"PRI "
@@ -29,7 +29,7 @@ _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 
 
 class Protocol(Enum):
-    """Protocols that the port can distinguish."""
+    """The protocols that the port can distinguish."""
 
     TLS = "TLS"
     HTTP2 = "HTTP/2"
@@ -39,7 +39,7 @@ class Protocol(Enum):
 
 
 def detect_protocol(first: bytes) -> Protocol | None:
-    """Return the protocol indicated by `first`, or None if more bytes are needed."""
+    """Return the protocol of a connection that begins with `first`, or None if more bytes are required."""
     if first.startswith(_TLS_HANDSHAKE):
         return Protocol.TLS
     if first.startswith(_PREFACE):

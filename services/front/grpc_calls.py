@@ -1,28 +1,28 @@
-"""The server side of gRPC on one connection. It uses neither a socket nor a clock.
+"""The server side of gRPC on one connection, without the use of a socket or a clock.
 
     receive(bytes) -> CallReceived                                   a complete unary call
                       CallStarted, MessageReceived ..., HalfClosed   a call with a request stream
-                      CallCancelled                                  by the client, or after a protocol error
+                      CallCancelled                                  by the client, or after a violation
                       StreamDrained, ConnectionEnded                 events of HTTP/2 (`http2`)
     reply, send_message, end   send a response; `http2.take_output()` returns the bytes to write
 
-`CallReceived` is returned only when a unary request is complete, so services never see partial messages. Most
-calls arrive in one read, as HEADERS and a single DATA frame. `_handle_request` parses such calls without an
-`IncomingRequest`.
+`CallReceived` is returned only when a unary request is complete, so services never receive partial messages.
+Most calls arrive in one read, as a HEADERS frame and a single DATA frame. `_handle_request` parses such calls
+without an `IncomingRequest`.
 
-In a request stream, the next message is parsed only after `finish_message`. The client's flow control window
-thus limits the amount of unparsed data. Without this rule, one megabyte of compressed data could become a
-million parsed messages.
+In a request stream, the next message is parsed only after `finish_message`. The flow control window of the
+client therefore limits the amount of unparsed data. Without this rule, one megabyte of compressed data could
+expand to a million parsed messages.
 
-`GrpcCalls` uses an HTTP status to refuse a wrong content type or HTTP method. A gRPC status is used to refuse
-unknown methods, unknown compression methods, and messages that are too long or truncated. The text of each
-refusal gives the reason, because clients log only the status and its text.
+A request with a wrong content type or HTTP method is refused with an HTTP status. Unknown methods, unknown
+compression methods, and messages that are too long or truncated are refused with a gRPC status. The text of
+each refusal contains the reason, because clients log only the status and the text.
 
 Limits: incomplete requests and unread messages may use `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes per
-connection and `REQUESTS_BYTES_MAX` bytes in total (`RequestMemory`). A call above a limit is refused. After
-`REQUEST_MS_MAX`, `check_limits` also refuses requests slower than `REQUEST_BYTES_PER_SECOND_MIN`.
-Decompressed bytes in excess of the expected ratio, as in a decompression bomb, consume the allowance just as
-frames without progress do.
+connection and `REQUESTS_BYTES_MAX` bytes in total (`RequestMemory`). A call that exceeds a limit is refused.
+After `REQUEST_MS_MAX` milliseconds, `check_limits` also refuses requests that arrive at less than
+`REQUEST_BYTES_PER_SECOND_MIN`. Decompressed bytes in excess of the expected compression ratio, as in a
+decompression bomb, use up the allowance for frames without progress.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ TEXT: Final = "text/plain; charset=utf-8"
 TOO_SLOW: Final = "The request does not come. Send it again."
 NO_GRPC: Final = b"This port serves RocketMQ 5 clients by gRPC: POST with content-type application/grpc.\n"
 HEAD_BYTES, FIELD_BYTES = 1_024, 256
-"""Bytes charged for an incomplete request, and for each of its header fields."""
+"""Number of bytes charged for an incomplete request, and for each header field of the request."""
 _ENCODINGS: Final = frozenset(("", "identity", "gzip"))
 
 
 class Method(NamedTuple):
-    """A service method, and whether its requests are streams."""
+    """A service method. If `takes_stream` is true, a request is a stream of messages."""
 
     target: Any
     takes_stream: bool
@@ -75,7 +75,7 @@ class Method(NamedTuple):
 
 
 class CallReceived(NamedTuple):
-    """A call with a single request message has arrived."""
+    """Event: a call with a single request message has arrived."""
 
     stream_id: int
     method: Method
@@ -84,7 +84,7 @@ class CallReceived(NamedTuple):
 
 
 class CallStarted(NamedTuple):
-    """A call with a request stream has started."""
+    """Event: a call with a request stream has started."""
 
     stream_id: int
     method: Method
@@ -92,9 +92,9 @@ class CallStarted(NamedTuple):
 
 
 class MessageReceived(NamedTuple):
-    """A message in a request stream has arrived.
+    """Event: a message in a request stream has arrived.
 
-    The caller must call `finish_message` after processing it.
+    After processing the message, the caller must call `finish_message`.
     """
 
     stream_id: int
@@ -102,13 +102,13 @@ class MessageReceived(NamedTuple):
 
 
 class HalfClosed(NamedTuple):
-    """The client has sent the last message of a request."""
+    """Event: the client has sent the last message of a request."""
 
     stream_id: int
 
 
 class CallCancelled(NamedTuple):
-    """A call was cancelled by the client or after a protocol violation.
+    """Event: a call was cancelled by the client or after a protocol violation.
 
     No response can be sent.
     """
@@ -128,7 +128,7 @@ Event = (
 
 
 class RequestMemory:
-    """Memory used by incomplete requests on all connections, in bytes."""
+    """The memory used by incomplete requests on all connections, in bytes."""
 
     def __init__(self) -> None:
         self.held_bytes = 0
@@ -154,14 +154,13 @@ class IncomingRequest:
     def __init__(self, method: Method, head: Head | None, messages: Messages, now: float) -> None:
         self.method, self.head, self.messages = method, head, messages
         self.began_at, self.came_bytes = now, 0
-        """When the request or current message began, in seconds, and the bytes received since.
-        """
+        """Start time in seconds of the request or current message, and the number of bytes received since."""
         self.whole: bytes | None = None
-        """Message of a unary request."""
+        """The message of a unary request, or None if the message is incomplete."""
         self.size_bytes = -1
-        """Size in bytes of the message that is not finished yet, or -1."""
+        """Size in bytes of the message that is being processed, or -1 if there is none."""
         self.unread_bytes = 0
-        """Number of received bytes not returned to the client's window yet."""
+        """Number of received bytes that are not yet returned to the flow control window of the client."""
         self.is_ended = False
         self.head_bytes = 0 if head is None else HEAD_BYTES + FIELD_BYTES * len(head.fields)
         if head is not None:
@@ -170,7 +169,7 @@ class IncomingRequest:
 
     @property
     def memory_bytes(self) -> int:
-        """Memory used by the request, in bytes."""
+        """Return the memory used by the request, in bytes."""
         return self.head_bytes + self.messages.held_bytes + len(self.whole or b"") + max(0, self.size_bytes)
 
 
@@ -207,17 +206,16 @@ class GrpcCalls:
         self._now, self._held_bytes = now, 0
         self._found: list[Event] = []
         self._later: list[Any] = []
-        """HTTP/2 events left for the next turn because too many bytes were decompressed."""
+        """HTTP/2 events left for the next call of `receive` because too many bytes were decompressed."""
         self._unpacked_bytes = 0
         self._incoming: dict[int, IncomingRequest] = {}
         self._begun: set[int] = set()
         """Streams whose response header block has been sent."""
         self._no_grpc: dict[int, tuple[int, float]] = {}
-        """HTTP status and start time in seconds of each non-gRPC request, by stream id.
-        """
+        """HTTP status and start time in seconds of each non-gRPC request, keyed by stream id."""
 
     def receive(self, data: bytes, now: float) -> list[Event]:
-        """Parse received bytes and return the events."""
+        """Parse received bytes, and return the events."""
         self._now = now
         found: list[Event] = []
         events, self._later, self._unpacked_bytes = self._later, [], 0
@@ -225,7 +223,7 @@ class GrpcCalls:
             events += self.http2.receive(data, now)
         for place, event in enumerate(events):
             if self.http2.is_closed and isinstance(event, (RequestReceived, DataReceived)):
-                continue  # The connection has ended, possibly because of this request.
+                continue  # The connection has ended, possibly during this loop.
             self._handle_event(event, found)
             if self._unpacked_bytes >= limits.UNPACKED_PER_TURN_BYTES:
                 self._later = events[place + 1 :]
@@ -234,18 +232,18 @@ class GrpcCalls:
 
     @property
     def has_unread(self) -> bool:
-        """Whether `receive` must be called again to process remaining bytes or events."""
+        """Return whether `receive` must be called again to process remaining bytes or events."""
         return bool(self._later) or self.http2.has_unread
 
     def resume(self) -> list[Event]:
-        """Send blocked output because the transport has room again. Return the events."""
+        """Send the output that was blocked by the transport. Return the events."""
         found: list[Event] = []
         for event in self.http2.resume():
             self._handle_event(event, found)
         return found
 
     def events(self) -> list[Event]:
-        """Return the events caused by responses and by `check_limits`."""
+        """Return the events that were caused by responses or by `check_limits`."""
         found, self._found = self._found, []
         for event in self.http2.events():
             self._handle_event(event, found)
@@ -254,7 +252,7 @@ class GrpcCalls:
     def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
         """Refuse slow requests, and return the result of `Http2Connection.check_limits`.
 
-        Call `events` to get the events.
+        After this method, the caller must call `events`.
         """
         self._now = now
         late = [stream_id for stream_id, incoming in self._incoming.items() if self._is_too_slow(incoming)]
@@ -269,7 +267,7 @@ class GrpcCalls:
 
     @property
     def has_output(self) -> bool:
-        """Whether there are bytes to write or events to return."""
+        """Return whether there are bytes to write or events to return."""
         return bool(self._found) or self.http2.has_output
 
     def release_requests(self) -> None:
@@ -357,7 +355,7 @@ class GrpcCalls:
             incoming.messages.excess_bytes = 0
 
     def _emit_message(self, stream_id: int, incoming: IncomingRequest, found: list[Event]) -> None:
-        """Append the next message in a request stream, unless the previous one is unfinished."""
+        """Append an event for the next message of a request stream, unless a message is being processed."""
         if incoming.size_bytes >= 0:
             return
         message = incoming.messages.next()
@@ -374,7 +372,7 @@ class GrpcCalls:
             found.append(HalfClosed(stream_id))
 
     def _emit_call(self, stream_id: int, incoming: IncomingRequest, found: list[Event]) -> None:
-        """Append the call if its request is complete. Raise `Refused` if the request is invalid."""
+        """Append an event for the call if the request is complete. Raise `Refused` for an invalid request."""
         self._reopen_window(stream_id, incoming, 0)
         if incoming.whole is None:
             incoming.whole = incoming.messages.next()
@@ -389,7 +387,7 @@ class GrpcCalls:
         found.append(CallReceived(stream_id, incoming.method, incoming.head, incoming.whole))
 
     def _reopen_window(self, stream_id: int, incoming: IncomingRequest, left_bytes: int) -> None:
-        """Enlarge the client's window by all but `left_bytes` of the unread bytes."""
+        """Enlarge the flow control window of the client by the unread bytes, except `left_bytes` bytes."""
         self.http2.acknowledge_data(stream_id, incoming.unread_bytes - left_bytes)
         incoming.unread_bytes = left_bytes
 
@@ -409,7 +407,7 @@ class GrpcCalls:
             found.append(CallCancelled(stream_id))
 
     def _remove_request(self, stream_id: int) -> None:
-        """Remove a request and release its memory."""
+        """Remove a request, and release the memory of the request."""
         incoming = self._incoming.pop(stream_id, None)
         if incoming is not None:
             self._add_memory(-incoming.held_bytes)
@@ -433,7 +431,7 @@ class GrpcCalls:
         self.http2.end_response(stream_id, refusal(status, text))
 
     def _refuse_by_http(self, stream_id: int) -> None:
-        """Answer a non-gRPC request with an HTTP status and a text message."""
+        """Respond to a non-gRPC request with an HTTP status and a text message."""
         self.http2.begin_response(stream_id, encode_head(self._no_grpc.pop(stream_id)[0], TEXT))
         self.http2.send_data(stream_id, NO_GRPC)
         self.http2.end_response(stream_id)
@@ -451,14 +449,14 @@ class GrpcCalls:
         self.http2.send_data(stream_id, frame_message(message))
 
     def begin(self, stream_id: int, fields: Mapping[str, str] | None = None) -> None:
-        """Send the header block of a response, with optional extra fields."""
+        """Send the header block of a response, with the additional header fields in `fields`."""
         self._begun.add(stream_id)
         self.http2.begin_response(
             stream_id, DEFAULT_HEADERS if not fields else encode_head(200, GRPC, dict(fields))
         )
 
     def end(self, stream_id: int, status: Status = Status.OK, text: str = "", more: bytes = b"") -> None:
-        """End a response with a status, a text, and the encoded trailers in `more`."""
+        """End a response with a status, a status text, and the encoded trailer fields in `more`."""
         self._remove_request(stream_id)
         if stream_id in self._begun:
             self._begun.discard(stream_id)
@@ -467,7 +465,7 @@ class GrpcCalls:
             self.http2.end_response(stream_id, refusal(status, text) + more)
 
     def finish_message(self, stream_id: int) -> list[Event]:
-        """Finish a message and enlarge the client's window. Return the events."""
+        """Mark the current message as processed, and enlarge the flow control window. Return the events."""
         found: list[Event] = []
         incoming = self._incoming.get(stream_id)
         if incoming is not None and incoming.size_bytes >= 0:
@@ -477,7 +475,7 @@ class GrpcCalls:
         return found
 
     def abort(self, stream_id: int) -> None:
-        """Reset a call that cannot be answered because of a service error."""
+        """Reset a call to which no response can be sent because of an internal error in the service."""
         self._begun.discard(stream_id)
         self._remove_request(stream_id)
         self.http2.reset_stream(stream_id, Code.INTERNAL_ERROR)

@@ -1,4 +1,4 @@
-"""Wire format of gRPC over HTTP/2: header blocks, and messages in DATA frames.
+"""Wire format of gRPC over HTTP/2, with header blocks and messages in DATA frames.
 
 Layout of a message in DATA frames (PROTOCOL-HTTP2.md in grpc/grpc):
 
@@ -8,9 +8,9 @@ Layout of a message in DATA frames (PROTOCOL-HTTP2.md in grpc/grpc):
 | 4     | length of the message, big-endian                        |
 | ...   | the message                                              |
 
-A response consists of HEADERS, messages, and final HEADERS with `grpc-status`. A refusal combines the fields
-of both HEADERS frames into one frame. Header blocks contain only literals without indexing (RFC 7541, 6.2.2),
-so they do not depend on the client's table.
+A response consists of a HEADERS frame, the messages, and a final HEADERS frame with `grpc-status`. A refusal
+consists of one HEADERS frame with the fields of both. Header blocks contain only static table entries and
+literals without indexing (RFC 7541, 6.2.2), and therefore do not depend on the dynamic table of the client.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Status(IntEnum):
 
 
 class Refused(Exception):
-    """Raised when a call is refused, with the status and the error message of the response."""
+    """Raised when a call is refused. Contains the status and the error message of the response."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(text)
@@ -58,7 +58,7 @@ class Refused(Exception):
 
 
 def encode_string(value: bytes) -> bytes:
-    """Encode a string with a length prefix, without Huffman coding (RFC 7541, 5.1 and 5.2)."""
+    """Encode a string as a length prefix and the bytes, without Huffman coding (RFC 7541, 5.1 and 5.2)."""
     length = len(value)
     if length < _SEVEN_BITS:
         return bytes((length,)) + value
@@ -75,7 +75,7 @@ def encode_field(name: str, value: str) -> bytes:
 
 
 def encode_head(status: int, content_type: str, fields: dict[str, str] | None = None) -> bytes:
-    """Return the first header block of a response."""
+    """Return the encoded first header block of a response."""
     begun = _STATUS_200 if status == 200 else _STATUS + encode_string(str(status).encode())
     others = b"".join(encode_field(name, value) for name, value in (fields or {}).items())
     return begun + _CONTENT_TYPE + encode_string(content_type.encode()) + others
@@ -83,7 +83,9 @@ def encode_head(status: int, content_type: str, fields: dict[str, str] | None = 
 
 @lru_cache(maxsize=1024)
 def encode_trailers(status: Status, text: str = "") -> bytes:
-    """Return the last header block of a response."""
+    """Return the encoded last header block of a response, with `grpc-status` and, if `text` is not empty,
+    `grpc-message`.
+    """
     said = encode_field("grpc-message", percent_encode(text)) if text else b""
     return encode_field("grpc-status", str(int(status))) + said
 
@@ -91,7 +93,7 @@ def encode_trailers(status: Status, text: str = "") -> bytes:
 def percent_encode(text: str) -> str:
     """Encode text for `grpc-message` as percent-encoded UTF-8.
 
-    Only the percent sign and characters outside printable ASCII are escaped.
+    The percent sign and all characters outside printable ASCII are escaped.
     """
     return quote(text, safe=" !\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
@@ -102,12 +104,12 @@ OK_TRAILERS: Final = encode_trailers(Status.OK)
 
 
 def refusal(status: Status, text: str) -> bytes:
-    """Return the sole header block for a refused call."""
+    """Return the only header block of the response to a refused call."""
     return DEFAULT_HEADERS + encode_trailers(status, text)
 
 
 def parse_timeout(timeout: str) -> float:
-    """Convert a `grpc-timeout` to seconds. Raise `Refused` if it is invalid."""
+    """Convert a `grpc-timeout` value to seconds. Raise `Refused` if the value is invalid."""
     digits, unit = timeout[:-1], _UNITS.get(timeout[-1:])
     if unit is None or not (digits.isascii() and digits.isdigit()) or len(digits) > TIMEOUT_DIGITS_MAX:
         raise Refused(Status.INTERNAL, f"grpc-timeout is no number of {TIMEOUT_DIGITS_MAX} digits and unit.")
@@ -123,8 +125,9 @@ class Messages:
     """Splits a request body into messages.
 
     Pieces are joined on arrival, because many small objects would use far more memory. Gzip messages are
-    decompressed piece by piece, because limiting the output does not limit the time. For example, 32 MiB of
-    nearly empty blocks with separate code tables take 0.8 s.
+    decompressed piece by piece on arrival, because a limit on the output size does not limit the
+    decompression time. For example, the decompression of 32 MiB of nearly empty blocks with separate code
+    tables takes 0.8 s.
     """
 
     __slots__ = ("_held", "_is_gzip", "_max", "_unpacking", "_wanted", "excess_bytes", "unpacked_bytes")
@@ -135,11 +138,12 @@ class Messages:
         self._wanted = PREFIX_BYTES
         self._unpacking: GzipMessage | None = None
         self.unpacked_bytes = self.excess_bytes = 0
-        """Number of decompressed bytes, and of those beyond `UNPACKED_RATIO_MAX`."""
+        """Number of decompressed bytes, and number of decompressed bytes in excess of `UNPACKED_RATIO_MAX`.
+        """
 
     @property
     def held_bytes(self) -> int:
-        """Bytes received or decompressed but not yet returned."""
+        """Return the number of bytes that were received or decompressed but are not yet returned."""
         unpacking = self._unpacking
         return len(self._held) + (0 if unpacking is None else PREFIX_BYTES + len(unpacking.plain))
 
@@ -148,7 +152,9 @@ class Messages:
         self._held += data
 
     def next(self) -> bytes | None:
-        """Return the next message, or None if it is incomplete. Raise `Refused` if it is invalid."""
+        """Return the next message, or None if the message is incomplete. Raise `Refused` for an invalid
+        message.
+        """
         held = self._held
         if self._unpacking is not None:
             return self._unpack(self._unpacking)
@@ -183,7 +189,7 @@ class Messages:
             )
 
     def _unpack(self, unpacking: GzipMessage) -> bytes | None:
-        """Decompress the received bytes. Return the message, or None if it is incomplete."""
+        """Decompress the received bytes. Return the message, or None if the message is incomplete."""
         piece = bytes(self._held[: unpacking.left_bytes])
         del self._held[: len(piece)]
         plain_bytes, excess_bytes = len(unpacking.plain), unpacking.excess_bytes
@@ -199,7 +205,7 @@ class Messages:
 
 
 class GzipMessage:
-    """A gzip message. `left_bytes` bytes are still missing."""
+    """A gzip message that is being received, of which `left_bytes` compressed bytes have not yet arrived."""
 
     __slots__ = ("_expected_bytes", "_gzip", "_limit_bytes", "left_bytes", "plain")
 
@@ -213,7 +219,7 @@ class GzipMessage:
 
     @property
     def excess_bytes(self) -> int:
-        """Number of decompressed bytes in excess of `UNPACKED_RATIO_MAX`."""
+        """Return the number of decompressed bytes in excess of `UNPACKED_RATIO_MAX`."""
         return max(0, len(self.plain) - self._expected_bytes)
 
     def add(self, piece: bytes) -> None:
@@ -224,8 +230,8 @@ class GzipMessage:
         except zlib.error as error:
             raise Refused(Status.INTERNAL, f"A message is not in gzip: {error}.") from error
         if self._gzip.eof and (self.left_bytes or self._gzip.unused_data):
-            # A second gzip member would be ignored, and zlib would copy all bytes after the first member for
-            # each piece.
+            # A second gzip member would be ignored, and for each piece, zlib would copy all bytes after the
+            # first member.
             raise Refused(
                 Status.INTERNAL, "A message in gzip goes on behind its end. Send one member of gzip."
             )
@@ -233,7 +239,7 @@ class GzipMessage:
             raise size_error(len(self.plain), self._limit_bytes)
 
     def end(self) -> bytes:
-        """Return the message. Raise `Refused` if it is truncated."""
+        """Return the decompressed message. Raise `Refused` if the message is truncated."""
         if not self._gzip.eof:
             raise Refused(Status.INTERNAL, "A message in gzip is cut off.")
         return bytes(self.plain)

@@ -1,41 +1,42 @@
 """HPACK decoder (RFC 7541) for a server that sets the dynamic table size to 0.
 
-A header block is a sequence of fields. Without a dynamic table, no field depends on preceding fields. Decoded
-fields can then be looked up by their encoded bytes:
+A header block is a sequence of fields. Without a dynamic table, no field depends on preceding fields, and
+decoded fields can be looked up by their encoded bytes:
 
 | first bits | field                                        | decoding                                   |
 |------------|----------------------------------------------|--------------------------------------------|
 | 1          | a table entry, identified by its index       | the static table has the indexes 1 to 61   |
-| 01         | name and value, to be added to the table     | decoded as 0000, without a dynamic table   |
+| 01         | name and value, to be added to the table     | as for 0000, because there is no table     |
 | 001        | the new size of the dynamic table            | only before the first field of a block     |
-| 0000, 0001 | name and value                               | looked up by all bytes, or decoded         |
+| 0000, 0001 | name and value                               | looked up by all bytes or decoded          |
 
-A name or value is a length followed by bytes. The length has seven bits, and more bytes follow if all seven
-bits are set. The bit before the length indicates whether the bytes are Huffman-coded.
+A name or value is encoded as a length followed by bytes. The length has seven bits. If all seven bits are
+set, the length continues in the next bytes. The bit before the length is set if the bytes are Huffman-coded.
 
-A client sends most header fields unchanged in every call. Only the fields in `PER_CALL` change, and they are
-not cached. A decoder caches the shapes of recent blocks on its connection. A shape holds the runs of bytes
-that stay the same. The changing values lie between these runs. A block with a known shape requires one
-comparison per run and one step per changing value, regardless of the number of fields. Decoding a block from
-an official client takes 2.6 to 6.3 us (`docs/front.md`). A similar decoder with a table of 4,096 bytes takes
-6 to 18 us, and the `hpack` package takes 31 to 45 us. Without a dynamic table, a header block is 150 to 300
-bytes longer.
+A client sends most header fields unchanged in every call. Only the fields in `PER_CALL` change from call to
+call, and these fields are not cached. A decoder caches the shapes of recent blocks on its connection. A shape
+contains the unchanged runs of bytes, which are separated by the changing values. To decode a block with a
+known shape, one comparison per run and one step per changing value are required, regardless of the number of
+fields. Decoding a block from an official client takes 2.6 to 6.3 us (`docs/front.md`). A similar decoder with
+a dynamic table of 4,096 bytes takes 6 to 18 us, and the `hpack` package takes 31 to 45 us. Without a dynamic
+table, a header block is 150 to 300 bytes longer than with one.
 
-A client may use a dynamic table until it acknowledges a table size of 0. Until then, the `hpack` package
-decodes the blocks of clients that use one. The server sets the table size to 0 at the first gRPC call. Other
-clients, such as HTTP/2 conformance tests, may keep their tables.
+A client may use a dynamic table until the client acknowledges a table size of 0. Before the acknowledgement,
+the blocks of a client with a dynamic table are decoded by the `hpack` package. The server sets the table size
+to 0 at the first gRPC call on a connection. Clients that make no gRPC calls, such as HTTP/2 conformance
+tests, may keep a dynamic table.
 
 After the acknowledgement, the decoder assumes a table size of 0, even if the next block lacks the size update
-that RFC 7541 (4.2) requires. For example, nginx never sends the size update, but it adds entries that it
-never references. An entry larger than the table only clears the table (RFC 7541, 4.4), so blocks from nginx
-can be decoded normally. If a block references the dynamic table, the connection is closed.
+that RFC 7541 (4.2) requires. For example, nginx never sends the size update, and adds entries that are never
+referenced. An entry larger than the table only clears the table (RFC 7541, 4.4), so blocks from nginx can be
+decoded. If a block references an entry of the dynamic table, the connection is closed.
 
 Limits: a block may contain at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, including 32
 bytes of overhead per field. A request with a larger block is refused. Without a dynamic table, decoding stops
-at the limit. With a dynamic table, the entire block is decoded, and the connection is closed if the block
-exceeds four times the limit. The decoders cache up to `KEPT_FIELDS_MAX` fields for all connections and
-`SHAPES_MAX` shapes per connection. `work` is the cost of decoding the last block in units of 10 us, and
-`size_bytes` is the size of its fields.
+at the limit. With a dynamic table, the entire block is decoded, and the connection is closed if the size of
+the fields exceeds four times the limit. The decoders cache up to `KEPT_FIELDS_MAX` fields for all connections
+and `SHAPES_MAX` shapes per connection. `work` is the cost of decoding the last block in units of 10 us, and
+`size_bytes` is the size of the fields in the last block.
 """
 
 from __future__ import annotations
@@ -65,9 +66,9 @@ PER_CALL: Final = frozenset(
 )
 """Names of the fields whose values differ from call to call."""
 _TABLE_BLOCK_BYTES_MAX: Final = 4 * HEADERS_BYTES_MAX
-"""Maximum size of a block with a dynamic table. Larger blocks close the connection."""
+"""Maximum size of the fields in a block with a dynamic table. A larger block closes the connection."""
 _COUNTED_MAX: Final = 4 * HEADERS_COUNT_MAX
-"""Maximum number of fields to search for uses of the dynamic table."""
+"""Maximum number of fields to examine for a use of the dynamic table."""
 _BYTES_PER_STEP, _TABLE_FIELDS_PER_STEP = 64, 4
 _FIELD_BYTES: Final = 32
 """Overhead per field in bytes (RFC 9113, 6.5.2)."""
@@ -76,7 +77,7 @@ KEPT_FIELD_BYTES_MAX: Final = 512
 SHAPES_MAX: Final = 4
 
 METHOD, SCHEME, PATH, AUTHORITY, REGULAR, MALFORMED = 1, 2, 4, 8, 16, 32
-"""Kinds of fields. A request needs the first three.
+"""Kinds of fields. A request must have fields of the first three kinds.
 
 Pseudo-header fields must precede regular fields.
 """
@@ -85,25 +86,25 @@ _NEEDED: Final = METHOD | SCHEME | PATH
 _OF_CONNECTION: Final = frozenset(
     ("connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade")
 )
-"""Connection-specific fields of HTTP/1, forbidden in a request (RFC 9113, 8.2.2)."""
+"""Connection-specific fields of HTTP/1, which are forbidden in a request (RFC 9113, 8.2.2)."""
 _STATIC: Final = tuple((name.decode(), value.decode()) for name, value in HeaderTable.STATIC_TABLE)
 _STATIC_COUNT: Final = len(_STATIC)
 _INDEXED, _ENTERS, _RESIZES = 0x80, 0x40, 0x20
 _RESIZES_MAX: Final = 2
-"""Maximum number of table sizes in a block: the smallest and the final one (RFC 7541, 4.2)."""
+"""Maximum number of table size updates in a block, for the smallest and the final size (RFC 7541, 4.2)."""
 _HUFFMAN: Final = 0x80
 _LENGTH: Final = 0x7F
 _INTEGER_BYTES_MAX: Final = 5
 
 
 class CompressionError(Exception):
-    """Raised when a header block cannot be decoded, so that the connection must be closed."""
+    """Raised when a header block cannot be decoded. The connection must then be closed."""
 
 
 class MalformedRequestError(Exception):
-    """Raised when a request is malformed (RFC 9113, 8.1.1), so that its stream must be reset.
+    """Raised when a request is malformed (RFC 9113, 8.1.1). The stream must then be reset.
 
-    `seen` contains the kinds of the fields in the request.
+    `seen` is a bit set of the kinds of the fields in the request.
     """
 
     def __init__(self, text: str, seen: int) -> None:
@@ -112,7 +113,7 @@ class MalformedRequestError(Exception):
 
 
 class HeadersTooLongError(Exception):
-    """Raised when a block has more than `HEADERS_BYTES_MAX` bytes or `HEADERS_COUNT_MAX` fields."""
+    """Raised when a block exceeds `HEADERS_BYTES_MAX` bytes or `HEADERS_COUNT_MAX` fields."""
 
 
 class Field(NamedTuple):
@@ -124,7 +125,7 @@ class Field(NamedTuple):
 
 
 class Head:
-    """Header fields of a request. Fields in `PER_CALL` are decoded on access.
+    """The header fields of a request. Fields in `PER_CALL` are decoded on access.
 
     The values of a repeated field are joined with commas (RFC 9110, 5.2).
     """
@@ -135,12 +136,12 @@ class Head:
         self.fields = fields
         """Fields that are not in `PER_CALL`.
 
-        Calls share this dictionary, so it must not be modified.
+        This dictionary is shared by calls and must not be modified.
         """
         self._per_call = per_call
 
     def get(self, name: str) -> str:
-        """Return the value of a field, or an empty string if it is missing.
+        """Return the value of a field, or an empty string if the request does not have the field.
 
         Raise `CompressionError` if the value cannot be decoded.
         """
@@ -148,7 +149,7 @@ class Head:
         return self.fields.get(name, "") if raw is None else decode_string(raw)
 
     def has(self, name: str) -> bool:
-        """Return whether the request has this field."""
+        """Return whether the request has a field with the given name."""
         return name in self._per_call or name in self.fields
 
     def all(self) -> dict[str, str]:
@@ -157,9 +158,9 @@ class Head:
 
 
 class Shape(NamedTuple):
-    """The parts shared by similar header blocks.
+    """The parts that are equal in similar header blocks.
 
-    The values of the fields in `names` lie between the byte runs.
+    A block consists of the byte runs, separated by the encoded values of the fields in `names`.
     """
 
     runs: tuple[bytes, ...]
@@ -178,30 +179,30 @@ class FieldDecoder:
     def __init__(self, kept: dict[bytes, Field]) -> None:
         self._kept = kept
         self.work = 0
-        """Cost of the last block in units of 10 us, or 0 if its shape was known."""
+        """Decoding cost of the last block in units of 10 us, or 0 if the shape of the block was known."""
         self.size_bytes = 0
         """Length of the last block in bytes.
 
-        If the shape was unknown, the size of its fields with 32 bytes of overhead each.
+        If the shape of the block was unknown, this is the size of the fields with 32 bytes of overhead each.
         """
         self._shapes: list[Shape] = []
         self._full: Decoder | None = None
         """The `hpack` decoder, or None if the client uses no dynamic table."""
         self._is_acknowledged = False
         self._table_bytes = TABLE_BYTES_DEFAULT
-        """Dynamic table size that the client set last."""
+        """The last dynamic table size that the client has set."""
 
     def disable_table(self) -> None:
-        """Process the client's acknowledgement of a table size of 0."""
+        """Process the acknowledgement of a table size of 0 by the client."""
         self._is_acknowledged = True
 
     @property
     def uses_table(self) -> bool:
-        """Whether the client may still use a dynamic table."""
+        """Return whether the client uses a dynamic table."""
         return self._full is not None
 
     def decode(self, block: bytes) -> Head:
-        """Decode a complete block.
+        """Decode a complete header block.
 
         Raise `CompressionError`, `MalformedRequestError`, or `HeadersTooLongError` if the block is invalid.
         """
@@ -214,9 +215,9 @@ class FieldDecoder:
         return self._decode_without_table(block)
 
     def are_trailers(self, block: bytes) -> bool:
-        """Return whether a block contains valid trailers. Raise `CompressionError` if it cannot be decoded.
+        """Return whether a block contains valid trailers. Raise `CompressionError` for an undecodable block.
 
-        Decoding also updates the client's dynamic table, if there is one.
+        If the client uses a dynamic table, the table is updated.
         """
         try:
             self._decode_with_table(block) if self._full is not None else self._decode_without_table(block)
@@ -240,9 +241,9 @@ class FieldDecoder:
         return head
 
     def _read_table_sizes(self, block: bytes) -> int:
-        """Apply the table sizes at the start of a block. Return the position of the first field.
+        """Apply the table size updates at the start of a block. Return the position of the first field.
 
-        Raise `CompressionError` if a size, or the number of sizes, is not allowed.
+        Raise `CompressionError` if a table size or the number of updates is not allowed.
         """
         at = count = 0
         while at < len(block) and block[at] & 0xE0 == _RESIZES:
@@ -252,7 +253,7 @@ class FieldDecoder:
             if size > (0 if self._is_acknowledged else TABLE_BYTES_DEFAULT):
                 raise CompressionError(f"The header table may not have {size} bytes.")
             if size != self._table_bytes:
-                self._shapes.clear()  # Blocks with a known shape may add fields to a larger table.
+                self._shapes.clear()  # With a larger table, a block of a known shape may add entries.
             self._table_bytes = size
         return at
 
@@ -301,10 +302,10 @@ class FieldDecoder:
         return Head(constant, per_call), shape
 
     def _decode_field(self, block: bytes, at: int) -> tuple[Field, int, int]:
-        """Return the field at `at`, the position of its value, and the position of its end.
+        """Return the field at position `at`, the position of the value, and the end position of the field.
 
-        The value position is 0 if the field is not in `PER_CALL`. Raise `CompressionError` if the field
-        cannot be decoded.
+        If the field is not in `PER_CALL`, the position of the value is 0. Raise `CompressionError` if the
+        field cannot be decoded.
         """
         first = block[at]
         if first & _INDEXED:
@@ -331,7 +332,7 @@ class FieldDecoder:
 
 
 def _match_shape(block: bytes, shape: Shape) -> Head | None:
-    """Return the fields of a block with this shape, or None if the shape differs."""
+    """Return the fields of a block, or None if the block does not have the given shape."""
     runs, names, fields = shape
     at, place, per_call = 0, 0, {}
     for name in names:
@@ -348,7 +349,7 @@ def _match_shape(block: bytes, shape: Shape) -> Head | None:
 
 
 def classify_field(name: str, value: str) -> Field:
-    """Return a header field with its kind."""
+    """Return a header field, and determine the kind of the field."""
     kind = _PSEUDO.get(name, REGULAR)
     if kind == REGULAR:
         is_bad = not name or name.startswith(":") or name in _OF_CONNECTION or not _is_lower(name)
@@ -365,7 +366,7 @@ def _is_lower(name: str) -> bool:
 
 
 def _check_fields(fields: list[Field]) -> dict[str, str]:
-    """Return the fields as a dictionary. Raise `MalformedRequestError` if they are invalid."""
+    """Return the fields as a dictionary. Raise `MalformedRequestError` if the fields are invalid."""
     seen, found = 0, dict[str, str]()
     for name, value, kind in fields:
         if kind < REGULAR and seen & (kind | REGULAR):
@@ -378,7 +379,7 @@ def _check_fields(fields: list[Field]) -> dict[str, str]:
 
 
 def _uses_dynamic_table(block: bytes, at: int) -> bool:
-    """Return whether any field references the client's table or is added to it.
+    """Return whether any field references the dynamic table or is added to the table.
 
     Raise `CompressionError` if there are too many fields or a field is truncated.
     """
@@ -406,7 +407,9 @@ def _find_static_entry(number: int) -> tuple[str, str]:
 
 
 def decode_integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
-    """Return an integer and its end (RFC 7541, 5.1). Raise `CompressionError` if it is invalid.
+    """Return an integer and its end position (RFC 7541, 5.1).
+
+    Raise `CompressionError` if the integer is invalid.
 
     `mask` selects the low-order bits of the first byte. If all of these bits are set, the value continues in
     the next bytes.
@@ -436,7 +439,7 @@ def _find_string_end(block: bytes, at: int) -> int:
 
 
 def decode_string(raw: bytes) -> str:
-    """Decode a length-prefixed string. Raise `CompressionError` if it is invalid."""
+    """Decode a length-prefixed string. Raise `CompressionError` if the string is invalid."""
     _, at = decode_integer(raw, 0, _LENGTH)
     if not raw[0] & _HUFFMAN:
         return _decode_latin1(raw[at:])

@@ -1,7 +1,7 @@
-"""The server side of an HTTP/2 connection (RFC 9113). It uses neither a socket nor a clock.
+"""The server side of an HTTP/2 connection (RFC 9113), without the use of a socket or a clock.
 
-    receive(bytes) -> events ...        requests, DATA and resets of the client
-    send_response, begin_response ...       the responses; `take_output()` returns the bytes to write
+    receive(bytes) -> events ...            requests, DATA, and resets from the client
+    send_response, begin_response ...       send responses; `take_output()` returns the bytes to write
 
 A stream carries one request and its response. The state of a stream determines how a frame is handled:
 
@@ -14,32 +14,38 @@ A stream carries one request and its response. The state of a stream determines 
 |   after reset (2)  | ignored         | ignored       |                    | ignored    |            |
 
 (1) The server sends RST_STREAM(NO_ERROR), because the client may still be sending DATA. (2) Frames may have
-been in transit during a reset. The server ignores such frames only on the last `RESET_KEPT` streams that it
-reset.
+been in transit when the server reset the stream. The server ignores such frames only on the `RESET_KEPT`
+streams that were reset last.
 
 Flow control windows limit DATA in both directions, per stream and per connection.
-- Received DATA is counted on arrival, including padding. `acknowledge_data` enlarges the windows again. DATA
-  on closed streams also enlarges the connection window, because the client has counted it.
-- Outgoing DATA waits in its stream until both windows permit it and the transport has room (`is_full`).
-  Streams take turns. A stream blocked by its own window does not block others.
+- Received DATA is deducted from the windows on arrival, including padding. `acknowledge_data` enlarges the
+  windows again. DATA on a closed stream is returned to the connection window on arrival, because the client
+  has deducted the DATA from that window.
+- Outgoing DATA is queued per stream until both windows permit the transmission and the transport is not full
+  (`is_full`). Streams send DATA in turn. A stream that is blocked by its stream window does not block other
+  streams.
 - `is_drained` returns whether all DATA on a stream has passed flow control.
 
 `ConnectionLimits` limits the concurrent streams, the size of one header block and of all header blocks, and
-the DATA queued for sending. A frame without progress uses one unit of the connection's allowance, and an
-oversized header block uses many units. Frames without progress are PING, SETTINGS, PRIORITY, RST_STREAM,
-GOAWAY, WINDOW_UPDATE, CONTINUATION, DATA with only a few bytes, and frames of unknown types. Time and
-responses refill the allowance. A connection with no allowance left is closed with ENHANCE_YOUR_CALM. As in
-gRPC, a ping within `ping_seconds` of another ping is a strike, and the third strike closes the connection
-with `too_many_pings`. Sending HEADERS or DATA resets the strikes, because clients measure the round-trip time
-with pings while they receive data.
+the DATA queued for sending. Each connection has an allowance for frames without progress. Such a frame uses
+one unit of the allowance, and an oversized header block uses many units. Frames without progress are PING,
+SETTINGS, PRIORITY, RST_STREAM, GOAWAY, WINDOW_UPDATE, CONTINUATION, DATA with only a few bytes, and frames of
+unknown types. The allowance is refilled over time and by responses. When the allowance is used up, the
+connection is closed with ENHANCE_YOUR_CALM. As in other gRPC servers, a ping less than `ping_seconds` after
+the previous ping is a strike, and the third strike closes the connection with `too_many_pings`. Sending
+HEADERS or DATA resets the strikes, because clients measure the round-trip time with pings while they receive
+data.
 
-To be fair to other connections, `receive` stops after `work_per_turn` units of work. While `has_unread` is
-true, do not read from the transport. Call `receive` again in a later iteration of the event loop.
+For fairness to other connections, `receive` stops after `work_per_turn` units of work. While `has_unread` is
+true, the caller must not read from the transport and must call `receive` again in a later event loop
+iteration.
 
 Time limits: `check_limits` closes a connection if a frame, a header block, or the preface remains incomplete
-for too long. It also closes a connection if output remains unread for too long (`ConnectionLimits`).
+for too long. `check_limits` also closes a connection if the client does not read output for too long
+(`ConnectionLimits`).
 
-Cost: a request with HEADERS and a single DATA frame takes 8 us, including its response and `grpc_calls`.
+Cost: a request with a HEADERS frame and a single DATA frame takes 8 us, including the response and the work
+in `grpc_calls`.
 """
 
 from __future__ import annotations
@@ -97,7 +103,7 @@ _ALLOWANCE_SHARE: Final = 0.9
 _TOO_LONG_MAX: Final = 10
 """Number of oversized header blocks that use up the entire allowance.
 
-One such block takes several milliseconds to decode.
+The decoding of one oversized header block takes several milliseconds.
 """
 _DRAIN_PING: Final = b"tidedone"
 _ALIVE_PING: Final = b"tidewell"
@@ -105,14 +111,14 @@ _REACHED_PING: Final = b"tidehere"
 
 
 class ConnectionLimits(NamedTuple):
-    """Limits of a connection."""
+    """The limits of one connection."""
 
     streams: int = limits.CONNECTION_STREAMS_MAX
     stream_window_bytes: int = limits.STREAM_WINDOW_BYTES
     connection_window_bytes: int = limits.CONNECTION_WINDOW_BYTES
     header_block_bytes: int = limits.HEADER_BLOCK_BYTES_MAX
     headers_bytes: int = limits.CONNECTION_HEADERS_BYTES_MAX
-    """Maximum size of the header blocks of all open streams together, in bytes."""
+    """Maximum total size of the header blocks of all open streams, in bytes."""
     waiting_bytes: int = limits.CONNECTION_UNREAD_BYTES_MAX
     """Maximum size of the DATA that has not passed flow control, in bytes."""
     written_bytes: int = 64 * 1024
@@ -126,7 +132,7 @@ class ConnectionLimits(NamedTuple):
 
 
 class RequestReceived(NamedTuple):
-    """The header block of a request has arrived.
+    """Event: the header block of a request has arrived.
 
     If `is_whole` is true, `body` contains the entire body.
     """
@@ -138,15 +144,15 @@ class RequestReceived(NamedTuple):
 
 
 class HeadersTooLong(NamedTuple):
-    """A request has too many header fields or bytes. The caller must refuse it."""
+    """Event: a request has too many header fields or bytes. The caller must refuse the request."""
 
     stream_id: int
 
 
 class DataReceived(NamedTuple):
-    """A part of a request body has arrived. `is_end` marks the last part.
+    """Event: a part of a request body has arrived. `is_end` is true for the last part.
 
-    The caller must pass the size to `acknowledge_data`.
+    After consuming `data`, the caller must pass the size to `acknowledge_data`.
     """
 
     stream_id: int
@@ -155,20 +161,20 @@ class DataReceived(NamedTuple):
 
 
 class StreamReset(NamedTuple):
-    """A stream was reset by the client or after a protocol violation."""
+    """Event: a stream was reset by the client or after a protocol violation."""
 
     stream_id: int
     code: int
 
 
 class StreamDrained(NamedTuple):
-    """All queued DATA on a stream has passed flow control."""
+    """Event: all queued DATA on a stream has passed flow control."""
 
     stream_id: int
 
 
 class ConnectionEnded(NamedTuple):
-    """The connection must be closed once all output is written.
+    """Event: the connection must be closed once all output is written.
 
     `why` is the reason, or an empty string after a normal end.
     """
@@ -181,7 +187,7 @@ Event = RequestReceived | HeadersTooLong | DataReceived | StreamReset | StreamDr
 
 
 class ProtocolViolation(Exception):
-    """Raised when the client has violated the protocol, so that the connection must be closed."""
+    """Raised when the client has violated the protocol. The connection must then be closed."""
 
     def __init__(self, code: Code, text: str) -> None:
         super().__init__(text)
@@ -211,20 +217,20 @@ class Stream:
         self.headers_bytes = headers_bytes
         self.send_window, self.receive_window = send_window, receive_window
         self.declared_bytes = -1
-        """Content-length of the request, or -1 if there is none."""
+        """Value of the content-length field of the request, or -1 if the request has no such field."""
         self.received_bytes = self.held_bytes = self.unread_bytes = 0
-        """Body bytes received, not acknowledged yet, and not returned to the window yet."""
+        """Number of body bytes received, not yet acknowledged, and not yet returned to the window."""
         self.waiting: deque[Bytes] | None = None
-        """Queued DATA that has not passed flow control."""
+        """Queued DATA that has not yet passed flow control, or None if there is none."""
         self.waiting_bytes = 0
         self.trailers = b""
-        """Last header block of the response."""
+        """Encoded last header block of the response."""
         self.is_ended = False
-        """Whether the response is complete, although parts of it may not be sent yet."""
+        """True if the response is complete. Parts of the response may not yet be sent."""
 
 
 class Http2Connection:
-    """Protocol state of an HTTP/2 connection. The connection begins with the preface."""
+    """Protocol state of an HTTP/2 connection, which begins with the client preface."""
 
     __slots__ = (
         "_allowance",
@@ -277,22 +283,22 @@ class Http2Connection:
         self._has_asked_for_no_table = False
         self._streams: dict[int, Stream] = {}
         self._headers_bytes = 0
-        """Size of the header blocks of all open streams together, in bytes."""
+        """Total size of the header blocks of all open streams, in bytes."""
         self._last_id = 0
         self._reset_by_us: dict[int, None] = {}
         self._skipped: deque[range] | None = None
-        """Stream ids that the client has skipped. It must not use them any more."""
+        """Stream ids that the client has skipped and must no longer use, or None."""
         self._rest = b""
         self.has_unread = False
-        """Whether frames remain for a later iteration of the event loop."""
+        """True if unparsed frames remain for a later event loop iteration."""
         self._work = 0
-        """Units of work left for this call of `receive`."""
+        """Remaining units of work for the current call of `receive`."""
         self._has_preface, self._needs_settings = False, True
         self._now = now
         self._block: tuple[int, int, bytearray] | None = None
         """Incomplete header block as (stream id, HEADERS flags, received bytes), or None."""
         self._partial_at: float | None = now
-        """When the incomplete frame, header block, or preface began to arrive, or None."""
+        """Time at which the incomplete frame, header block, or preface began to arrive, or None."""
         self._out: list[Bytes] = [
             encode_settings(
                 {
@@ -312,23 +318,23 @@ class Http2Connection:
         self._unacknowledged: list[Callable[[], None]] = [self._apply_stream_window]
         """Functions to call for the next SETTINGS acknowledgements, in order."""
         self._ready: dict[int, None] = {}
-        """Streams blocked by the connection window or the transport, in send order."""
+        """Streams with DATA that is blocked only by the connection window or the transport, in send order."""
         self._waiting_bytes = 0
         self._sent_bytes, self._last_progress = 0, (0, now)
-        """DATA bytes sent, and the last (DATA bytes, time) recorded by `check_limits`."""
+        """Number of DATA bytes sent, and the last (DATA bytes, time) pair recorded by `check_limits`."""
         self.is_full = False
-        """Whether the transport has no room for more DATA."""
+        """True if the transport accepts no more DATA."""
         self._unsent_ends: dict[int, None] = {}
-        """Streams where the transport blocks only the end of the response."""
+        """Streams on which only the end of the response is blocked by the transport."""
         self._room_bytes = bounds.written_bytes
-        """Number of DATA bytes that the next output may still take."""
+        """Remaining number of DATA bytes that may be added to the next output."""
         self._allowance, self._allowance_at = float(bounds.idle_frames), now
         self._ping_at, self._strikes = -1e9, 0
         self._last_received_at, self._ping_sent_at = now, 0.0
         self.reached_at = 0.0
-        """When the client last acknowledged a `send_ping`, or 0 if never."""
+        """Time at which the client last acknowledged a ping of `send_ping`, or 0."""
         self._closing_from: int | None = None
-        """Id of the last stream to serve during shutdown, or None."""
+        """Id of the last stream that is served during shutdown, or None."""
         self._is_draining = self.is_closed = False
         self._events: list[Event] = []
 
@@ -406,7 +412,7 @@ class Http2Connection:
             self._partial_at = self._now if self._rest else None
 
     def _handle_request(self, stream_id: int, block: bytes, data: bytes, at: int) -> int:
-        """Handle a request with one HEADERS frame, and its body if sent in a single DATA frame."""
+        """Handle a request with one HEADERS frame, and the body if a single complete DATA frame follows."""
         if len(data) - at >= HEAD_BYTES:
             high, low, kind, flags, same_id = FRAME_HEADER.unpack_from(data, at)
             length = high << 8 | low
@@ -455,7 +461,7 @@ class Http2Connection:
             self._handle_header_block(stream_id, first_flags, bytes(block), b"")
 
     def _handle_header_block(self, stream_id: int, flags: int, block: bytes, body: bytes) -> None:
-        """Handle a complete header block. It begins a request or ends an open one."""
+        """Handle a complete header block, which begins a new request or ends an open request."""
         if stream_id <= self._last_id:
             self._handle_trailers(stream_id, flags, block)
             return
@@ -477,7 +483,7 @@ class Http2Connection:
         finally:
             self._work -= self._fields.work
         if self._closing_from is not None and stream_id > self._closing_from:
-            return  # The GOAWAY frame informs the client that the stream is not served.
+            return  # The GOAWAY frame has informed the client that the stream is not served.
         headers_bytes = self._fields.size_bytes
         is_room = self._headers_bytes + headers_bytes <= self._bounds.headers_bytes
         if not is_room or len(self._streams) >= self._bounds.streams:
@@ -497,7 +503,7 @@ class Http2Connection:
     def _check_content_length(
         self, stream_id: int, stream: Stream, head: Head, body_bytes: int, is_whole: bool
     ) -> bool:
-        """Return whether the content-length of a request is valid. If not, reset the stream."""
+        """Return whether the content-length of a request is valid. If it is invalid, reset the stream."""
         declared = head.get("content-length")
         if not declared:
             return True
@@ -510,7 +516,7 @@ class Http2Connection:
         return True
 
     def _handle_trailers(self, stream_id: int, flags: int, block: bytes) -> None:
-        """Handle a header block on an existing stream, which must contain the request's trailers."""
+        """Handle a header block on an existing stream, which must contain the trailers of the request."""
         stream = self._streams.get(stream_id)
         if not stream_id & 1 or any(stream_id in skipped for skipped in self._skipped or ()):
             raise ProtocolViolation(Code.PROTOCOL_ERROR, f"The client cannot begin stream {stream_id}.")
@@ -580,7 +586,7 @@ class Http2Connection:
             )
 
     def _reopen_window(self, size: int) -> None:
-        """Enlarge the connection's receive window by the number of consumed or discarded bytes."""
+        """Enlarge the receive window of the connection by the number of consumed or discarded bytes."""
         self._unread_bytes += size
         if self._unread_bytes * 2 >= self._bounds.connection_window_bytes:
             self._out.append(encode_window_update(0, self._unread_bytes))
@@ -661,7 +667,7 @@ class Http2Connection:
             raise ProtocolViolation(Code.PROTOCOL_ERROR, "ENABLE_PUSH is 0 or 1.")
 
     def _change_windows(self, window: int) -> None:
-        """Change the send windows of all streams. Call this only once per SETTINGS frame."""
+        """Change the send windows of all streams. This method is called only once per SETTINGS frame."""
         by_bytes, self._stream_send_window = window - self._stream_send_window, window
         if by_bytes:
             self._work -= len(self._streams) // 2
@@ -699,7 +705,7 @@ class Http2Connection:
     def _handle_goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
         """Handle a GOAWAY frame.
 
-        The client opens no more streams. The open streams continue.
+        After this frame, the client opens no more streams, and the open streams continue.
         """
         self._spend_allowance(1)
         if stream_id:
@@ -742,7 +748,7 @@ class Http2Connection:
         elif stream.send_window <= 0:
             self._ready.pop(stream_id, None)
 
-    # The methods below send frames, check limits, and return the state of the connection.
+    # The methods below send frames, check limits, or return the state of the connection.
 
     def send_response(self, stream_id: int, head: bytes, data: bytes, trailers: bytes) -> None:
         """Send a complete response: a header block, DATA, and trailers."""
@@ -782,7 +788,7 @@ class Http2Connection:
             self._strikes = 0
 
     def send_data(self, stream_id: int, data: bytes) -> None:
-        """Send part of a response body."""
+        """Send a part of a response body."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended or not data:
             return
@@ -802,28 +808,27 @@ class Http2Connection:
             self.end_with_reason(Code.ENHANCE_YOUR_CALM, "Too much waits to be read.")
 
     def end_response(self, stream_id: int, trailers: bytes = b"") -> None:
-        """End a response with trailers, or with an empty DATA frame if there are none."""
+        """End a response with trailers, or with an empty DATA frame if `trailers` is empty."""
         stream = self._streams.get(stream_id)
         if stream is None or stream.is_ended:
             return
         stream.is_ended, stream.trailers = True, trailers
         if stream.waiting is not None:
             return
-        # The stream still counts as open, because the number of unread error responses would otherwise be
-        # unlimited.
+        # The stream still counts as open. Otherwise, the number of unread error responses would be unlimited.
         if self.is_full:
             self._unsent_ends[stream_id] = None
         else:
             self._end_answer(stream_id, stream)
 
     def reset_stream(self, stream_id: int, code: Code) -> None:
-        """Reset a stream. Frames still in transit are ignored."""
+        """Reset a stream. Frames on the stream that are still in transit are ignored."""
         if self._streams.get(stream_id) is not None:
             self._remove_stream(stream_id)
             self._send_reset(stream_id, code)
 
     def acknowledge_data(self, stream_id: int, size: int) -> None:
-        """Enlarge the windows by `size` consumed body bytes. Do nothing if the stream is closed."""
+        """Enlarge the receive windows by `size` consumed body bytes. Do nothing if the stream is closed."""
         stream = self._streams.get(stream_id)
         if stream is not None:
             stream.held_bytes -= size
@@ -836,7 +841,7 @@ class Http2Connection:
         return stream is None or stream.waiting is None
 
     def disable_table(self) -> None:
-        """Set the header table size to 0, so that the client uses no dynamic table.
+        """Set the header table size to 0, so that the client stops using a dynamic table.
 
         Only the first call has an effect.
         """
@@ -848,7 +853,7 @@ class Http2Connection:
     def shut_down(self) -> None:
         """Begin the shutdown with a GOAWAY frame.
 
-        Streams that the client opens before it reads this frame are still served.
+        Streams that the client opens before receiving this frame are still served.
         """
         if not self._is_draining and not self.is_closed:
             self._is_draining = True
@@ -857,7 +862,7 @@ class Http2Connection:
             )
 
     def resume(self) -> list[Event]:
-        """Send blocked output because the transport has room again. Return the events."""
+        """Send the output that was blocked by the transport. Return the events."""
         self.is_full = False
         ends, self._unsent_ends = self._unsent_ends, {}
         for stream_id in ends:
@@ -872,7 +877,7 @@ class Http2Connection:
         return events
 
     def take_output(self) -> bytes:
-        """Return and clear the bytes to write."""
+        """Return the bytes to write, and clear the output."""
         if not self._out:
             return b""
         out, self._out = self._out, []
@@ -888,7 +893,7 @@ class Http2Connection:
                 self.end_with_reason(broken.code, str(broken))
 
     def send_ping(self) -> None:
-        """Ping the client. Its acknowledgement updates `reached_at`."""
+        """Ping the client. The acknowledgement of the ping updates `reached_at`."""
         if not self.is_closed:
             self._out.append(encode_ping(_REACHED_PING, is_answer=False))
 
@@ -923,36 +928,36 @@ class Http2Connection:
 
     @property
     def stream_count(self) -> int:
-        """Number of open streams."""
+        """Return the number of open streams."""
         return len(self._streams)
 
     @property
     def is_throttled(self) -> bool:
-        """Whether reads may be delayed because part of the allowance is used up."""
+        """Return whether reads may be delayed because a part of the allowance is used up."""
         return self._allowance < self._bounds.idle_frames * _ALLOWANCE_SHARE
 
     @property
     def has_output(self) -> bool:
-        """Whether there are bytes to write or events to return."""
+        """Return whether there are bytes to write or events to return."""
         return bool(self._out or self._events)
 
     @property
     def waiting_bytes(self) -> int:
-        """Number of DATA bytes blocked by flow control or the transport."""
+        """Return the number of DATA bytes that are blocked by flow control or the transport."""
         return self._waiting_bytes
 
     @property
     def uses_table(self) -> bool:
-        """Whether the client may use an HPACK dynamic table."""
+        """Return whether the client uses an HPACK dynamic table."""
         return self._fields.uses_table
 
     @property
     def can_send_data(self) -> bool:
-        """Whether queued DATA can be sent now."""
+        """Return whether queued DATA can be sent at present."""
         return bool(self._ready) and self._send_window > 0 and not self.is_full and self._room_bytes > 0
 
     def _send_waiting(self) -> None:
-        """Send queued DATA. Each stream in turn sends one frame."""
+        """Send queued DATA, one frame per stream in turn."""
         while self.can_send_data:
             stream_id = next(iter(self._ready))
             del self._ready[stream_id]
@@ -976,7 +981,7 @@ class Http2Connection:
     def _send_within_windows(
         self, stream_id: int, stream: Stream, data: Bytes, frames: int = 1 << 30
     ) -> Bytes:
-        """Send as much DATA as the windows and `frames` permit. Return the rest."""
+        """Send as much DATA as the windows, the transport, and `frames` permit. Return the remaining DATA."""
         left: Bytes = data
         while left and frames and not self.is_full and self._room_bytes > 0:
             count = min(len(left), stream.send_window, self._send_window, self._frame_bytes)
@@ -998,7 +1003,7 @@ class Http2Connection:
         self._sent_bytes += sent_bytes
         if sent_bytes:
             self._strikes = 0
-        # A client must not be able to regain allowance by sending small window updates.
+        # A client must not be able to refill the allowance by sending small window updates.
         if sent_bytes >= min(len(data), _EARNING_BYTES):
             self._earn_allowance()
         return left

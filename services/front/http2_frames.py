@@ -20,7 +20,7 @@ from typing import Final
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 """Connection preface of a client (RFC 9113, 3.4)."""
 FRAME_HEADER: Final = struct.Struct(">HBBBI")
-"""Frame header: high 16 and low 8 bits of the length, type, flags, and stream."""
+"""Frame header with the high 16 and low 8 bits of the length, the type, the flags, and the stream id."""
 HEAD_BYTES: Final = 9
 STREAM_MASK: Final = 0x7FFF_FFFF
 WINDOW_MAX: Final = 0x7FFF_FFFF
@@ -85,7 +85,7 @@ class Code(IntEnum):
 
 
 def encode_frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
-    """Return a frame with this type and payload."""
+    """Return an encoded frame with the given type, flags, stream id, and payload."""
     size = len(payload)
     return FRAME_HEADER.pack(size >> 8, size & 0xFF, kind, flags, stream_id) + payload
 
@@ -113,7 +113,7 @@ def encode_goaway(last_stream_id: int, code: Code, text: str) -> bytes:
 
 
 def encode_ping(payload: bytes, *, is_answer: bool) -> bytes:
-    """Return a PING frame with an 8-byte payload. The acknowledgement repeats the payload."""
+    """Return a PING frame with an 8-byte payload. An acknowledgement repeats the payload of the ping."""
     return encode_frame(Type.PING, ACK if is_answer else 0, 0, payload)
 
 

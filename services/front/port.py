@@ -1,11 +1,12 @@
-"""The protocol port, which accepts connections and serves or refuses them by protocol.
+"""The protocol port, which accepts connections and serves or refuses each connection by protocol.
 
     accept -> peek at the first bytes in the socket -> HTTP/2            `Connection`
                                                        TLS with HTTP/2   `Connection` over TLS
                                                        other bytes       error message, then close
 
-The port limits the number of all connections and of unauthenticated connections per address, and their idle
-time (`services.front.admission`). It also limits the number and the duration of concurrent TLS handshakes.
+The port limits the number of connections per address, and separately the number of unauthenticated
+connections per address. The port also limits the idle time of a connection (`services.front.admission`). The
+number of concurrent TLS handshakes and the duration of a handshake are limited.
 `services.front.http2.ConnectionLimits` limits the memory of a connection. The port checks all connections
 every `CHECK_SECONDS`.
 """
@@ -45,31 +46,32 @@ BACKLOG: Final = 1_024
 ACCEPTED_AT_ONCE: Final = 64
 PEEKED_BYTES: Final = 4 * 1024
 PEEK_AGAIN_SECONDS, PEEK_SELDOM_SECONDS = 0.02, 1.0
-"""Initial and maximum interval between attempts to read more bytes, in seconds."""
+"""Initial and maximum interval between two attempts to read further bytes, in seconds."""
 CHECK_SECONDS: Final = 5.0
 ASK_AGAIN_SECONDS: Final = 0.05
-"""Interval between checks for ping acknowledgements."""
+"""Interval between two checks for ping acknowledgements, in seconds."""
 REFUSALS_MAX: Final = 64
 REFUSAL_SECONDS: Final = 2.0
-"""Maximum number of concurrent refusals with a message, and the time limit of each step."""
+"""Maximum number of concurrent refusals with a message, and time limit for each step of a refusal."""
 
 UNKNOWN: Final = Protocol.UNKNOWN
-"""Unknown protocol. The response is a GOAWAY frame with a text (RFC 9113, 3.4)."""
+"""An unknown protocol, for which the response is a GOAWAY frame with a text (RFC 9113, 3.4)."""
 NO_HTTP2: Final = "TLS without HTTP/2"
 PLAINTEXT: Final = "plaintext"
 LEFT: Final = "TLS: the client hangs up in the handshake"
 SLOW: Final = "TLS: the handshake is not finished in time"
 
 Refuse = Callable[[str, str, str], None]
-"""Called for each refused connection with a short reason, the address, and details."""
+"""Callback for each refused connection, with a short reason, the client address, and details."""
 log = structlog.get_logger()
 
 
 class Port:
-    """The protocol port of a broker. Create it in the event loop in which it will run.
+    """The protocol port of a broker. An instance must be created in the event loop in which it runs.
 
-    `tls` returns the context for a handshake. If it is None, TLS is disabled. If `requires_authentication` is
-    true, a connection is considered unauthenticated until one of its calls has been authenticated.
+    `tls` returns the TLS context for a handshake. If `tls` is None, TLS is disabled. If
+    `requires_authentication` is true, a connection is considered unauthenticated until one of its calls has
+    been authenticated.
     """
 
     def __init__(
@@ -101,20 +103,20 @@ class Port:
         )
         self._is_shutting_down = False
         self._ended: asyncio.Future[None] | None = None
-        """Completes when the last connection has been closed."""
+        """Future that completes when the last connection is closed."""
 
     @property
     def connection_count(self) -> int:
-        """Number of open connections."""
+        """Return the number of open connections."""
         return self._admission.connection_count
 
     @property
     def table_count(self) -> int:
-        """Number of connections whose clients may use an HPACK dynamic table."""
+        """Return the number of connections whose clients use an HPACK dynamic table."""
         return sum(one.calls.http2.uses_table for one in self._shared.connections)
 
     def start(self, listening: socket.socket) -> None:
-        """Start accepting connections on a bound socket."""
+        """Start to accept connections on a bound socket."""
         listening.setblocking(False)
         listening.listen(BACKLOG)
         self._listening = listening
@@ -122,9 +124,9 @@ class Port:
         self._sweep.start()
 
     async def shut_down(self, grace_seconds: float) -> None:
-        """Stop accepting connections and close all connections.
+        """Stop accepting connections, and close all connections.
 
-        Open calls may continue for `grace_seconds`.
+        Open calls may continue for up to `grace_seconds`.
         """
         self._is_shutting_down = True
         self._stop_listening()
@@ -142,10 +144,10 @@ class Port:
         self._sweep.stop()
 
     async def has_reachable_client(self, seconds: float) -> bool:
-        """Ping all clients, and return whether any of them answers within `seconds`.
+        """Ping all clients, and return whether any client acknowledges the ping within `seconds`.
 
-        Clients on the broker's own address are not pinged, unless it is a loopback address. An answer from
-        the same machine does not prove that the network works.
+        Clients with the same address as the broker are not pinged, unless the address is a loopback address.
+        An acknowledgement from the same machine does not prove that the network works.
         """
         asked_at = self._loop.time()
         asked = [one for one in self._shared.connections if not one.is_from_own_address]
@@ -181,7 +183,9 @@ class Port:
             task.add_done_callback(self._arriving.discard)
 
     def _pause_accepting(self, error: OSError) -> None:
-        """Stop accepting connections for one second, as asyncio does when file descriptors run out."""
+        """Stop accepting connections for one second, as asyncio does when the process has no free file
+        descriptors.
+        """
         assert self._listening is not None
         log.error("no connection can be taken", reason=str(error))
         self._loop.remove_reader(self._listening.fileno())
@@ -232,7 +236,7 @@ class Port:
     async def _detect_protocol(
         self, one: socket.socket, seconds: float
     ) -> tuple[Protocol | None, bytes | None]:
-        """Return the protocol and the first bytes. The bytes remain in the socket buffer.
+        """Return the protocol and the first bytes of a connection. The bytes remain in the socket buffer.
 
         After a timeout, the protocol is None. If the client has closed the connection, both values are None.
         """
@@ -255,7 +259,7 @@ class Port:
         return is_complete(protocol, first) or len(first) >= PEEKED_BYTES
 
     async def _peek(self, one: socket.socket, known_bytes: int) -> bytes:
-        """Wait for more than `known_bytes` bytes and return them. They remain in the socket buffer.
+        """Wait for more than `known_bytes` bytes, and return all bytes without removing them from the socket.
 
         Return an empty bytes object if the client has closed the connection.
         """
@@ -272,7 +276,7 @@ class Port:
                 return seen
             if _is_disconnected(one):
                 return b""
-            await asyncio.sleep(pause_seconds)  # The known bytes keep the socket readable.
+            await asyncio.sleep(pause_seconds)  # The known bytes make the socket readable.
             pause_seconds = min(2 * pause_seconds, PEEK_SELDOM_SECONDS)
 
     async def _wait_readable(self, one: socket.socket) -> None:
@@ -324,14 +328,14 @@ class Port:
     def count_refusal(self, connection: Connection, why: str, detail: str) -> None:
         """Count a connection that the server closes because of an error.
 
-        Count each connection at most once, and count none during shutdown.
+        Each connection is counted at most once. During shutdown, no connections are counted.
         """
         if not self._is_shutting_down and not connection.is_refusal_counted:
             connection.is_refusal_counted = True
             self._refuse(why, connection.host, detail)
 
     def remove_connection(self, connection: Connection) -> None:
-        """Stop counting a closed connection."""
+        """Remove a closed connection from the count of open connections."""
         self._admission.release(connection.host)
         self._uncount_unauthenticated(connection)
         if not self._shared.connections and self._ended is not None and not self._ended.done():
@@ -350,11 +354,11 @@ class Port:
         elif connection.calls.http2.stream_count:
             self.count_refusal(connection, UNAUTHENTICATED, "")
             connection.transport.abort()
-        else:  # For example, a health probe may never authenticate.
+        else:  # A health probe, for example, may never authenticate.
             self._loop.call_later(self._limits.stranger_seconds, self._expire_unauthenticated, connection)
 
     async def _refuse_connection(self, one: socket.socket, reason: ClientRefusal) -> None:
-        """Refuse a connection in the client's protocol.
+        """Refuse a connection with a message in the protocol of the client.
 
         If `REFUSALS_MAX` refusals are in progress, close the connection without a message.
         """
@@ -373,7 +377,7 @@ class Port:
             _close(one)
 
     async def _refuse_first_call(self, one: socket.socket, reason: ClientRefusal) -> None:
-        """Refuse an HTTP/2 client's first call, because clients report only the status of a call."""
+        """Refuse the first call of an HTTP/2 client, because clients report only the status of a call."""
         refusing = RefusalConnection(reason)
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(REFUSAL_SECONDS):
@@ -381,7 +385,7 @@ class Port:
                 await refusing.closed
 
     async def _send_and_close(self, one: socket.socket, said: bytes) -> None:
-        """Discard received bytes, send `said`, and close the socket."""
+        """Discard the received bytes, send `said`, and close the socket."""
         with suppress(OSError, TimeoutError):
             async with asyncio.timeout(REFUSAL_SECONDS):
                 with suppress(BlockingIOError):
@@ -390,19 +394,19 @@ class Port:
         _close(one)
 
     def _check_connection(self, one: Connection, now: float) -> None:
-        """Close a connection that has been idle for `idle_seconds`. Otherwise check its other limits."""
+        """Close a connection that has been idle for `idle_seconds`. Otherwise, check the other limits."""
         if now - one.heard_at >= self._limits.idle_seconds:
             self.count_refusal(one, IDLE, "")
-            one.transport.abort()  # Calling `close` would wait for the client, which may be dead.
+            one.transport.abort()  # `close` would wait for the client, which may be dead.
         else:
             one.check_limits(now)
 
 
 class HandshakeSlot:
-    """A slot for a TLS handshake.
+    """A slot for a concurrent TLS handshake.
 
-    The slot is released after `HANDSHAKE_SLOT_MS_MAX` even if the handshake is not finished, because a slow
-    handshake uses no CPU time.
+    The slot is released after at most `HANDSHAKE_SLOT_MS_MAX` milliseconds, even if the handshake is not
+    finished, because a handshake that waits for the client uses no CPU time.
     """
 
     def __init__(self, slots: asyncio.Semaphore, loop: asyncio.AbstractEventLoop) -> None:
@@ -410,7 +414,7 @@ class HandshakeSlot:
         self._timer = loop.call_later(limits_of_all.HANDSHAKE_SLOT_MS_MAX / 1000, self.release)
 
     def release(self) -> None:
-        """Release the slot. Repeated calls have no effect."""
+        """Release the slot. A repeated call has no effect."""
         if self._is_held:
             self._is_held = False
             self._timer.cancel()
@@ -418,17 +422,17 @@ class HandshakeSlot:
 
 
 def describe_error(error: Exception) -> str:
-    """Return a short reason for a failed handshake."""
+    """Return a short description of the error that ended a TLS handshake."""
     if isinstance(error, ssl.SSLError) and error.reason:
         return describe_tls_error(error)
-    # If the handshake times out, asyncio raises ConnectionAbortedError.
+    # After a handshake timeout, asyncio raises ConnectionAbortedError.
     return SLOW if isinstance(error, ConnectionAbortedError) else LEFT
 
 
 def _is_disconnected(one: socket.socket) -> bool:
-    """Return whether the client has closed its side of the connection.
+    """Return whether the client has closed the sending side of the connection.
 
-    Without POLLRDHUP, return whether both sides have been closed.
+    On a platform without POLLRDHUP, return whether both sides are closed.
     """
     asking = select.poll()
     asking.register(one, getattr(select, "POLLRDHUP", select.POLLHUP))
@@ -441,7 +445,7 @@ def _complete(ready: asyncio.Future[None]) -> None:
 
 
 def _close(one: socket.socket) -> None:
-    """Discard received bytes and close a socket. The kernel sends RST if bytes are unread."""
+    """Discard received bytes, and close a socket. If unread bytes remained, the kernel would send RST."""
     with suppress(OSError):
         one.recv(PEEKED_BYTES)
     with suppress(OSError):

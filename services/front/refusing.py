@@ -1,7 +1,8 @@
-"""Refuses gRPC clients by answering their first call.
+"""Refusal of gRPC clients in the response to the first call.
 
-A GOAWAY frame is not enough. A gRPC client interprets GOAWAY as a server shutdown and retries the call on new
-connections. A status such as `RESOURCE_EXHAUSTED` ends the call, and the client reports its message.
+A GOAWAY frame alone is insufficient, because a gRPC client interprets GOAWAY as a server shutdown and retries
+the call on a new connection. A status such as `RESOURCE_EXHAUSTED` ends the call, and the client reports the
+status message.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ BOUNDS = ConnectionLimits(
 
 
 class RefusalConnection(asyncio.Protocol):
-    """A connection that refuses the first call and then closes.
+    """A connection on which the server refuses the first call and then closes the connection.
 
-    Create it in the event loop.
+    An instance must be created in the event loop.
     """
 
     def __init__(self, reason: ClientRefusal) -> None:
@@ -30,10 +31,10 @@ class RefusalConnection(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         self._loop, self._http2 = loop, Http2Connection(BOUNDS, {}, loop.time())
         self.closed: asyncio.Future[None] = loop.create_future()
-        """Completes when the connection has been closed."""
+        """Future that completes when the connection is closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the server preface. Clients await the preface before their first call."""
+        """Send the server preface, which a client awaits before the first call."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._http2.take_output())
 

@@ -1,8 +1,8 @@
 """Periodic checks of all connections, in batches.
 
-A timer per connection would cost as much as the check itself. Connections opened together would also always
-be checked together. Each round therefore has a fixed duration, and its batches are checked at regular
-intervals.
+A timer per connection would cost as much as the check, and connections that were opened at the same time
+would always be checked at the same time. Connections are therefore checked in rounds of fixed duration, and
+the batches of a round are checked at regular intervals.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ T = TypeVar("T")
 class ConnectionSweep(Generic[T]):
     """Checks all items of a collection in periodic rounds.
 
-    In each round, `look` is called once for each item still in the collection, with the item and the current
-    time.
+    In each round, `look` is called once for each item that is still in the collection. The arguments are the
+    item and the event loop time in seconds.
     """
 
     def __init__(self, seconds: float, there_are: Collection[T], look: Callable[[T, float], None]) -> None:
@@ -30,11 +30,11 @@ class ConnectionSweep(Generic[T]):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Start the timer. The first round begins after a delay of one round."""
+        """Start the timer. The first round begins after the duration of one round."""
         self._timer = self._loop.call_later(self._pause_seconds, self._check_slice)
 
     def stop(self) -> None:
-        """Stop the timer. This ends the current round."""
+        """Stop the timer, which ends the current round."""
         if self._timer is not None:
             self._timer.cancel()
 

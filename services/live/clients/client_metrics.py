@@ -108,7 +108,7 @@ class ClientMetrics:
         self._drop_series(series, [key for key in series if key.name in GAUGES and key not in now])
         taken = sum(self._store_series(series, one) for one in reported)
         if series and not is_there:
-            self._departed[client_id] = series  # Stored last, because `_make_room` may evict it.
+            self._departed[client_id] = series  # An earlier insertion could evict the report.
         return taken
 
     def of(self, client_id: str) -> Mapping[Key, Value]:
@@ -116,7 +116,7 @@ class ClientMetrics:
         return self._there.get(client_id, {})
 
     def keep_departed(self, client_id: str) -> None:
-        """Keep the last report of a departed client for comparison with the next report of the same client."""
+        """Keep the last report of a departed client for comparison with the next report of the client."""
         series = self._there.pop(client_id, None)
         if series:
             self._drop_series(series, [key for key in series if key.name in GAUGES])

@@ -96,7 +96,8 @@ async def count_by_window(
 ) -> DueCounts:
     """Count the matching timers per time window of `width_ms` milliseconds.
 
-    Stop after about `seconds_max` seconds. The first window begins at `from_ms`. Windows without timers are omitted.
+    Stop after about `seconds_max` seconds. The first window begins at `from_ms`. Windows without timers are
+    omitted from the result.
     """
     counts, limit = Counter[int](), TimeLimit(seconds_max)
     async for due_ms, end in _due_times(live, wanted):
