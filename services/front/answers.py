@@ -34,7 +34,7 @@ _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 _BINARY: Final = 1
 _ACCESS_DENIED: Final = bytes((21, 3, 3, 0, 2, 2, 49))
 NO_HTTP2_ALERT: Final = bytes((21, 3, 3, 0, 2, 2, 120))
-"""Alert `no_application_protocol`, for clients that do not offer HTTP/2 (RFC 7301, 3.2)."""
+"""The alert `no_application_protocol` for a client that does not offer HTTP/2 (RFC 7301, 3.2)."""
 TOO_MANY_SENTENCE: Final = (
     "Your address has as many connections here as one address may have, or as many that have not said yet who"
     " they are: close some, let clients share one process, or have the broker allow more with"

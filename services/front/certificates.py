@@ -12,7 +12,7 @@ because BoringSSL, the TLS library of gRPC clients, rejects a self-signed certif
 certificate signing. The running broker renews a self-signed certificate `RENEW_DAYS` days before expiry. At
 startup, the broker also replaces a self-signed certificate that does not match its key, for example after a
 crash between the two writes. After a renewal, clients that verify the certificate must be given the new
-certificate. The HTTP interface uses the same certificate if TLS is enabled for it.
+certificate. If TLS is enabled for the HTTP interface, the HTTP interface uses the same certificate.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class CertificateReloader(Generic[T]):
         self._made = self._load_files()
 
     def current(self) -> T:
-        """Return the object for the current files.
+        """Return the object that was created from the current files.
 
         If the current files cannot be used, log an error, and return the previous object.
         """

@@ -14,7 +14,7 @@ that 32 replies, for example, require only one system call. While the socket buf
 on all connections is also limited. If the total exceeds the limit, the connection with the most unsent bytes
 is closed (`UnreadBytes`).
 
-Calls. A unary call has no task: the service calls `reply` when the result is available. A streaming call has
+Calls. A unary call has no task. The service calls `reply` when the result is available. A streaming call has
 a task (`start`), which receives messages with `messages` and sends messages with `send_message`.
 `send_message` returns once the message has passed flow control, and the message is then considered delivered.
 If the client cancels the call or the connection is lost, the task is cancelled.
@@ -154,7 +154,7 @@ class UnreadBytes:
 
 
 class ServerState:
-    """State shared by all connections of a server."""
+    """The state that is shared by all connections of a server."""
 
     def __init__(self, service: Service, bounds: ConnectionLimits | None = None) -> None:
         self.loop = asyncio.get_running_loop()
@@ -339,7 +339,7 @@ class Connection(asyncio.Protocol):
         self._handle_events(self.calls.events())
         if out := self.calls.http2.take_output():
             self.transport.write(out)
-        # DATA is written in pieces, and the transport may call `pause_writing` after each piece. The
+        # DATA is written in pieces, because the transport may call `pause_writing` after each piece. The
         # remaining DATA then stays in the queue, which has a size limit, instead of in the transport buffer,
         # which has none.
         while self.calls.http2.can_send_data:

@@ -110,7 +110,7 @@ class HalfClosed(NamedTuple):
 class CallCancelled(NamedTuple):
     """Event: a call was cancelled by the client or after a protocol violation.
 
-    No response can be sent.
+    The service can no longer send a response to the call.
     """
 
     stream_id: int
@@ -311,7 +311,7 @@ class GrpcCalls:
         if is_whole and not method.takes_stream and body[:1] == b"\0":
             size = int.from_bytes(body[1:PREFIX_BYTES], "big")
             is_taken = size <= method.message_bytes_max
-            # Almost all calls have a single message in a single frame.
+            # Almost all requests consist of a single message in a single DATA frame.
             if is_taken and len(body) == PREFIX_BYTES + size:
                 found.append(CallReceived(stream_id, method, head, body[PREFIX_BYTES:]))
                 return

@@ -33,7 +33,7 @@ _SEVEN_BITS: Final = 127
 
 
 class Status(IntEnum):
-    """gRPC status codes."""
+    """The gRPC status codes that the server uses."""
 
     OK = 0
     CANCELLED = 1
@@ -117,7 +117,7 @@ def parse_timeout(timeout: str) -> float:
 
 
 def frame_message(message: bytes) -> bytes:
-    """Return an uncompressed message with its 5-byte prefix."""
+    """Return the frame of an uncompressed message, with the 5-byte prefix."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 
@@ -182,7 +182,7 @@ class Messages:
         return message
 
     def end(self) -> None:
-        """Handle the end of the request. Raise `Refused` if the last message is incomplete."""
+        """Process the end of the request. Raise `Refused` if the last message is incomplete."""
         if self._held or self._unpacking is not None:
             raise Refused(
                 Status.INTERNAL, f"The request ends in the middle of a message, {self.held_bytes} bytes in."

@@ -1,4 +1,4 @@
-"""HPACK decoder (RFC 7541) for a server that sets the dynamic table size to 0.
+"""An HPACK decoder (RFC 7541) for a server that sets the dynamic table size to 0.
 
 A header block is a sequence of fields. Without a dynamic table, no field depends on preceding fields, and
 decoded fields can be looked up by their encoded bytes:
@@ -127,14 +127,14 @@ class Field(NamedTuple):
 class Head:
     """The header fields of a request. Fields in `PER_CALL` are decoded on access.
 
-    The values of a repeated field are joined with commas (RFC 9110, 5.2).
+    If a field is repeated, the values are joined with commas (RFC 9110, 5.2).
     """
 
     __slots__ = ("_per_call", "fields")
 
     def __init__(self, fields: dict[str, str], per_call: dict[str, bytes]) -> None:
         self.fields = fields
-        """Fields that are not in `PER_CALL`.
+        """The fields of the request that are not in `PER_CALL`.
 
         This dictionary is shared by calls and must not be modified.
         """

@@ -17,7 +17,7 @@ A stream carries one request and its response. The state of a stream determines 
 been in transit when the server reset the stream. The server ignores such frames only on the `RESET_KEPT`
 streams that were reset last.
 
-Flow control windows limit DATA in both directions, per stream and per connection.
+In both directions, flow control windows limit the DATA per stream and per connection.
 - Received DATA is deducted from the windows on arrival, including padding. `acknowledge_data` enlarges the
   windows again. DATA on a closed stream is returned to the connection window on arrival, because the client
   has deducted the DATA from that window.
@@ -26,15 +26,15 @@ Flow control windows limit DATA in both directions, per stream and per connectio
   streams.
 - `is_drained` returns whether all DATA on a stream has passed flow control.
 
-`ConnectionLimits` limits the concurrent streams, the size of one header block and of all header blocks, and
-the DATA queued for sending. Each connection has an allowance for frames without progress. Such a frame uses
-one unit of the allowance, and an oversized header block uses many units. Frames without progress are PING,
-SETTINGS, PRIORITY, RST_STREAM, GOAWAY, WINDOW_UPDATE, CONTINUATION, DATA with only a few bytes, and frames of
-unknown types. The allowance is refilled over time and by responses. When the allowance is used up, the
-connection is closed with ENHANCE_YOUR_CALM. As in other gRPC servers, a ping less than `ping_seconds` after
-the previous ping is a strike, and the third strike closes the connection with `too_many_pings`. Sending
-HEADERS or DATA resets the strikes, because clients measure the round-trip time with pings while they receive
-data.
+`ConnectionLimits` limits the number of concurrent streams, the size of a header block, the total size of the
+header blocks of open streams, and the amount of DATA queued for sending. Each connection has an allowance for
+frames without progress. Such a frame uses one unit of the allowance, and an oversized header block uses many
+units. Frames without progress are PING, SETTINGS, PRIORITY, RST_STREAM, GOAWAY, WINDOW_UPDATE, CONTINUATION,
+DATA with only a few bytes, and frames of unknown types. The allowance is refilled over time and by responses.
+When the allowance is used up, the connection is closed with ENHANCE_YOUR_CALM. As in other gRPC servers, a
+ping less than `ping_seconds` after the previous ping is a strike, and the third strike closes the connection
+with `too_many_pings`. When the server sends HEADERS or DATA, the number of strikes is reset to 0, because
+clients measure the round-trip time with pings while receiving data.
 
 For fairness to other connections, `receive` stops after `work_per_turn` units of work. While `has_unread` is
 true, the caller must not read from the transport and must call `receive` again in a later event loop
@@ -176,7 +176,7 @@ class StreamDrained(NamedTuple):
 class ConnectionEnded(NamedTuple):
     """Event: the connection must be closed once all output is written.
 
-    `why` is the reason, or an empty string after a normal end.
+    `why` is the reason, or an empty string after a regular shutdown.
     """
 
     code: Code
@@ -316,7 +316,7 @@ class Http2Connection:
         self._receive_initial = WINDOW_DEFAULT
         """Initial receive window of new streams, as acknowledged by the client."""
         self._unacknowledged: list[Callable[[], None]] = [self._apply_stream_window]
-        """Functions to call for the next SETTINGS acknowledgements, in order."""
+        """Functions to call for the next SETTINGS acknowledgements, one per acknowledgement, in order."""
         self._ready: dict[int, None] = {}
         """Streams with DATA that is blocked only by the connection window or the transport, in send order."""
         self._waiting_bytes = 0
@@ -703,7 +703,7 @@ class Http2Connection:
             self._end_if_idle()
 
     def _handle_goaway(self, stream_id: int, flags: int, payload: bytes) -> None:
-        """Handle a GOAWAY frame.
+        """Process a GOAWAY frame.
 
         After this frame, the client opens no more streams, and the open streams continue.
         """
@@ -843,7 +843,7 @@ class Http2Connection:
     def disable_table(self) -> None:
         """Set the header table size to 0, so that the client stops using a dynamic table.
 
-        Only the first call has an effect.
+        Only the first call of this method has an effect.
         """
         if not self._has_asked_for_no_table:
             self._has_asked_for_no_table = True

@@ -8,7 +8,7 @@
 | 4     | one reserved bit, then the stream id, or 0 for the connection                    |
 | ...   | payload                                                                          |
 
-Each function encodes one type of frame.
+`encode_frame` encodes a frame of any type, and each other function encodes one type of frame.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from enum import IntEnum
 from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""Connection preface of a client (RFC 9113, 3.4)."""
+"""The connection preface that a client sends first (RFC 9113, 3.4)."""
 FRAME_HEADER: Final = struct.Struct(">HBBBI")
 """Frame header with the high 16 and low 8 bits of the length, the type, the flags, and the stream id."""
 HEAD_BYTES: Final = 9

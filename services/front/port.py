@@ -211,7 +211,7 @@ class Port:
                 _close(one)
 
     async def _serve_connection(self, one: socket.socket, host: str) -> bool:
-        """Serve a connection. Return False if it was refused or closed."""
+        """Serve a connection. Return False if the connection was refused or closed."""
         protocol, first = await self._detect_protocol(one, self._limits.hello_seconds)
         if protocol is None:
             if first is not None:
@@ -238,7 +238,7 @@ class Port:
     ) -> tuple[Protocol | None, bytes | None]:
         """Return the protocol and the first bytes of a connection. The bytes remain in the socket buffer.
 
-        After a timeout, the protocol is None. If the client has closed the connection, both values are None.
+        After a timeout, the protocol is None. If the client has closed the connection, both results are None.
         """
         first = b""
         with suppress(TimeoutError):
@@ -397,7 +397,7 @@ class Port:
         """Close a connection that has been idle for `idle_seconds`. Otherwise, check the other limits."""
         if now - one.heard_at >= self._limits.idle_seconds:
             self.count_refusal(one, IDLE, "")
-            one.transport.abort()  # `close` would wait for the client, which may be dead.
+            one.transport.abort()  # `close` would wait for the client, which may be unreachable.
         else:
             one.check_limits(now)
 

@@ -39,7 +39,7 @@ class RefusalConnection(asyncio.Protocol):
         self._transport.write(self._http2.take_output())
 
     def data_received(self, data: bytes) -> None:
-        """Refuse the first call and close the connection."""
+        """Refuse the first call, and close the connection."""
         for event in self._http2.receive(data, self._loop.time()):
             if isinstance(event, (RequestReceived, HeadersTooLong)):
                 text = self._reason.text

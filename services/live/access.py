@@ -169,7 +169,7 @@ class LiveAccess:
         self._core().check_token(token, self._clock.now_ms())
 
     def seconds_left(self, token: Token) -> float | None:
-        """Return the number of seconds until a token expires, or None if it does not expire."""
+        """Return the number of seconds until a token expires, or None for a token without an expiry time."""
         left_ms = None if token.expires_ms is None else token.expires_ms - self._clock.now_ms()
         return None if left_ms is None else max(0, left_ms) / 1000
 
@@ -186,7 +186,7 @@ class LiveAccess:
         return text, made[0]
 
     async def revoke_token(self, token_id: str) -> None:
-        """Revoke a token. Later calls with the token fail, and long polls that use it end."""
+        """Revoke a token. Later calls with the token fail, and open long polls with the token end."""
         await self._change(self._core().revoke_token, token_id)
         log.info("token revoked", token=token_id)
 

@@ -40,7 +40,7 @@ class Owner(Protocol):
         """The current broker core."""
 
     def renew_present(self) -> None:
-        """Renew the leases of connected clients, and end waiting calls whose token has expired."""
+        """Renew the leases of connected clients, and end waiting calls with an expired token."""
 
     def tick(self) -> bool:
         """Run the due work of the core. Return whether the work had any effects."""
@@ -49,7 +49,7 @@ class Owner(Protocol):
         """Wait until the log is durable up to `offset`. Raise `ResultUnknown` if the disk fails."""
 
     async def wait_until_timers_ready(self) -> None:
-        """Wait until the next timers have been read from disk."""
+        """Wait until the timers that are due next have been read from disk."""
 
     def reschedule_tick(self) -> None:
         """Reschedule the next tick. This method is called after an advance."""

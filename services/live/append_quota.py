@@ -68,8 +68,8 @@ class AppendQuota:
                 self._promised_bytes -= new_bytes
             assert self._waiting_bytes >= 0, "more calls left the line than waited"
             assert self._promised_bytes >= 0, "more bytes were taken than promised"
-            # `admit_waiting` is scheduled to run after the caller's append. If the caller appends nothing, no
-            # subsequent flush would admit the next call.
+            # `admit_waiting` is scheduled to run after the append of the caller. If the caller appends
+            # nothing, no subsequent flush would admit the next call.
             asyncio.get_running_loop().call_soon(self.admit_waiting)
 
     async def wait_for_copy(self) -> None:

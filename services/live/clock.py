@@ -1,19 +1,19 @@
 """Broker time, which is real time or, with a virtual clock, real time plus an offset.
 
 The core uses broker time. Callers use real time, including for due times. With a virtual clock, the offset is
-added to times in requests and subtracted from times in responses. The offset never decreases. The table
-`_CHANGES` lists the types that contain timestamps. A message with a delay of 60 seconds becomes due after 60
-seconds, regardless of the offset. Durations, such as leases and long polls, are not converted. Cron schedules
-are evaluated in broker time. In a schedule occurrence, `at_ms` is converted like any other timestamp, and
-`local` remains in the time zone of the schedule.
+added to the timestamps in requests and subtracted from the timestamps in responses. The offset never
+decreases. The table `_CHANGES` lists the types that contain timestamps. A message with a delay of 60 seconds
+becomes due after 60 seconds, regardless of the offset. Durations, such as leases and long polls, are not
+converted. Cron schedules are evaluated in broker time. In a schedule occurrence, `at_ms` is converted like
+any other timestamp, and `local` remains in the time zone of the schedule.
 
-Real time is the system clock, which can be stepped at any time. Steps are detected with a monotonic clock
-(`counted_ms`). Each step is reported to the callback (`set_step_callback`) before the clock returns a time
-after the step. Leases are measured in elapsed time, so clock steps do not affect them.
+Real time is the time of the system clock, which can be stepped at any time. Steps are detected with a
+monotonic clock (`counted_ms`). Each step is reported to the callback (`set_step_callback`) before the clock
+returns a time after the step. Leases are measured in elapsed time, so clock steps do not affect them.
 
-The offset is saved in the store (`commitlog.layout`). `move` changes the offset in memory, and `keep` makes
-the offset durable. A record is appended only after the clock offset at that time is durable, so a restarted
-broker never finds records with timestamps in the future.
+The offset of a virtual clock is saved in the store (`commitlog.layout`). `move` changes the offset in memory,
+and `keep` makes the offset durable. A record is appended only after the clock offset at that time is durable,
+so a restarted broker never finds records with timestamps in the future.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ class Clock:
         """Return the current broker time in milliseconds, after reporting a clock step if there was one."""
         real_ms = self.real_ms()
         if self._steps is not None and (step_ms := self._steps.detect_step(real_ms)):
-            real_ms = self.real_ms()  # The step was measured after the first reading of the clock.
+            real_ms = self.real_ms()  # The clock may have been stepped after the first reading.
             now_ms = real_ms + self.offset_ms
             self._step_callback(now_ms - step_ms, now_ms)
             return now_ms

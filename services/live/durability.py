@@ -51,7 +51,7 @@ class AnswerReceiver(Protocol):
         """Deliver the answer."""
 
     def refuse(self, error: TidewheelError) -> None:
-        """Deliver an error instead of the answer."""
+        """Deliver an error in place of the answer."""
 
 
 class LeadershipProofs(NamedTuple):
@@ -144,7 +144,7 @@ class Answers:
             one.refuse(error)
 
     def advance(self, offset: int) -> None:
-        """Advance the durable offset, and send all answers up to it.
+        """Advance the durable offset to `offset`, and send all answers up to that offset.
 
         During a hold, refuse all waiting answers, and do not advance the durable offset.
         """
@@ -166,7 +166,7 @@ class Answers:
 
     @property
     def held(self) -> TidewheelError | None:
-        """The error for refused answers during a hold, or None."""
+        """Return the error with which answers are refused during a hold, or None if there is no hold."""
         return self._held
 
     def hold(self, error: TidewheelError) -> None:

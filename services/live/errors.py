@@ -31,13 +31,13 @@ class DiskBehind(Busy):
 
 
 class AnswersUnread(Busy):
-    """Clients are not reading the messages that were sent to them."""
+    """Too many bytes of sent messages have not yet been read by the clients."""
 
     code = "TW-226"
 
 
 class TooManyPolls(Busy):
-    """Too many receive calls are open."""
+    """The maximum number of concurrent receive calls is reached."""
 
     code = "TW-179"
 

@@ -1,4 +1,4 @@
-"""Group commit: worker threads write the core's appends to disk in shared flushes.
+"""Group commit, in which worker threads write the appends of the core to disk in shared flushes.
 
     flush_soon -> (next iteration) -> take a flush -> worker thread writes and syncs -> settle -> again
 
@@ -9,9 +9,9 @@ Rules:
   the median response time was 1.7 ms with sequential flushes (320 us of CPU time per call) and 2.4 ms with
   parallel flushes (430 us). On a disk with a sync time of 4 ms, the median response time was 8.2 ms with
   sequential flushes and 5.8 ms with parallel flushes.
-- After a disk failure, the core is unusable and no further flush begins. The log must not be truncated during
-  a write, so `rebuild` is called only when the last flush has ended. After opening a new core, the owner
-  calls `resume_with_core`.
+- After a disk failure, the core is unusable, and no further flush begins. The log must not be truncated
+  during a write, so `rebuild` is called only when the last flush has ended. After opening a new core, the
+  owner calls `resume_with_core`.
 - Queue entries are written `ENTRIES_SECONDS` after the flush of their records, together with the entries of
   later flushes.
 - With asynchronous flushes, all unsynced data is synced within about `SYNC_SECONDS` after a flush.
@@ -66,7 +66,7 @@ class Owner(Protocol):
         """Return whether segments are being deleted. A rebuild starts only after the deletion has ended."""
 
     def broker_ms(self) -> int:
-        """Return the broker time in milliseconds."""
+        """Return the current broker time in milliseconds."""
 
     def apply_flush(self, flush: Flush) -> None:
         """Send the responses that were waiting for the completed flush."""
@@ -110,10 +110,10 @@ class LogFlusher:
         self._is_waiting = self._is_linger_planned = False
         """Flags for a next flush that waits for the current flush, and for a scheduled end of the wait."""
         self._began_at = 0.0
-        """Start of the last flush in event loop time."""
+        """Time at which the last flush began, in event loop time."""
         self._is_checkpointing = False
         self._checkpoint_began_at = 0.0
-        """Start of the last checkpoint in event loop time."""
+        """Time at which the last checkpoint began, in event loop time."""
         self._is_stopped = False
         self._is_sync_planned = self._are_entries_planned = False
         self._publishing = Lock()
@@ -196,7 +196,7 @@ class LogFlusher:
             self.flush_soon()
 
     def _submit(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
-        """Submit a write to a worker thread. `end` is then called in the event loop."""
+        """Submit a write to a worker thread. After the write, `end` is called in the event loop thread."""
         self._flying_count += 1
         self._executor.submit(self._write, write, end)
 

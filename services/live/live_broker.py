@@ -5,10 +5,10 @@ that stores a record returns once the record is durable. Each operation with sev
 method in `LiveBroker` or `receivers`. All methods may raise any `TidewheelError` of the core. A call that
 stores records also raises `ResultUnknown` if the disk fails before the records are confirmed to be durable.
 
-    caller -> verb -> core (runs to completion) -> answer waits for its offset -> caller
+    caller -> verb -> core (runs to completion) -> answer is held until durable -> caller
                         |                               ^
                         +-> flush in a worker thread ---+-> effects: wake receivers, check back
-                        +-> alarm at the core's next due time -> tick -> effects
+                        +-> alarm at the next due time of the core -> tick -> effects
 
 Rules:
 - All calls in one event loop iteration share one flush (`services.live.flushing`).
@@ -131,7 +131,7 @@ def ignore_crowding(is_crowded: bool) -> None:
 
 
 def log_damage(found: DamagedPart) -> None:
-    """Log a damaged part of the store."""
+    """Log an error for a damaged part of the store."""
     given = {"rebuilt": found.rebuilt_count, "lost": found.lost_count} if found.part == "partition" else {}
     log.error("store damaged", part=found.part, path=found.path, what=found.what, **given)
 
@@ -394,7 +394,7 @@ class LiveBroker:
         if self.answers.fail_local_refusals(ResultUnknown(f"An earlier call may have stored it; {said}")):
             self._schedule_own_refusals()
 
-    # Queries.
+    # These methods query the state of the core.
 
     def now_ms(self) -> int:
         """Return the current real time in milliseconds."""
@@ -424,7 +424,7 @@ class LiveBroker:
         """Return a page of pending timers, sorted by due time. The cursor `after` is in broker time."""
         return self.query(self.core.timer_views.read_page, wanted, after, count_max)
 
-    # Time.
+    # These methods advance the clock and run due work.
 
     async def advance(self, by_ms: int) -> None:
         """Advance a virtual clock by `by_ms` milliseconds.
@@ -438,7 +438,7 @@ class LiveBroker:
         self._present_clients = present
 
     def renew_present(self) -> None:
-        """Renew the leases of connected clients, and end waiting calls whose token has expired."""
+        """Renew the leases of connected clients, and end waiting calls with an expired token."""
         self.access.check_waiting_calls()
         for client_id in self._present_clients():
             self.core.receiving.renew_client(client_id, self._clock())
@@ -467,7 +467,8 @@ class LiveBroker:
     async def wait_until_durable(self, offset: int) -> None:
         """Wait until the log is durable up to `offset`.
 
-        Raise `ResultUnknown` if the disk fails. After an internal error in the core, raise that error.
+        Raise `ResultUnknown` if the disk fails. If the core has stopped because of an internal error, raise
+        that error.
         """
         await self.answers.wait_until_durable(offset)
         if self.broken.done():
@@ -488,7 +489,7 @@ class LiveBroker:
         self._alarm.stop()
         self._schedule_tick()
 
-    # Methods for startup and shutdown.
+    # These methods are used during startup and shutdown.
 
     def add_check_back_sender(self, asker: CheckBackSender) -> None:
         """Add a function that sends transaction check-backs.
@@ -501,7 +502,7 @@ class LiveBroker:
     def topics_awaiting_producers(self) -> list[str]:
         """Return the topics with half messages whose check-backs wait for a producer.
 
-        The list is empty if the core is unavailable.
+        If the core is unavailable, the list is empty.
         """
         return [] if self._core is None else self._core.transactions.waiting_check_backs.topics()
 
@@ -514,11 +515,11 @@ class LiveBroker:
             self.call_with_time(self._core.transactions.schedule_waiting_check_backs, topic)
 
     def set_share_callback(self, share: Share) -> None:
-        """Set the callback that adjusts thread switching during crowded periods."""
+        """Set the callback that is called at the beginning and the end of a crowded period."""
         self._share_callback = share
 
     async def close(self) -> None:
-        """Flush all appends, write a snapshot for the next start, and stop.
+        """Flush all appends, write a snapshot for the next startup, and stop.
 
         The disk remains open. Raise a `StoreError` if a disk failure prevents a clean shutdown.
         """
@@ -634,7 +635,7 @@ class LiveBroker:
         )
 
     def rebuild(self) -> None:
-        """Rebuild the core from the durable log or, in a cluster, step down as leader.
+        """Rebuild the core from the durable part of the log or, in a cluster, step down as leader.
 
         No write may be running.
         """
@@ -672,7 +673,9 @@ class LiveBroker:
         return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
 
     def _waiting_bytes(self) -> int:
-        """Return the number of unflushed bytes. A minimum size is assumed for each record."""
+        """Return the number of unflushed bytes. Each record counts with at least
+        CALLERS_UNFLUSHED_RECORD_BYTES bytes.
+        """
         if self._core is None:
             return 0
         log, unflushed_count = self._core.store.log, self._core.store.unflushed_count
@@ -702,8 +705,8 @@ class LiveBroker:
     async def _read_timers(self, core: Broker, job: TimersJob, before: asyncio.Task[None] | None) -> None:
         """Read the files that contain timers due soon and the files that may be damaged.
 
-        The core may have been discarded before the read begins. The method also awaits the previous read,
-        `before`, so a caller needs to await only the last read.
+        By the time the read begins, the core may already have been discarded. The method also awaits the
+        previous read, `before`, so a caller needs to await only the last read.
         """
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)

@@ -1,9 +1,9 @@
 """Recovery from disk failures. The core is discarded, and a new core is opened once the disk works again.
 
-    WELL --(an operation on the disk fails)--> VOID --(all writes have ended)--------------> REBUILDING
+    WELL --(a disk operation fails)----------> VOID --(all writes have ended)--------------> REBUILDING
       ^                                                                                        |     |
-      +-----------------------------(a core was opened)----------------------------------------+     |
-                                                       REBUILDING <--(after a pause)-- PAUSING <-----+
+      +-----------------------------(a new core is open)---------------------------------------+     |
+                                                       REBUILDING <--(pause has ended)-- PAUSING <---+
 
 Rules:
 - After a disk failure, the state of the core may be incomplete, and the set of writes that have reached the

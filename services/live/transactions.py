@@ -25,7 +25,7 @@ class ProducerView:
 
 
 Producing = Callable[[str], list[ProducerView]]
-"""Returns the producers of a topic, or of all topics if the name is empty."""
+"""Returns the producers of a topic, or of all topics if the topic name is empty."""
 
 
 class LiveTransactions:

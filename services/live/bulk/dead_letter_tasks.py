@@ -1,6 +1,6 @@
 """Background tasks that redrive or purge the dead letters of a consumer group (`services.live.bulk.tasks`).
 
-    count -> page -> matching dead letters -> batch -> flush -> pause for the rate -> ... -> done
+    count -> page -> matching dead letters -> batch -> flush -> rate limit pause -> ... -> done
 
 A message that is dead-lettered again after a redrive has an offset of at least `end_offset`, so a task never
 processes a message twice. With a rate limit, a batch contains the dead letters for a tenth of a second or, at
@@ -41,7 +41,7 @@ VERDICTS = {DeadLetterVerb.REDRIVE: "REDRIVEN", DeadLetterVerb.PURGE: "PURGED"}
 class DeadLetterTaskRequest:
     """A request to purge dead letters, or to redrive them to the topic `target`.
 
-    If `target` is empty, each dead letter returns to its original topic and is delivered only to its group.
+    If `target` is empty, each dead letter is returned to its original topic and delivered only to its group.
     `per_second` is the maximum rate, or 0 for no limit.
     """
 

@@ -1,6 +1,6 @@
 """Background tasks that move messages from one topic to another (`services.live.bulk.tasks`).
 
-    count -> queue -> page -> matching messages -> batch, in order -> flush -> pause for the rate -> ...
+    count -> queue -> page -> matching messages -> batch in order -> flush -> rate limit pause -> ...
 
 A task moves the unfinished messages that were stored before the start of the task. The messages in a batch
 are moved in offset order (`services.broker.topic_moves`). The verdict on a message is MOVED, LEASED (the
@@ -39,7 +39,7 @@ class MoveVerb(Enum):
 
 @dataclass(slots=True, frozen=True)
 class MessageFilter:
-    """A filter for messages. All specified conditions must match.
+    """A filter for messages. A message matches only if it meets all specified conditions.
 
     `key` matches a message if it equals the message id or one of the message keys.
     """
@@ -80,7 +80,7 @@ MoveTask = Task[MoveTaskRequest]
 
 
 class QueuePlace(NamedTuple):
-    """A position in the queues of a topic."""
+    """The position of a message in the queues of a topic."""
 
     queue_id: int
     queue_offset: int

@@ -1,9 +1,9 @@
 """Background tasks. A task processes many items, and can be monitored and stopped.
 
-    start -> count the matches -> a batch -> its flush -> next batch -> ... -> DONE
+    start -> count the matches -> a batch -> a flush   -> next batch -> ... -> DONE
                  |                   |
-                 +-------------------+-> STOPPED: by an operator, by an error, by loss of the starter's
-                                                  right, or with the broker
+                 +-------------------+-> STOPPED: by an operator, by an error, by the loss of a
+                                                  required right, or by the end of the broker
 
 Rules:
 - After each batch, a task waits until the batch is durable. Other calls are served during the wait.
@@ -72,7 +72,7 @@ Item = TypeVar("Item")
 
 
 Watch = Callable[[Callable[[AccessRefused], None]], Callable[[], None]]
-"""Watches the rights of the user who started a task, and returns a function that ends the watch.
+"""Watches the rights of the user that started a task, and returns a function that ends the watch.
 
 The argument is a function that is called once if the user loses a required right.
 """
@@ -130,7 +130,7 @@ class Task(Generic[Order]):
 
     @property
     def done(self) -> int:
-        """Number of processed items."""
+        """Return the number of processed items."""
         return self.by_verdict.total()
 
     def admit(self, items: Sequence[Item]) -> Sequence[Item]:
@@ -317,7 +317,7 @@ class Tasks(ABC, Generic[Order]):
         task.ended_ms = self._live.now_ms()
         del self._runs[task.id]
         log.info("task ends", task=task.id, state=task.state.value, why=task.why, **task.by_verdict)
-        with suppress(TidewheelError):  # If the core is being rebuilt, the journal entry is lost.
+        with suppress(TidewheelError):  # If the core is unavailable, the journal entry is lost.
             self._live.call_with_time(self._live.core.journal.add_entry, self._entry_of(task))
 
     def _entry_of(self, task: Task[Order]) -> JournalEntry:

@@ -1,6 +1,6 @@
 """Background tasks that cancel, move, or fire all timers that match a filter.
 
-    count -> time window -> page of timers -> one change each -> their flush -> next page -> ... -> done
+    count -> time window -> page of timers -> one change per timer -> flush -> next page -> ... -> done
 
 Timers are processed in batches, in order of due time. A batch shares its flushes with other calls. Timers
 that were set or moved after the start of the task have an offset of at least `end_offset` and are skipped. If

@@ -1,7 +1,7 @@
 """Delivery of transaction check-backs by long polling, for producers without a Telemetry stream.
 
-    poll of topics --> open --> check-back for a half of a topic   --> response with the half
-                            --> timeout, or the broker stops       --> response without halves
+    poll of topics --> open --> check-back for one of the topics   --> response with the half message
+                            --> timeout, or the broker stops       --> response without half messages
 
 Rules:
 - A poll is queued for each of its topics. When a poll has `count_max` check-backs or RECEIVE_BYTES_MAX bytes
@@ -13,7 +13,7 @@ Rules:
   triggers the next check-back.
 - Unsent check-backs use at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message. If this limit delays
   the check-backs for a topic, the check-backs resume when memory becomes available.
-- A producer answers a check-back with an ordinary request to end the transaction. If a poll is aborted, the
+- To answer a check-back, a producer sends a regular request to end the transaction. If a poll is aborted, the
   check-back policy of the topic determines when the check-backs are repeated.
 
 Between two polls, a producer receives no check-backs. A check-back that becomes due between two polls waits
@@ -94,7 +94,7 @@ class CheckBackPolls:
             await self._long_polls.wait(poll, seconds)
 
     def set_held_bytes(self, poll: CheckBackPoll, count_bytes: int) -> None:
-        """Set the memory usage of a poll's check-backs in bytes.
+        """Set the memory usage of the check-backs of a poll, in bytes.
 
         After the response has been sent, the memory usage must be set to 0. If memory becomes available, the
         delayed check-backs resume.

@@ -9,10 +9,10 @@ an earlier process has already counted the series. The last report of a departed
 series limit, so that a returning client is not counted twice. A report sent by a disconnecting client is
 counted.
 
-Only the six metrics of the official clients are stored. There are at most `CLIENT_SERIES_EACH_MAX` series per
-client and `CLIENT_SERIES_MAX` in total. Series of departed clients are evicted first. Histograms use the
-bucket bounds in `BOUNDS_MS`. The count of a bucket with another bound is added to the bucket with the next
-larger bound.
+Only the six metrics of the official clients are stored. At most `CLIENT_SERIES_EACH_MAX` series per client
+and `CLIENT_SERIES_MAX` series in total are stored. The series of departed clients are evicted first.
+Histograms use the bucket bounds in `BOUNDS_MS`. The count of a bucket with another bound is added to the
+bucket with the next larger bound.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from commitlog.limits import CLIENT_SERIES_EACH_MAX, CLIENT_SERIES_MAX
 
 BUCKETS_MAX: Final = 64
 NUMBER_MAX: Final = 1e15
-"""Largest accepted measurement, which keeps the sums finite."""
+"""Largest accepted measurement. The limit ensures that the sums remain finite."""
 BOUNDS_MS: Final[Mapping[str, tuple[float, ...]]] = {
     "rocketmq_send_cost_time": (1, 5, 10, 20, 50, 200, 500),
     "rocketmq_delivery_latency": (1, 5, 10, 20, 50, 200, 500),
@@ -54,14 +54,14 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """A duration histogram: one count per bound in `BOUNDS_MS`, and one for longer durations."""
+    """A duration histogram with one count per bound in `BOUNDS_MS` and one count for longer durations."""
 
     counts: tuple[int, ...]
     total_ms: float
 
     @property
     def count(self) -> int:
-        """Total number of measurements."""
+        """Return the total number of measurements."""
         return sum(self.counts)
 
 
@@ -132,7 +132,7 @@ class ClientMetrics:
         for series in self._there.values():
             for key, value in series.items():
                 if not isinstance(value, Histogram):
-                    found[key] += value  # type: ignore[assignment] # A Counter also counts floats.
+                    found[key] += value  # type: ignore[assignment] # A Counter can also contain floats.
         return found
 
     def _store_series(self, series: Series, one: ReportedSeries) -> bool:
@@ -210,7 +210,7 @@ def quantile_bound_ms(name: str, histogram: Histogram, part: float) -> float | N
 
 
 def cumulate_counts(counts: Iterable[int]) -> Iterator[int]:
-    """Yield the cumulative sums of `counts`."""
+    """Yield the cumulative sum after each element of `counts`."""
     reached = 0
     for count in counts:
         reached += count

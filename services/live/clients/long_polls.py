@@ -1,9 +1,9 @@
 """Long polls. A receive that finds no message waits until a message arrives or the wait times out.
 
-A wake-up key is a topic, a client's LITE topic subscription, or a poll for transaction check-backs. Receives
-with the same key, group, and filter wait in the same FIFO queue, which is called a line:
+A wake-up key is a topic, the LITE topic subscription of a client, or a poll for transaction check-backs.
+Receives with the same key, group, and filter wait in the same FIFO queue, which is called a line:
 
-    key --> line (group, filter) --> waiters, oldest first
+    key --> line (group, filter) --> waiters, from oldest to newest
 
 Rules:
 - When a message arrives, the first waiter of each line is notified and scans the queues. If the batch of the
@@ -38,7 +38,7 @@ class LongPolls:
         """True if all polls have ended because the broker is stopping."""
 
     async def wait(self, key: Hashable, seconds: float, line: Hashable = None) -> bool:
-        """Wait until `key` is notified. Return False on a timeout or when the broker stops.
+        """Wait until a notification for `key` arrives. Return False on a timeout or when the broker stops.
 
         If `line` is None, the waiter is in a separate line and is notified of every arrival.
         """

@@ -1,9 +1,9 @@
 """Receives with long polling, the release of undelivered messages, and lease renewal.
 
-receive --> lease in the core --> no message: wait in line (`long_polls`), lease again
-                              --> none yet, the slice is used up: lease again later (`slices`)
+receive --> lease in the core --> no messages: wait in a line (`long_polls`), then lease again
+                              --> scan unfinished: wait for budget (`scan_budget`), then lease again
                               --> messages: wait until the lease is durable --> delivered
-                                                                            --> caller gone: released
+                                                                            --> cancelled: released
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class ScanBudget:
     def _wait(self, line: dict[object, Waiter], place: object) -> Waiter:
         """Return a future that completes when the queue entry `place` is woken.
 
-        An existing entry keeps its position in the queue.
+        If the entry already exists, its position in the queue is kept.
         """
         line[place] = self._loop.create_future()
         self._schedule_turn()

@@ -26,7 +26,7 @@ FOREVER_MS = 1 << 62
 
 @dataclass(slots=True, frozen=True)
 class DeadLetterFilter:
-    """A filter for dead letters. All specified conditions must match.
+    """A filter for dead letters. A dead letter matches only if it meets all specified conditions.
 
     `topic` is the original topic of the message. `reason` is a case-insensitive substring of the reason or of
     the first or last error. `from_ms` (inclusive) and `until_ms` (exclusive) limit the time at which the
@@ -86,7 +86,7 @@ async def read_pages(
 def end_offset(live: LiveBroker, group: str) -> int:
     """Return the offset of the next dead letter of a group.
 
-    Raise `IllegalGroup` if the group name is illegal.
+    Raise `IllegalGroup` if the group name is invalid.
     """
     check_group_name(group)
     return live.core.dead_letters.count_open(group).end_offset
@@ -152,7 +152,7 @@ async def count_dead_letters(
 async def find_dead_letters(
     live: LiveBroker, group: str, wanted: DeadLetterFilter, after: int | None, count_max: int
 ) -> DeadLetterPage:
-    """Return up to `count_max` matching dead letters without bodies.
+    """Return up to `count_max` matching dead letters without message bodies.
 
     If the scan limit is reached, the page is shorter. The cursor of the page is the position at which the
     next query continues.
