@@ -11,8 +11,9 @@ not trust other certificates signed with the same key. The self-signed certifica
 because BoringSSL, the TLS library of gRPC clients, rejects a self-signed certificate whose key usage excludes
 certificate signing. The running broker renews a self-signed certificate `RENEW_DAYS` days before expiry. At
 startup, the broker also replaces a self-signed certificate that does not match its key, for example after a
-crash between the two writes. After a renewal, clients that verify the certificate must be given the new
-certificate. If TLS is enabled for the HTTP interface, the HTTP interface uses the same certificate.
+crash between the two writes. After a renewal, the new certificate must be installed on all clients that
+verify the certificate. If TLS is enabled for the HTTP interface, the HTTP interface uses the same
+certificate.
 """
 
 from __future__ import annotations

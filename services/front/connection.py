@@ -1,4 +1,4 @@
-"""Client connections, each of which connects a socket to the protocol implementation (`GrpcCalls`).
+"""Client connections. A connection passes bytes between a socket and the protocol code (`GrpcCalls`).
 
     socket --bytes--> GrpcCalls --events--> Service --replies--> GrpcCalls --bytes--> socket
 
@@ -85,7 +85,7 @@ class Acceptor(Protocol):
     """Accepts connections, and counts open and refused connections."""
 
     def count_refusal(self, connection: Connection, why: str, detail: str) -> None:
-        """Count a connection that the server closes because of an error. `why` is a short description."""
+        """Count a connection that the server closes because of an error. `why` is a short reason."""
 
     def remove_connection(self, connection: Connection) -> None:
         """Remove a closed connection from the count of open connections."""
@@ -339,7 +339,7 @@ class Connection(asyncio.Protocol):
         self._handle_events(self.calls.events())
         if out := self.calls.http2.take_output():
             self.transport.write(out)
-        # DATA is written in pieces, because the transport may call `pause_writing` after each piece. The
+        # DATA is written in pieces, so that the transport can call `pause_writing` after each piece. The
         # remaining DATA then stays in the queue, which has a size limit, instead of in the transport buffer,
         # which has none.
         while self.calls.http2.can_send_data:

@@ -1,4 +1,4 @@
-"""The server side of gRPC on one connection, without the use of a socket or a clock.
+"""The server side of gRPC on one connection. This module uses neither a socket nor a clock.
 
     receive(bytes) -> CallReceived                                   a complete unary call
                       CallStarted, MessageReceived ..., HalfClosed   a call with a request stream
@@ -21,8 +21,8 @@ each refusal contains the reason, because clients log only the status and the te
 Limits: incomplete requests and unread messages may use `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes per
 connection and `REQUESTS_BYTES_MAX` bytes in total (`RequestMemory`). A call that exceeds a limit is refused.
 After `REQUEST_MS_MAX` milliseconds, `check_limits` also refuses requests that arrive at less than
-`REQUEST_BYTES_PER_SECOND_MIN`. Decompressed bytes in excess of the expected compression ratio, as in a
-decompression bomb, use up the allowance for frames without progress.
+`REQUEST_BYTES_PER_SECOND_MIN` bytes per second. Decompressed bytes in excess of the expected compression
+ratio, as in a decompression bomb, use up the allowance for frames without progress.
 """
 
 from __future__ import annotations

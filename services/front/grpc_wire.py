@@ -33,7 +33,7 @@ _SEVEN_BITS: Final = 127
 
 
 class Status(IntEnum):
-    """The gRPC status codes that the server uses."""
+    """The supported gRPC status codes."""
 
     OK = 0
     CANCELLED = 1
@@ -117,7 +117,7 @@ def parse_timeout(timeout: str) -> float:
 
 
 def frame_message(message: bytes) -> bytes:
-    """Return the frame of an uncompressed message, with the 5-byte prefix."""
+    """Return an uncompressed message with the 5-byte gRPC prefix."""
     return b"\0" + len(message).to_bytes(4, "big") + message
 
 

@@ -349,7 +349,7 @@ def _match_shape(block: bytes, shape: Shape) -> Head | None:
 
 
 def classify_field(name: str, value: str) -> Field:
-    """Return a header field, and determine the kind of the field."""
+    """Determine the kind of a header field, and return the field."""
     kind = _PSEUDO.get(name, REGULAR)
     if kind == REGULAR:
         is_bad = not name or name.startswith(":") or name in _OF_CONNECTION or not _is_lower(name)

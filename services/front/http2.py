@@ -1,4 +1,4 @@
-"""The server side of an HTTP/2 connection (RFC 9113), without the use of a socket or a clock.
+"""The server side of an HTTP/2 connection (RFC 9113). This module uses neither a socket nor a clock.
 
     receive(bytes) -> events ...            requests, DATA, and resets from the client
     send_response, begin_response ...       send responses; `take_output()` returns the bytes to write

@@ -116,7 +116,7 @@ class Port:
         return sum(one.calls.http2.uses_table for one in self._shared.connections)
 
     def start(self, listening: socket.socket) -> None:
-        """Start to accept connections on a bound socket."""
+        """Start accepting connections on a bound socket."""
         listening.setblocking(False)
         listening.listen(BACKLOG)
         self._listening = listening

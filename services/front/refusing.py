@@ -1,4 +1,4 @@
-"""Refusal of gRPC clients in the response to the first call.
+"""Refuses gRPC clients with an error status in the response to the first call.
 
 A GOAWAY frame alone is insufficient, because a gRPC client interprets GOAWAY as a server shutdown and retries
 the call on a new connection. A status such as `RESOURCE_EXHAUSTED` ends the call, and the client reports the

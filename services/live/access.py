@@ -1,4 +1,4 @@
-"""Management of users, rights, and tokens for callers in the event loop.
+"""Manages users, rights, and tokens on behalf of callers in the event loop.
 
 The core stores only encrypted secrets, and only this module has access to the key. Each secret is generated
 here and returned only once. After its first use, the decrypted secret is cached in memory. Tokens are stored
@@ -52,7 +52,7 @@ def noop() -> None:
 
 
 class LiveAccess:
-    """Management of the users of a broker, their rights, and their tokens.
+    """Manages the users of a broker, their rights, and their tokens.
 
     The methods may raise `ResultUnknown` and any error of the core.
     """

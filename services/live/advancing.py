@@ -1,4 +1,4 @@
-"""Advancement of a virtual clock from event to event, as if the time had elapsed.
+"""Advances a virtual clock from event to event, as if the time had elapsed.
 
     move to the next due time -> renew the leases of connected clients -> tick -> settle -> repeat
 

@@ -166,7 +166,7 @@ class Clock:
             self._kept.keep()
 
     def to_broker_time(self, given: Told) -> Told:
-        """Convert the timestamps in a value from real time to broker time, but do not convert numbers."""
+        """Convert the timestamps in a value from real time to broker time. Numbers are not converted."""
         return cast(Told, _shift_times(given, self.offset_ms)) if self.offset_ms else given
 
     def to_real_time(self, told: Told) -> Told:

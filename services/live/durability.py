@@ -1,4 +1,4 @@
-"""Delivery of each answer once the log is durable up to the offset of the answer.
+"""Sends each answer once the log is durable up to the offset of the answer.
 
 Answers are queued in the order in which the core produces them. After each flush, all answers with durable
 records are sent. An answer with a lower offset than the preceding answer is sent together with the preceding
@@ -38,7 +38,7 @@ A refusal with this offset waits for a proof for at most `OWN_MS` milliseconds.
 _HELD: Final = LOCAL_RESOURCE_ERRORS - 1
 """The durable offset during a hold, which is lower than the offset of any answer."""
 OWN_MS: Final = 1_000
-"""Maximum wait for a proof, in milliseconds, of a refusal for lack of local resources.
+"""Maximum time in milliseconds for which a refusal for lack of local resources waits for a proof.
 
 A proof of leadership normally takes a few milliseconds.
 """

@@ -18,8 +18,8 @@ Rules:
 - A failed sync is never retried. After a failed sync, the core is discarded and rebuilt.
 - During a checkpoint, flushes continue until the log has grown by a limit, and then wait for the end of the
   checkpoint. This limit bounds memory usage and the duration of the next startup.
-- When a checkpoint is due, no new flush begins. After the last flush, the event loop thread writes the new
-  appends with one sync and begins the checkpoint. In each subsequent iteration, a limited number of
+- When a checkpoint is due, no new flush begins. After the last flush has ended, the event loop thread writes
+  and syncs the new appends and begins the checkpoint. In each subsequent iteration, a limited number of
   checkpoint rows is copied. A worker thread then writes the rows to disk (`services.broker.checkpoint`).
 
 Limitation: the state is a set of flags and not a state machine, and only a few combinations of the flags are
@@ -108,7 +108,8 @@ class LogFlusher:
         """True if `_begin_flush` is scheduled, or is delayed until the end of a flush or of the linger time.
         """
         self._is_waiting = self._is_linger_planned = False
-        """Flags for a next flush that waits for the current flush, and for a scheduled end of the wait."""
+        """True if the next flush waits for the current flush, and true if the end of the wait is scheduled.
+        """
         self._began_at = 0.0
         """Time at which the last flush began, in event loop time."""
         self._is_checkpointing = False
@@ -130,7 +131,7 @@ class LogFlusher:
             self._loop.call_soon(self._begin_flush)
 
     async def idle(self) -> None:
-        """Wait until all appends are written, or until the flusher is stopped."""
+        """Wait until all appends are written, or until writing is impossible."""
         await self._idle.wait()
 
     def fail(self, error: OSError) -> None:

@@ -673,8 +673,8 @@ class LiveBroker:
         return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
 
     def _waiting_bytes(self) -> int:
-        """Return the number of unflushed bytes. Each record counts with at least
-        CALLERS_UNFLUSHED_RECORD_BYTES bytes.
+        """Return the number of unflushed bytes. Each record counts as at least CALLERS_UNFLUSHED_RECORD_BYTES
+        bytes.
         """
         if self._core is None:
             return 0

@@ -1,4 +1,4 @@
-"""Measurement of the amount and age of the overdue work of a broker.
+"""Measures the amount and age of the overdue work of a broker.
 
     check-backs        half messages with a due check-back whose topic has no producer
     message groups     groups with a waiting message that a receive has scanned, but without a recent delivery

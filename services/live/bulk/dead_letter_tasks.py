@@ -63,7 +63,10 @@ class DeadLetterTasks(Tasks[DeadLetterTaskRequest]):
     what, command = "dead letters", "dlq"
 
     def check(self, order: DeadLetterTaskRequest) -> None:
-        """Raise an error if the group or a topic does not exist. A misspelled name must not create either."""
+        """Raise an error if the group or a topic does not exist.
+
+        The check prevents the creation of a group or topic with a misspelled name.
+        """
         dead_letters.check_group(self._live, order.group)
         if order.target:
             self._live.core.topics.get(order.target)

@@ -61,8 +61,8 @@ class Receivers:
         """Lease up to `batch_size` messages. Wait up to `wait_seconds` for the first message.
 
         Return an empty list if no message arrives in time. Until this method returns, the returned messages
-        are included in `unread_bytes`. After that, the caller must include the messages. A retry after a lost
-        response must use the same `attempt_id`.
+        are included in `unread_bytes`. After this method has returned, the caller must add the messages to
+        `unread_bytes`. A retry after a lost response must use the same `attempt_id`.
         """
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
 

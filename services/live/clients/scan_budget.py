@@ -1,4 +1,4 @@
-"""A limit on the scans of receives in each event loop iteration.
+"""A limit on the amount of scanning by receives per event loop iteration.
 
 A receive scans one slice of at most `SCANNED_PER_RECEIVE_MAX` units of work at a time. Many slices in one
 iteration would block the event loop, so each iteration has a scan budget:

@@ -1,4 +1,4 @@
-"""Computation of the lag of each consumer group on each topic, as the sum over the queues of the topic.
+"""Computes the lag of each consumer group on each topic as the sum over the queues of the topic.
 
     min        committed          next                  end
      | finished | finished, leased,| not yet delivered   |

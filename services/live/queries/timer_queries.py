@@ -226,5 +226,5 @@ def is_window(wanted: TimerFilter) -> bool:
 
 
 def is_simple(wanted: TimerFilter) -> bool:
-    """Return whether a filter can be evaluated without reading timer records."""
+    """Return whether a filter consists only of a time window or only of a topic."""
     return is_window(wanted) or wanted == TimerFilter(topic=wanted.topic)
