@@ -13,13 +13,13 @@ class IllegalAdvance(ClientMistake):
 
 
 class ClientNotFound(NotFound):
-    """The specified client does not exist or is not connected."""
+    """There is no such client."""
 
     code = "TW-157"
 
 
 class ClockIsReal(RefusedByState):
-    """The broker uses the real-time clock, which cannot be advanced."""
+    """The broker uses real time, which cannot be advanced."""
 
     code = "TW-164"
 
@@ -31,13 +31,13 @@ class DiskBehind(Busy):
 
 
 class AnswersUnread(Busy):
-    """Too many bytes of sent messages have not yet been read by the clients."""
+    """Clients are not reading the messages that were sent to them."""
 
     code = "TW-226"
 
 
 class TooManyPolls(Busy):
-    """The maximum number of concurrent receive calls is reached."""
+    """Too many receive calls are open."""
 
     code = "TW-179"
 
@@ -49,19 +49,19 @@ class BrokerStops(Busy):
 
 
 class ResultUnknown(Busy):
-    """The outcome of the write is unknown: the records may or may not be on disk."""
+    """The write may or may not be on disk."""
 
     code = "TW-171"
 
 
 class StoreUnavailable(Busy):
-    """The disk of the store has failed, and the broker rejects all calls until the disk works again."""
+    """The disk of the store fails, so nothing is served until it works again."""
 
     code = "TW-220"
 
 
 class BrokerBroken(Busy):
-    """The broker rejects all calls and is shutting down after an internal error."""
+    """The broker has met a bug and ends, so nothing is served."""
 
     code = "TW-223"
 
