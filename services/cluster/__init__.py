@@ -1,1 +1,1 @@
-"""A cluster node: a broker that either leads the cluster or follows the leader by reading a shared log."""
+"""A cluster node, which is a broker that leads the cluster or follows the leader through a shared log."""

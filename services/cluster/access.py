@@ -1,15 +1,16 @@
-"""Client settings files for `tidewheel` commands. Each node writes them to its store.
+"""Client settings files for `tidewheel` commands. Each node writes these files to its store.
 
-The `STORE/access/tidewheel.toml` file has two main settings. `http` lists the addresses of all nodes,
-starting with this node, and `http_ca` names the `nodes.pem` file. The `STORE/access/nodes.pem` file contains
-the node certificates from the shared log.
+The file `STORE/access/tidewheel.toml` has two main settings. The setting `http` lists the addresses of all
+nodes, starting with this node. The setting `http_ca` is the name of the file `nodes.pem`. The file
+`STORE/access/nodes.pem` contains the node certificates from the shared log.
 
-Node certificates are self-signed, so other machines do not trust them by default. Nodes trust the
-certificates in the shared log (`peers`), whereas commands trust those in `nodes.pem`. The files are identical
-on all nodes except for the order of the addresses. They contain no secrets and can be copied to other
-machines. The settings specify the path to the token file, so use the same path on all nodes.
+Node certificates may be self-signed, and other machines do not trust self-signed certificates by default.
+Nodes trust the certificates in the shared log (`peers`), whereas commands trust the certificates in
+`nodes.pem`. The files are identical on all nodes except for the order of the addresses. The files contain no
+secrets and can be copied to other machines. Because `tidewheel.toml` contains the path of the token file,
+this path should be the same on all nodes.
 
-Limitation: other nodes do not list a follower until it has announced its copy.
+Limitation: a follower is not listed by other nodes until the follower has announced its copy.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ SETTINGS, CERTIFICATES = "tidewheel.toml", "nodes.pem"
 log = structlog.get_logger()
 
 Nodes = Mapping[str, str]
-"""The HTTP URL of each node, mapped to its PEM certificate, or to "" for an http:// URL."""
+"""A mapping from the HTTP URL of each node to its PEM certificate, or to "" for an http:// URL."""
 
 
 def settings_for(nodes: Nodes, token: Path | None) -> str:
-    """Return the contents of the settings file. `token` is the path to the token file."""
+    """Return the contents of the settings file. The argument `token` is the path to the token file."""
     where = ",".join(url if url.startswith("https:") else urlsplit(url).netloc for url in nodes)
     trust = f'http_ca = "{CERTIFICATES}"\n' if any(nodes.values()) else ""
     secret = "" if token is None else f"http_token = {json.dumps(str(token.absolute()))}\n"
@@ -46,7 +47,7 @@ def settings_for(nodes: Nodes, token: Path | None) -> str:
 
 
 def write_access_files(store: Path, nodes: Nodes, token: Path | None) -> None:
-    """Write the certificate file, and then the settings file. Raise OSError if the disk fails."""
+    """Write the certificate file and then the settings file. Raise OSError if the disk fails."""
     folder = store / layout.ACCESS
     folder.mkdir(FOLDER_MODE, exist_ok=True)
     write_whole(folder / CERTIFICATES, "".join(sorted(set(nodes.values()))), EVERYBODY_READS)
@@ -59,7 +60,7 @@ async def keep_files_current(
     known: Callable[[], Nodes],
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
 ) -> None:
-    """Rewrite both files whenever the set of known nodes changes. Runs until cancelled."""
+    """Rewrite both files whenever the set of known nodes changes, until the task is cancelled."""
     written: dict[str, str] = {}
     while True:
         nodes = dict(known())

@@ -15,19 +15,19 @@ class NoLeader(Busy):
 
 
 class CopyRefused(TidewheelError):
-    """The copy of the store cannot be transferred."""
+    """A copy of the store cannot be transferred, or must not replace the store of this node."""
 
     code = "TW-257"
 
 
 class CommandRefused(TidewheelError):
-    """The command to the cluster was rejected."""
+    """The cluster rejected an operator command."""
 
     code, exit_code = "TW-258", 4
 
 
 class EngineTrouble(Busy):
-    """The settings of the shared log engine are unsafe, so new messages are refused."""
+    """New messages are refused because the settings of the shared log engine are unsafe."""
 
     code, is_own = "TW-259", True
 
@@ -39,21 +39,21 @@ class InvalidCommand(ClientMistake):
 
 
 class LossNotAccepted(TidewheelError):
-    """The restore may lose accepted data, and the operator has not confirmed the loss."""
+    """An operation may lose accepted data, and the operator has not confirmed the loss."""
 
     code, exit_code = "TW-261", 4
 
     def __init__(self, detail: str, facts: Mapping[str, Any] | None = None) -> None:
         """Create the error.
 
-        `facts` is a JSON-serializable dictionary that describes the remaining and the missing data.
+        The JSON-serializable dictionary `facts` describes the remaining data and the missing data.
         """
         super().__init__(detail)
         self.facts = facts or {}
 
 
 class KeyMismatch(ConfigurationError):
-    """This node cannot decrypt the user secrets of its cluster."""
+    """The key for user secrets on this node differs from the key of the last leader."""
 
     code = "TW-262"
 

@@ -1,33 +1,33 @@
-"""Tracks the evidence for the accepted records in a node's copy.
+"""Tracks how much of the log in a node's store the cluster has accepted.
 
-This module performs no I/O. The accepted end is the log offset up to which a copy contains accepted history.
-The `evidence` file (`services.cluster.evidence_file`) stores the accepted end, the chain at that offset, and
-the last applied leader record. With this evidence, a node can detect that the engine has lost records or was
-restored from a backup. The bytes after the checkpoint stay on disk until the node has read past the evidence
-in the shared log without finding a contradiction.
+This module performs no I/O. The accepted end of a store is the log offset up to which all records are known
+to be accepted. The `evidence` file (`services.cluster.evidence_file`) stores the accepted end, the chain at
+that offset, and the last applied leader record. This evidence allows a node to detect that the engine has
+lost records or was restored from a backup. The log bytes after the checkpoint stay on disk until the node has
+read the shared log up to the evidence record and has found no contradiction.
 
     state      meaning                                       transition
-    OPEN       the fold has not reached the evidence         AGREED, or HALT, when the evidence record is read
-    AGREED     no record of the copy is lost in the log      -
+    OPEN       the evidence record has not been read yet     AGREED or HALT, when the evidence record is read
+    AGREED     the shared log has all records of the copy    -
 
-Before a node continues, `sharedlog.witness` looks up the evidence record in the engine. If the record is
-still missing or still differs after `witness.LOST_MS`, the node halts.
+Before a node continues to read the shared log, `sharedlog.witness` looks up the evidence record in the
+engine. The node halts if the record is still missing or different after `witness.LOST_MS`.
 
-Each accepted flush is compared with the bytes on disk at the same offset (`FLUSH_VERDICTS`):
+The node compares each accepted flush with the bytes on disk at the same offset (`FLUSH_VERDICTS`):
 
     on disk              below the accepted end                at or above the accepted end
     identical bytes      advance                               advance
-    no valid record      write: lost in a power failure        cut: no flush ended there
-    different record     HALT: the histories differ            set aside, then cut: never accepted
+    no valid record      write: lost in a power failure        truncate: no flush ended there
+    different record     HALT: the histories differ            set aside, then truncate: never accepted
 
-The state is set once the `Fold` has applied or skipped the evidence record (`CopyProof.check_fold`):
+The state changes when the `Fold` has applied or skipped the evidence record (`CopyProof.check_fold`):
 
     same record, end and chain     AGREED
     anything else                  HALT
 
-In the state OPEN, a node must neither lead nor write new evidence. A node's copy may be replaced only if the
-replacement covers the evidence (`REPLACEMENT_VERDICTS`). The replacement is another node's copy or the whole
-shared log:
+In the state OPEN, a node must neither lead nor write new evidence. The store of a node may be replaced only
+if the replacement covers the evidence (`REPLACEMENT_VERDICTS`). The replacement is a copy from another node
+or the whole shared log:
 
     last record of the other copy    chain at the evidence   evidence record   verdict
     after the evidence record        same                    -                 take
@@ -37,9 +37,9 @@ shared log:
     before the evidence record       -                       same              take if no record is missing
                                      -                       any other         refuse
 
-Cost: a few comparisons per record, and one disk read per flush after a checkpoint. Limitation: after a power
-failure, the evidence may be about one second old, or its accepted end may be beyond the end of the log
-(`evidence_file`). If records from that last second are lost, the loss cannot be detected.
+Cost: a few comparisons per record, and one disk read per flush after the checkpoint. Limitation: after a
+power failure, the evidence may be about one second old, or the accepted end may be beyond the end of the log
+files (`evidence_file`). A loss of records from that last second cannot be detected.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from sharedlog.fold import Fold, Position
 
 
 class Evidence(NamedTuple):
-    """The accepted history that a node has read.
+    """The part of the log that a node has read as accepted.
 
-    `record` is the offset of the last applied leader record, and `crc` is its CRC-32. `end` and `chain`
-    describe the history up to and including that record.
+    The fields `record` and `crc` are the shared log offset and the CRC-32 of the last applied leader record.
+    The fields `end` and `chain` are the end of the log and the chain after that record.
     """
 
     cluster: bytes
@@ -67,19 +67,19 @@ class Evidence(NamedTuple):
 
     @property
     def description(self) -> str:
-        """A phrase for error messages that describes the evidence."""
+        """A description of the evidence for error messages."""
         return f"up to byte {self.end} of the log, with record {self.record} of the shared log"
 
 
 class ProofState(Enum):
-    """Whether the evidence for a copy agrees with the shared log."""
+    """The state of the comparison between the evidence and the shared log."""
 
     OPEN = "open"
     AGREED = "agreed"
 
 
 class RecordLookup(Enum):
-    """The result of looking up the evidence record in the engine."""
+    """The result of a lookup of the evidence record in the engine."""
 
     SAME = "same"
     ANOTHER = "another"
@@ -88,7 +88,7 @@ class RecordLookup(Enum):
 
 
 class DiskComparison(Enum):
-    """The result of comparing an accepted flush with the bytes on disk."""
+    """The result of a comparison between an accepted flush and the bytes on disk."""
 
     EQUAL = "the same bytes"
     UNSOUND = "no sound record"
@@ -96,7 +96,7 @@ class DiskComparison(Enum):
 
 
 class ChainComparison(Enum):
-    """The result of comparing the evidence with the history of another copy."""
+    """The result of a comparison between the evidence and the history of a copy."""
 
     SAME = "same"
     ANOTHER = "another"
@@ -105,7 +105,7 @@ class ChainComparison(Enum):
 
 
 class EvidenceVerdict(Enum):
-    """A node's reaction to a comparison with the evidence."""
+    """The action that a node takes after a comparison with the evidence."""
 
     ADVANCE = "advance"
     WRITE = "write"
@@ -125,7 +125,7 @@ FLUSH_VERDICTS: Final = {
     (DiskComparison.OTHER, True): EvidenceVerdict.HALT,
     (DiskComparison.OTHER, False): EvidenceVerdict.SET_ASIDE,
 }
-"""The verdict for each comparison result. The flag is whether the offset is below the accepted end."""
+"""The verdict for each comparison result. The flag is true if the offset is below the accepted end."""
 REPLACEMENT_VERDICTS: Final = {
     **{(ChainComparison.SAME, look): EvidenceVerdict.TAKE for look in RecordLookup},
     **{(ChainComparison.ANOTHER, look): EvidenceVerdict.REFUSE for look in RecordLookup},
@@ -137,9 +137,10 @@ REPLACEMENT_VERDICTS: Final = {
 
 
 class FoldProgress(NamedTuple):
-    """The end of a `Fold`'s history, the chain at that end, and the offset of the next record.
+    """The end of the log in a `Fold`, the chain at that end, and the offset of the next record.
 
-    `last` contains the offset and CRC-32 of the last applied record, or is None if there is none.
+    The field `last` contains the offset and CRC-32 of the last applied record, or is None if no record has
+    been applied.
     """
 
     end: int
@@ -149,11 +150,12 @@ class FoldProgress(NamedTuple):
 
 
 class CopyProof:
-    """The evidence for a node's copy, and whether it agrees with the shared log.
+    """The evidence for a node's store, and the state of its comparison with the shared log.
 
-    `claimed` is the stored evidence, and `checkpoint` is the progress of the `Fold` at the checkpoint.
-    `trace` is the result of comparing the evidence with the `Fold`. Evidence from another cluster, such as
-    the one before a restore, is ignored. Raise `Halted` if the checkpoint belongs to a different history.
+    The argument `claimed` is the stored evidence, and `checkpoint` is the progress of the `Fold` at the
+    checkpoint. The argument `trace` is the result of `compare_chain` for that `Fold`. Evidence from another
+    cluster, such as the cluster before a restore, is ignored. The constructor raises `Halted` if the
+    checkpoint contradicts the evidence.
     """
 
     def __init__(
@@ -175,9 +177,9 @@ class CopyProof:
         return 0 if self.claimed is None else self.claimed.end
 
     def verdict_at(self, in_place: DiskComparison, offset: int) -> EvidenceVerdict:
-        """Return the verdict for `offset`, where an accepted flush and the log files first differ.
+        """Return the verdict for `offset`, at which an accepted flush first differs from the log files.
 
-        Raise `Halted` if the copy and the shared log have different histories.
+        Raise `Halted` if the log files and the shared log have different histories.
         """
         verdict = FLUSH_VERDICTS[in_place, offset < self.accepted_end]
         if verdict is EvidenceVerdict.HALT:
@@ -190,8 +192,8 @@ class CopyProof:
     def check_fold(self, read: FoldProgress) -> None:
         """Compare the `Fold` with the evidence. Raise `Halted` if they contradict each other.
 
-        Call this method after applying each record. If no records have been lost, the `Fold` matches the
-        evidence once it has applied the evidence record.
+        Call this method after each applied record. If no records have been lost, the `Fold` matches the
+        evidence after it has applied the evidence record.
         """
         claimed = self.claimed
         if self.state is ProofState.AGREED or claimed is None or _is_before(read, claimed):
@@ -203,9 +205,10 @@ class CopyProof:
         self.state = ProofState.AGREED
 
     def new_evidence(self, epoch: int, end: int, chain: int, led: tuple[int, int] | None) -> Evidence | None:
-        """Return new evidence for a copy with all bytes up to `end`, or None if nothing has changed.
+        """Return new evidence for a log that ends at `end`, or None if the evidence has not changed.
 
-        `led` contains the offset and CRC-32 of the newest leader record in the `Fold`.
+        The tuple `led` contains the offset and CRC-32 of the newest leader record in the `Fold`. No evidence
+        is returned in the state OPEN.
         """
         if self.state is ProofState.OPEN or led is None:
             return None
@@ -217,7 +220,10 @@ class CopyProof:
 
     @property
     def can_lead(self) -> bool:
-        """Whether the node may lead. Any existing evidence must be confirmed first."""
+        """Whether the node may lead.
+
+        A node must not lead before the shared log has confirmed its evidence.
+        """
         return self.state is ProofState.AGREED
 
     def _history_lost_error(self, read: FoldProgress) -> Halted:
@@ -230,12 +236,12 @@ class CopyProof:
 
 
 def _is_before(read: FoldProgress, claimed: Evidence) -> bool:
-    """Return whether the `Fold` has not yet read the evidence record."""
+    """Return whether the evidence record is still unread."""
     return read.next_offset <= claimed.record
 
 
 def compare_chain(fold: Fold, claimed: Evidence | None) -> ChainComparison:
-    """Compare the evidence with the history of a `Fold` restored from a checkpoint."""
+    """Compare the evidence with the history of a `Fold` that was restored from a checkpoint."""
     if claimed is None or fold.next_offset <= claimed.record:
         return ChainComparison.NOT_READ
     if fold.end < claimed.end:
@@ -248,8 +254,8 @@ def compare_chain(fold: Fold, claimed: Evidence | None) -> ChainComparison:
 def replacement_verdict(
     claimed: Evidence | None, trace: ChainComparison, look: RecordLookup
 ) -> EvidenceVerdict:
-    """Return whether a copy with the evidence `claimed` may be replaced.
+    """Return the verdict on replacing a store that has the evidence `claimed`.
 
-    The replacement is another copy or the whole shared log.
+    The replacement is a copy from another node or the whole shared log.
     """
     return EvidenceVerdict.TAKE if claimed is None else REPLACEMENT_VERDICTS[trace, look]

@@ -1,7 +1,7 @@
-"""The `evidence` file, which stores the evidence for a node's copy (`services.cluster.evidence`).
+"""The `evidence` file, which records the accepted end of a node's log (`services.cluster.evidence`).
 
-The file consists of three 4,096-byte slots, so no two slots share a disk sector or memory page. All fields
-are big-endian:
+The file consists of three slots of 4,096 bytes each, so that no two slots share a disk sector or a memory
+page. All fields are big-endian:
 
     offset width  field
     0      8      "TWEVID01"
@@ -16,25 +16,27 @@ are big-endian:
     68     4      CRC-32 of the preceding 68 bytes
 
 Rules
-1. Every node writes a slot after each accepted flush or BEAT record. The log files must already contain all
-   bytes up to `end`. Slot writes are not synced immediately.
-2. Once per second, the node syncs the log files and then the `evidence` file. The slot written last is then
-   durable.
+1. A node writes a slot after each accepted flush, BEAT or EPOCH record. The log bytes up to `end` are written
+   before the slot. A slot write is not synced immediately.
+2. Once per second, the node syncs the log files and then the `evidence` file. The most recently written slot
+   is then durable.
 3. A durable slot is not overwritten until another slot has become durable. All writes between two syncs go to
    the same slot. Writes during a sync go to the third slot. A power failure can therefore damage at most two
    slots.
-4. On opening its copy, a node atomically replaces the file with a synced one, because the last writes of a
-   killed process may exist only in the page cache. After a failed sync (`services.cluster.replica`), the node
-   reopens its copy.
+4. When a node opens its store, the node atomically replaces the `evidence` file with a synced one, because
+   the last writes of a killed process may exist only in the page cache. After a failed sync
+   (`services.cluster.replica`), the node reopens its store.
 
-A process kill loses only the evidence for the current flush. A power failure loses the slot writes from at
-most one second plus the duration of a sync, so the evidence may be out of date. The operating system may also
-write a slot to disk before the log. In that case, the accepted end is beyond the last valid log record. The
-node then rewrites the missing bytes from the shared log, whereas `cluster restore` reports them as missing.
-No accepted record is lost if the engine retains all of them.
+If the process is killed, only the evidence for the current flush is lost. After a power failure, the file may
+lack the slot writes of the last second and of the duration of one sync. The operating system may also write a
+slot to disk before the log bytes that the slot covers. The accepted end in that slot is then beyond the last
+valid record of the log. After a restart, the node rewrites the missing bytes from the shared log, whereas
+`cluster restore` reports these bytes as missing. No accepted record is lost as long as the engine retains all
+accepted records.
 
 Cost: one 72-byte write per flush, and two syncs per second. Limitation: if no slot is valid, the accepted end
-is unknown. The node then halts (`EvidenceDamaged`), and a restore includes all valid log records.
+is unknown. In that case, the node halts (`EvidenceDamaged`), and a restore includes all valid records of the
+log.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ class EvidenceDamaged(Halted):
 class EvidenceFile:
     """The evidence file on `disk`. `write` and `sync` are thread-safe.
 
-    If `evidence` is given, the constructor replaces the file with a new one containing `evidence`.
+    If `evidence` is given, the constructor replaces the file with a new file that contains `evidence`.
     """
 
     def __init__(self, disk: Disk, evidence: Evidence | None, number: int = 0) -> None:
@@ -81,7 +83,7 @@ class EvidenceFile:
 
     @classmethod
     def open(cls, disk: Disk) -> EvidenceFile:
-        """Open the evidence file, which may not exist yet.
+        """Open the `evidence` file, or prepare to create it on the first write.
 
         Raise `Halted` if the file is damaged, or OSError if the disk fails.
         """
@@ -91,7 +93,7 @@ class EvidenceFile:
     def write(self, evidence: Evidence) -> None:
         """Write new evidence. Raise OSError if the disk fails.
 
-        Only a write that creates the file is synced.
+        The write is synced only if it creates the file.
         """
         with self._lock:
             if self.written is None:
@@ -103,7 +105,7 @@ class EvidenceFile:
             self.written = evidence
 
     def sync(self) -> None:
-        """Sync the file if it has been written to since the last sync.
+        """Sync the file if it was written after the last sync.
 
         Raise `SyncFailed` if the sync fails. The caller must then reopen the file.
         """

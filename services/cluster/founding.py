@@ -1,29 +1,31 @@
-"""Creates a cluster from a standalone broker's store, or from a node's store after a cluster has been lost.
+"""Creates a cluster from the store of a standalone broker, or restores a lost cluster from a node's store.
 
-    log end of the store    --> GENESIS record in the shared log
+    end of the store's log  --> GENESIS record in the shared log
     store                   --> store of the first node
 
-The GENESIS record contains the log offset at which the shared log continues the store's history. Only the
-first node's store contains the data before this offset, so all other nodes must copy that store
-(`copies.transfer`). The new shared log is trimmed as usual.
+The GENESIS record contains the CommitLog offset at which the shared log continues the log of the store. Only
+the store of the first node contains the data before this offset. All other nodes must therefore copy that
+store (`copies.transfer`). The new shared log is trimmed as usual.
 
-The command `create --from` uses a standalone broker's whole store. The command `restore` uses a node's store
-(`RemainingData`). The restored cluster contains all valid records up to the accepted end in the evidence. If
-the evidence is damaged or missing, the cluster contains all valid records in the store. Damaged records are
-lost, and so are all records accepted after the end of the restored data. To confirm the loss, the operator
-specifies the offset and the number of damaged bytes given in the error message (`LossNotAccepted`). The
-damaged bytes stay on disk (`holes`), and valid bytes after the offset are set aside (`tail`).
+The command `create --from` uses the whole store of a standalone broker. The command `restore` uses the store
+of a node (`RemainingData`). The restored cluster contains all valid records up to the accepted end in the
+`evidence` file. If that file is damaged or missing, the restored cluster contains all valid records in the
+store. Damaged records and all records that were accepted after the end of the restored data are lost. To
+confirm the loss, the operator specifies the offset and the number of damaged bytes from the error message
+(`LossNotAccepted`). The damaged bytes stay on disk (`holes`), and valid bytes after the offset are set aside
+(`tail`).
 
 Rules
-1. The store is written before the shared log, and the node name is written last. If the process is killed
-   earlier, the store remains a standalone broker's store. An empty shared log is not considered a cluster.
-2. The cluster's first epoch is at least the epoch in the store, so receipt handles stay unambiguous.
-3. A pending copy from another node (`copies.transfer`) replaces the store if its installation has already
-   begun, or if it is at least as long as the store. A shorter copy is deleted. A pending `cluster refetch` is
-   cancelled, because no copy may replace a restored store.
+1. The store is written before the shared log, and the node name is written after the shared log. If the
+   process is killed before the node name is written, the store remains the store of a standalone broker. An
+   empty shared log is not considered a cluster.
+2. To keep receipt handles unambiguous, the first epoch of the cluster is at least the epoch in the store.
+3. A pending copy from another node (`copies.transfer`) replaces the store if the installation of the copy has
+   begun, or if the copy is at least as long as the store. A shorter copy is deleted. A pending `cluster
+   refetch` is cancelled, because no copy may replace a restored store.
 
-Cost: `restore` reads the whole log. Limitation: without evidence, a restore may include records that the
-cluster never accepted.
+Cost: `restore` reads the whole log. Limitation: if the `evidence` file is damaged or missing, a restore may
+include records that the cluster never accepted.
 """
 
 from __future__ import annotations
@@ -63,23 +65,23 @@ from sharedlog.versions import SUPPORTED
 from tidewheel.errors import ConfigurationError, TidewheelError
 
 _PLACES_SAID: Final = 20
-"""Maximum number of damaged ranges in an error message."""
+"""Maximum number of damaged ranges that an error message lists."""
 
 
 class FoundedCluster(NamedTuple):
-    """A new cluster's id, and the CommitLog offset at which its shared log starts."""
+    """The id of a new cluster, and the CommitLog offset at which its shared log starts."""
 
     cluster: bytes
     end: int
 
 
 class RemainingData(NamedTuple):
-    """The part of the cluster's log that remains in a node's store.
+    """The part of a cluster's log that remains in the store of a node.
 
-    All positions are CommitLog offsets. A restore includes all valid records up to `end`. It excludes the
-    ranges in `damaged` and the valid bytes from `end` to `beyond_end`. `checkpoint` is the offset of the
-    newest checkpoint. The cluster is known to have accepted the log up to `accepted_end`. If there is no
-    usable evidence, `unproven` states why. In this case, the cluster may have accepted more than
+    All positions are CommitLog offsets. A restore includes all valid records up to `end`. A restore excludes
+    the ranges in `damaged` and the valid bytes from `end` to `beyond_end`. The newest checkpoint is at the
+    offset `checkpoint`. The cluster is known to have accepted the log up to `accepted_end`. If there is no
+    usable evidence, `unproven` states the reason. In this case, the cluster may have accepted records after
     `accepted_end`, and a restore includes all valid records.
     """
 
@@ -91,7 +93,7 @@ class RemainingData(NamedTuple):
     damaged: tuple[Damage, ...] = ()
     unproven: str = ""
     keep_bytes: int = 0
-    """Number of damaged bytes in keep files, which contain half messages from deleted segments."""
+    """Number of damaged bytes in the keep files. Keep files contain half messages from deleted segments."""
 
     @property
     def damaged_bytes(self) -> int:
@@ -109,7 +111,7 @@ class RemainingData(NamedTuple):
         return max(0, self.end - self.accepted_end) if self.unproven else 0
 
     def facts(self) -> dict[str, Any]:
-        """Return statistics about a restore as a JSON-serializable dictionary."""
+        """Return the statistics of a restore as a JSON-serializable dictionary."""
         return {
             "end_offset": self.end,
             "checkpoint_offset": self.checkpoint,
@@ -157,7 +159,7 @@ class RemainingData(NamedTuple):
 
 
 class RestoredCluster(NamedTuple):
-    """A restored cluster's id, the start offset of its log, the remaining data, and the node name."""
+    """The id of a restored cluster, the start offset of its log, the restored data, and the node name."""
 
     cluster: bytes
     end: int
@@ -166,11 +168,11 @@ class RestoredCluster(NamedTuple):
 
 
 def found_on_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> FoundedCluster:
-    """Create a cluster from a standalone broker's store, which becomes the store for `node`.
+    """Create a cluster from the store of a standalone broker, which becomes the store of the node `node`.
 
-    Raise `ClusterExists` if the shared log already contains a cluster, `EngineUnavailable` if the engine does
-    not respond, a `StoreError` if the store cannot be used, or `ConfigurationError` if the store uses a
-    virtual clock.
+    Raise `ClusterExists` if the shared log already contains a cluster, or `EngineUnavailable` if the engine
+    does not respond. Raise a `StoreError` if the store cannot be used, or `ConfigurationError` if the store
+    uses a virtual clock.
     """
     with lock_store(root, is_node=False) as disk:
         return FoundedCluster(*_found(engine, root, disk, node, now_ms, None))
@@ -186,7 +188,7 @@ def restore_from(
 ) -> RestoredCluster:
     """Create a cluster from the data that remains in a node's store.
 
-    The store becomes the store for `node`, which defaults to the name recorded in the store. Raise
+    The store becomes the store of the node `node`. The default of `node` is the node name in the store. Raise
     `LossNotAccepted` unless `accepted_loss` is the offset after which all records are lost and
     `accepted_damage` is the number of damaged bytes before that offset. Raise a `StoreError` if the store
     cannot be used, or `ClusterExists` if the shared log already contains a cluster.
@@ -214,7 +216,7 @@ def restore_from(
 
 
 def name_in(root: Path) -> str:
-    """Return the node name in a store. Raise `ConfigurationError` if the store has none."""
+    """Return the node name in a store. Raise `ConfigurationError` if the store has no node name."""
     path = root / layout.CLUSTER
     try:
         return str(json.loads(path.read_text())["node"])
@@ -223,7 +225,7 @@ def name_in(root: Path) -> str:
 
 
 def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_damage: int | None) -> str:
-    """Return a message about confirmed numbers that do not match the store, or "" if all match."""
+    """Return a message about confirmed numbers that differ from those of the store, or "" if none differs."""
     given = []
     if accepted_loss not in (None, left.end):
         given.append(f"--accept-loss-after is {accepted_loss}, and the log ends at {left.end}")
@@ -233,7 +235,7 @@ def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_
 
 
 def _founding_obstacle(engine: SharedLog) -> str:
-    """Return the reason no cluster can be created at the URL, or "" if one can."""
+    """Return the reason why no cluster can be created at the URL, or "" if a cluster can be created."""
     try:
         _require_no_cluster(engine)
     except TidewheelError as error:
@@ -242,7 +244,7 @@ def _founding_obstacle(engine: SharedLog) -> str:
 
 
 def _require_no_cluster(engine: SharedLog) -> None:
-    """Raise `ClusterExists` if the shared log contains a cluster. Engine errors are passed on."""
+    """Raise `ClusterExists` if the shared log contains a cluster. Do not catch engine errors."""
     try:
         beginning_of(engine)
     except NoCluster:
@@ -252,7 +254,10 @@ def _require_no_cluster(engine: SharedLog) -> None:
 
 @contextmanager
 def lock_store(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
-    """Keep a store locked within the block, and yield its disk."""
+    """Lock a store for the duration of the block, and yield its disk.
+
+    Raise `NotAStore` if `root` is not a store.
+    """
     if not (root / layout.FORMAT).exists():
         raise NotAStore(f"{root} is no store of a broker. Give its folder.")
     lock = StoreLock(root, is_node=is_node)
@@ -266,10 +271,10 @@ def lock_store(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
 
 
 def remaining_data(disk: Disk) -> RemainingData:
-    """Return the valid records in a node's store that are known to have been accepted.
+    """Return the part of a node's store that is valid and known to be accepted.
 
-    If there is no usable evidence, return all valid records. Reads the whole log. Raise a `StoreError` if the
-    store cannot be used, or OSError if the disk fails.
+    If there is no usable evidence, return all valid records. This function reads the whole log. Raise a
+    `StoreError` if the store cannot be used, or OSError if the disk fails.
     """
     checkpoint, published = newest_checkpoint(disk), layout.published(disk)
     seen, epoch, unproven = max(published.offset, published.accepted_offset), published.epoch, ""
@@ -297,17 +302,17 @@ def remaining_data(disk: Disk) -> RemainingData:
 
 
 def _finish_copy(disk: Disk) -> None:
-    """Install a pending copy if its installation has begun or if it is at least as long as the store."""
+    """Install a pending copy that is partly installed or at least as long as the store."""
     copy_end = transfer.pending_copy_end(disk)
     if transfer.is_moving(disk) or 0 <= copy_end >= remaining_data(disk).end:
         transfer.install_copy(disk)
 
 
 def recover_remaining_data(disk: Disk, left: RemainingData, shared: SharedPart, now_ms: int) -> Broker:
-    """Recover a store from its remaining data.
+    """Recover a store from the data that remains in it.
 
-    The log is truncated after this data, and the damage is recorded in `holes`. Raise a `StoreError` if the
-    store cannot be used, or OSError if the disk fails.
+    The log is truncated after this data, and the damaged ranges are recorded in the `holes` file. Raise a
+    `StoreError` if the store cannot be used, or OSError if the disk fails.
     """
     settings = BrokerSettings(segment_bytes=store_format.open_format(disk, 0).segment_bytes)
     Tail(disk, settings.segment_bytes, left.checkpoint).cut_at(left.end, left.beyond_end)
@@ -318,7 +323,7 @@ def recover_remaining_data(disk: Disk, left: RemainingData, shared: SharedPart, 
 
 
 def _scan_sound_records(disk: Disk, segment_bytes: int, until: int) -> tuple[int, list[Damage]]:
-    """Return the end of the last valid record before `until`, and all damage before `until`."""
+    """Return the end of the last valid record before `until`, and the damaged ranges before `until`."""
     scan = LogScan(disk, segment_bytes, 0, until, may_lack_segments=True)
     scan.check()
     end, damaged = scan.end_offset, holes.join_ranges(scan.damaged)
@@ -326,10 +331,11 @@ def _scan_sound_records(disk: Disk, segment_bytes: int, until: int) -> tuple[int
 
 
 def _missing_first_bytes(disk: Disk, segment_bytes: int, checkpoint: int, end: int) -> list[Damage]:
-    """Return as damage all missing bytes at the start of the log that retention has not deleted.
+    """Return the bytes missing at the start of the log as damage, except those that retention deleted.
 
-    The checkpoint and later retention records show what retention has deleted. If a power failure lost the
-    retention record but not the deletion, the deleted bytes are reported as damage.
+    The range that retention has deleted is known from the checkpoint and from later retention records. If a
+    retention record was lost in a power failure after its segments had been deleted, the deleted bytes are
+    reported as damage.
     """
     start, first = snapshot.newest(disk), min(layout.segment_offsets(disk), default=end)
     deleted_to = 0
@@ -365,7 +371,7 @@ def _found(
     disk.delete(layout.REFETCH)
     position = Position(core.end_offset, CHAIN_AT_GENESIS)
     epoch = max(core.epoch.number, 0 if left is None else left.epoch)
-    # A restored cluster keeps its finalized version, because some of its nodes may not have been upgraded.
+    # A restored cluster keeps its finalized version, because some nodes may not have been upgraded.
     finalized = SUPPORTED if left is None else max(shared.fold.finalized, core.store.version)
     facts: dict[str, Any] = {
         "segment_bytes": segment_bytes,
@@ -385,5 +391,5 @@ def _found(
     write_whole(
         root / layout.CLUSTER, json.dumps({"cluster": cluster.hex(), "node": node}) + "\n", GROUP_READS
     )
-    disk.delete(layout.EVIDENCE)  # deleted last, because the lost cluster's log may reappear truncated
+    disk.delete(layout.EVIDENCE)  # last, because the lost cluster's log may reappear truncated
     return cluster, position.end

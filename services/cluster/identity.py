@@ -8,7 +8,7 @@ from sharedlog.versions import OLDEST
 
 
 class Member(NamedTuple):
-    """A node as described in its EPOCH record. `listen` is the client address (`HOST:PORT`)."""
+    """A node as described in its EPOCH record. Clients connect to the address `listen` (`HOST:PORT`)."""
 
     node: str
     listen: str
@@ -19,8 +19,8 @@ class Member(NamedTuple):
     certificate: str = ""
     """The node's PEM certificate, or "" if other nodes connect in plaintext (`peers`)."""
     supports: int = OLDEST
-    """The newest supported record version (`sharedlog.versions`)."""
+    """The newest record version that the node supports (`sharedlog.versions`)."""
 
     def status_fields(self) -> dict[str, Any]:
-        """Return the fields for status output. `certificate` becomes a Boolean."""
+        """Return the fields for the status output, with `certificate` replaced by a Boolean."""
         return self._asdict() | {"certificate": bool(self.certificate)}

@@ -1,11 +1,11 @@
-"""Checks that all nodes use the same key for user secrets, so that any leader can decrypt them.
+"""Checks that all nodes have the same key for user secrets. Any leader can then decrypt these secrets.
 
-An EPOCH record contains the id of the leader's key (`services.auth.vault.id_of`). The id reveals nothing
-about the key. The key id of a node without a key is "". A node whose key differs from that of the last leader
-halts before it becomes a candidate.
+An EPOCH record contains the id of the leader's key (`services.auth.vault.id_of`). The key cannot be derived
+from the id. The key id of a node without a key is "". A node whose key id differs from that of the last
+leader halts before the node becomes a candidate.
 
-To change the key of a cluster or add a key for the first time, stop all nodes and start the last leader
-first. Only the last leader can start with a new key.
+To change the key of a cluster, or to add the first key, stop all nodes and start the last leader first. Only
+the last leader can start with a new key.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from services.cluster.errors import KeyMismatch
 
 
 def check_key(node: str, key: str, epoch: int, leads: Mapping[str, Any]) -> None:
-    """Raise `KeyMismatch` if the key id of `node` differs from the key id in `leads`.
+    """Raise `KeyMismatch` if the key id `key` of this node differs from the key id in `leads`.
 
-    `leads` contains the fields of the last EPOCH record.
+    The mapping `leads` contains the fields of the last EPOCH record. The last leader itself may have a new
+    key.
     """
     leader, leaders_key = leads.get("node", node), leads.get("key", "")
     if leader == node or leaders_key == key:

@@ -20,11 +20,11 @@ from services.live.live_broker import LiveBroker
 from services.live.progress import measure_with_pauses
 
 REFRESH_INTERVAL_MS: Final = 2_000
-"""Minimum time in milliseconds between progress measurements, which scan all message groups."""
+"""Minimum time in milliseconds between two progress measurements. A measurement scans all message groups."""
 
 
 class ClusterMetrics(Collector):
-    """A node's Prometheus metrics, and the additional fields of its status."""
+    """The Prometheus metrics of a node, and the additional fields of its status."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class ClusterMetrics(Collector):
 
     @property
     def unanswered(self) -> str:
-        """The reason the shared log refuses calls or does not respond, or "" if it responds."""
+        """The reason why the shared log refuses calls or does not respond, or "" if it responds."""
         return self._unanswered.sentence or self._node.refusal
 
     def warnings(self) -> list[str]:
@@ -69,7 +69,7 @@ class ClusterMetrics(Collector):
     async def progress(self) -> dict[str, Any]:
         """Return the status field `progress`, which is None unless this node leads with a working broker.
 
-        Progress is measured at most once every `REFRESH_INTERVAL_MS` milliseconds.
+        Progress is measured at most once per REFRESH_INTERVAL_MS.
         """
         live, now_ms = self.live, monotonic_ms()
         if live is None or live.disk_failure is not None or live.broken.done():
@@ -111,7 +111,7 @@ class ClusterMetrics(Collector):
         yield _gauge("engine_unanswered_seconds", unanswered, self._unanswered.seconds)
 
     def _lag_metrics(self, view: dict[str, Any]) -> Iterator[Metric]:
-        """Yield metrics for the lag, clock, fitness, and most recent takeover."""
+        """Yield metrics of the lag, the clock, the fitness to lead, and the most recent takeover."""
         yield _gauge(
             "lag_records", "Records of the shared log that the node has not read.", view["lag_records"]
         )
@@ -139,7 +139,7 @@ class ClusterMetrics(Collector):
             yield last_takeover
 
     def _scrub_metrics(self) -> Iterator[Metric]:
-        """On the leader, yield the number of log faults and the age of each scrubbing pass."""
+        """Yield the number of log faults and the age of each scrub pass. A follower yields nothing."""
         if (found := self._scrubbing.view()) is None:
             return
         faults = "Places at which the shared log has lost, doubled or changed records."
@@ -149,7 +149,7 @@ class ClusterMetrics(Collector):
             yield _gauge(f"log_{kind}_age_seconds", help_text, found[f"{kind}_ms_ago"] / 1000)
 
     def _follower_metrics(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
-        """Yield each follower's lag in bytes and seconds. Followers omit these metrics."""
+        """Yield the lag of each follower in bytes and in seconds. A follower yields no samples."""
         lag_bytes = GaugeMetricFamily(
             "tidewheel_cluster_follower_lag_bytes",
             "What the leader's log has and a follower has not, as far as it has told.",

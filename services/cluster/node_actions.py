@@ -1,11 +1,12 @@
-"""The actions that a follower or candidate performs on the engine and the replica.
+"""The operations that a follower or candidate performs on the engine and the replica.
 
-The election decides which action to run. Each method runs one action and returns a result for the election.
-Actions block on engine or disk I/O, so the node runs them in worker threads. Only one action runs at a time,
-but `check_copy_and_disk` and `append_complaint` may run concurrently. The simulation calls the same methods.
+The election state machine selects the action to run. Each method runs one action and returns a result for the
+state machine. The node runs actions in worker threads, because they block on engine or disk I/O. Only one
+action runs at a time, except that `check_copy_and_disk` and `append_complaint` may run concurrently with
+another action. The simulation calls the same methods.
 
-On a follower or candidate, only these actions access the replica. On a leader, the event loop owns it
-(`services.cluster.leading.leader_term`).
+On a follower or candidate, only these actions access the replica. On a leader, the event loop owns the
+replica (`services.cluster.leading.leader_term`).
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ from sharedlog.record import encode
 from sharedlog.witness import Witness, read_crc
 
 CHECKPOINT_RECORDS: Final = 20_000
-"""Number of shared log records, including BEATs, between checkpoints."""
+"""Number of shared log records, including BEAT records, between two checkpoints."""
 
 
 class Clocks(NamedTuple):
@@ -59,7 +60,7 @@ class Clocks(NamedTuple):
 
 
 class NodeActions:
-    """The actions of the node `me`. `pass_input` passes intermediate inputs to the election."""
+    """The actions of the node `me`. The callback `pass_input` passes intermediate results to the election."""
 
     def __init__(
         self,
@@ -78,22 +79,25 @@ class NodeActions:
         self._health, self._pass_input = own_health, pass_input
         self.clock_comparison = clocks_of_all.ClockComparison(own_health.lag_and_skew, clocks.monotonic)
         self.identity = read_identity()
-        """This node's identity at the last check. Set only by the event loop."""
+        """The identity of this node at the last check. Only the event loop sets this attribute."""
         self.own_copy = OwnCopy(me.node, me.http, began, disk, self.shown_over_http)
         self.copying = StoreCopier(me.node, self.own_copy, began, engine, disk)
         self.witness = Witness(clocks.monotonic)
         self.replica: Replica | None = None
-        """The open replica, or None while a copy replaces it. Set only by the event loop."""
+        """The open replica, or None while a copy replaces it. Only the event loop sets this attribute."""
 
     def prepare_action(self, action: ActionType) -> None:
-        """Release the replica if `action` will replace it. Call only from the event loop."""
+        """Release the replica if `action` replaces it. Call this method only from the event loop."""
         if action in (ActionType.OPEN_REPLICA, ActionType.FETCH_COPY) and self.replica is not None:
             self.witness.record_progress(self.replica.fold)
         if action is ActionType.FETCH_COPY:
             self.replica = None
 
     def apply_result(self, answer: Input) -> None:
-        """Store the replica or identity returned by an action. Call only from the event loop."""
+        """Store the replica or identity that an action returned.
+
+        Call this method only from the event loop.
+        """
         if isinstance(answer, ReplicaOpened):
             self.replica = answer.replica
             self.witness.restore(answer.replica.last_led)
@@ -102,12 +106,15 @@ class NodeActions:
 
     @property
     def open_replica(self) -> Replica:
-        """The open replica. The replica must be open."""
+        """The open replica. Fail with an AssertionError if no replica is open."""
         assert self.replica is not None, "an action without a replica"
         return self.replica
 
     def unreadable(self, error: Exception) -> Unreadable | None:
-        """Return the unreadable record that caused `error`, or None. Call it only from the event loop."""
+        """Return the unreadable record that caused `error`, or None.
+
+        Call this method only from the event loop.
+        """
         if not isinstance(error, LogDamaged) or self.replica is None:
             return None
         fold = self.replica.fold
@@ -117,18 +124,18 @@ class NodeActions:
     def open(self, _: Any = None) -> ReplicaOpened:
         """Open the replica at its newest checkpoint.
 
-        Raise a `StoreError` if the store cannot be used, or OSError if the disk fails.
+        Raise a `StoreError` or `Halted` if the store cannot be used, or OSError if the disk fails.
         """
         replica = Replica.open(self._disk, self._settings, self.clocks.wall(), self._began.cluster)
         self.copying.verify_fetched_copy(replica)
         return ReplicaOpened(replica.fold.epoch, replica.fold.leads, read_progress_of(replica.fold), replica)
 
     def read(self, must_check: bool) -> ReadCompleted:
-        """Apply up to a few MiB of the next shared log records to the replica per call.
+        """Read up to a few MiB of new shared log records, and apply these records to the replica.
 
-        If `must_check` is true, first verify that the log still contains the records already read. Raise
-        `EngineUnavailable`, `Halted`, `LogTrimmed` or `NoCluster` if the log cannot be read, or OSError if
-        the disk fails. After an OSError, the replica is unusable.
+        If `must_check` is true, first verify that the engine still has the records that this node has read
+        before. Raise `EngineUnavailable`, `Halted`, `LogTrimmed` or `NoCluster` if the log cannot be read, or
+        OSError if the disk fails. The replica is unusable after an OSError.
         """
         replica = self.open_replica
         if must_check:
@@ -140,7 +147,7 @@ class NodeActions:
         return answer
 
     def catch_up(self, _: Any = None) -> ReadCompleted:
-        """Apply up to a few MiB of the next shared log records. Raise the same errors as `read`."""
+        """Read and apply up to a few MiB of new shared log records. Raise the same errors as `read`."""
         replica = self.open_replica
         fold = replica.fold
         found = self.engine.read(fold.next_offset, READ_BYTES)
@@ -167,16 +174,16 @@ class NodeActions:
         return replica.fold.next_offset - since >= CHECKPOINT_RECORDS
 
     def append_complaint(self, complaint: tuple[int, int]) -> None:
-        """Append a complaint to the shared log that the leader is not responding to client calls."""
+        """Append a complaint about a leader that does not respond to client calls to the shared log."""
         known = self.open_replica.fold.holdings.of(self.me.node)
         if known is not None:
             with suppress(EngineUnavailable, EngineRefused):  # the complaint is repeated later
                 self.engine.append_unchecked(self.own_copy.complaint(known, *complaint))
 
     def check_copy_and_disk(self, has_read_all: bool) -> HealthCheckCompleted:
-        """Check the copy and the free disk space, and announce the copy in the shared log.
+        """Check the replica and the free disk space, and announce the newest checkpoint in the shared log.
 
-        Raise `StoreDamaged` if the copy is damaged, or OSError if the disk fails.
+        Raise `StoreDamaged` if the replica is damaged, or OSError if the disk fails.
         """
         replica = self.open_replica
         has_room = health.has_room(self._disk, replica.core.segment_bytes)
@@ -184,9 +191,9 @@ class NodeActions:
         return HealthCheckCompleted(read_progress_of(replica.fold), has_room, identity)
 
     def announce_copy(self, replica: Replica, has_read_all: bool) -> Identity:
-        """Check, sync and announce the copy, and return this node's current identity.
+        """Check and sync the replica, announce its newest checkpoint, and return the identity of this node.
 
-        Raise `StoreDamaged` if the copy is damaged, or OSError if the disk fails.
+        Raise `StoreDamaged` if the replica is damaged, or OSError if the disk fails.
         """
         replica.require_sound(has_read_all=has_read_all)
         replica.sync()
@@ -194,7 +201,7 @@ class NodeActions:
         return self.read_identity()
 
     def append_epoch(self, holder: bytes) -> EpochAppended:
-        """Append an EPOCH record unless the shared log contains unread leader records.
+        """Append an EPOCH record unless the shared log contains leader records that this node has not read.
 
         Raise `EngineRefused` or `EngineUnavailable` if the engine does not confirm the append, or OSError if
         the disk fails.
@@ -209,10 +216,10 @@ class NodeActions:
         return EpochAppended(None if offset is None else (candidate, offset))
 
     def confirm(self, candidacy: tuple[Candidate, int]) -> EpochConfirmed:
-        """Check whether this node has won the election, and verify that the engine has lost no records.
+        """Check whether this node has won the election, and verify that the engine has not lost any records.
 
-        Raise `EngineUnavailable` if the engine does not respond, or `Halted` if it has lost a record that
-        this process read.
+        Raise `EngineUnavailable` if the engine does not respond, or `Halted` if the engine has lost a record
+        that this process has read.
         """
         (candidate, offset), fold = candidacy, self.open_replica.fold
         self.catch_up()
@@ -225,10 +232,13 @@ class NodeActions:
         return EpochConfirmed(candidate.has_won(fold, again))
 
     def copy(self, where: Unreadable | None = None) -> CopyFetched:
-        """Fetch a copy from another node. If `where` is given, the copy must extend beyond that location.
+        """Fetch a copy of the store from another node.
 
-        Raise `EngineUnavailable` if the engine does not respond, `VersionUnsupported` if the cluster version
-        is not supported, `CopyRefused` if no node provides a copy, or OSError if the disk fails.
+        If `where` is given, the copy must extend beyond that unreadable record.
+
+        Raise `EngineUnavailable` if the engine does not respond, or `VersionUnsupported` if this node does
+        not support the cluster version. Raise `CopyRefused` if no node provides a copy, or OSError if the
+        disk fails.
         """
         found = self.copying.find_copies(where)
         if found.epoch is not None:
@@ -250,4 +260,4 @@ ACTION_METHODS: Final[dict[ActionType, Callable[[NodeActions, Any], Input | None
     ActionType.CONFIRM_EPOCH: NodeActions.confirm,
     ActionType.FETCH_COPY: NodeActions.copy,
 }
-"""The method for each action."""
+"""The method that runs each action."""

@@ -1,22 +1,23 @@
-"""Connections between nodes. Nodes use TLS with a pinned certificate if the other node supports TLS.
+"""Connections between nodes. A node uses TLS with a pinned certificate if the other node supports TLS.
 
-A node announces only its own PEM certificate in the shared log, not the rest of the chain. The leader
-announces it in EPOCH and BEAT records. Copy providers announce it in CHECKPOINT records. Other nodes trust
-exactly this certificate, regardless of the issuer. Nodes already trust the shared log, so no certificate
-authority is needed. A node without a certificate uses plaintext and is reachable only from its own machine.
+A node announces its own PEM certificate in the shared log, without the rest of the chain. EPOCH and BEAT
+records contain the certificate of the leader. CHECKPOINT records contain the certificate of a node that
+provides a copy. Other nodes trust exactly the announced certificate, regardless of the issuer. No certificate
+authority is needed, because all nodes trust the shared log. A node without a certificate uses plaintext and
+is reachable only from its own machine.
 
-A node announces a renewed certificate within seconds. Until then, other nodes reject the certificate, send no
-data, and retry the connection (`forwarding`). With `--tls-clients`, a node also presents its certificate when
-it connects to other nodes. The certificate must then have been issued by an authority in the `--tls-clients`
-file.
+A node announces a renewed certificate within seconds. Before the announcement, other nodes reject the renewed
+certificate, send no data, and retry the connection (`forwarding`). With `--tls-clients`, a node also presents
+its certificate when the node connects to other nodes. In this case, the certificate must have been issued by
+an authority in the `--tls-clients` file.
 
-A network that silently drops packets leaves half-open connections. Connection attempts therefore time out
-after `CONNECT_SECONDS`. An open connection is closed if no packet, not even a TCP acknowledgement, arrives
-for `SILENT_SECONDS`. A response from a live node may take any time up to the caller's timeout.
+A network that silently drops packets causes half-open connections. Connection attempts therefore time out
+after CONNECT_SECONDS. An open connection is closed if no packet arrives for SILENT_SECONDS, not even a TCP
+acknowledgement. A node that sends TCP acknowledgements may take up to the caller's timeout to respond.
 
 Cost: one TLS handshake per gRPC connection and per HTTP request, and about 50 us of CPU time per gRPC call on
-each node. Limitation: gRPC verifies the host name, which the caller reads from the certificate. A certificate
-without a name therefore cannot be used.
+each node. Limitation: gRPC verifies a host name, and the caller takes this name from the certificate. A
+certificate without a host name or an address therefore cannot be used.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tidewheel.errors import ConfigurationError
 SECRET: Final = "x-tidewheel-secret"
 
 CERTIFICATE_BYTES_MAX: Final = 16 * 1024
-"""Maximum size of a certificate in bytes. The shared log and every checkpoint store it."""
+"""Maximum size of a certificate in bytes. The shared log and every checkpoint contain certificates."""
 _HANDSHAKE_TURNS: Final = 8
 CONNECT_SECONDS: Final = 2.0
 SILENT_SECONDS: Final = 4
@@ -43,15 +44,15 @@ _PROBED: Final = (
     ("TCP_USER_TIMEOUT", SILENT_SECONDS * 1000),
     *(("TCP_KEEPIDLE", 1), ("TCP_KEEPINTVL", 1), ("TCP_KEEPCNT", SILENT_SECONDS - 1)),
 )
-"""Socket options for a probe of a silent peer every second, where supported."""
+"""Socket options that probe a silent peer every second, if the platform supports these options."""
 
 
 class CertificateMismatch(ConnectionError):
-    """The server at a node's address could not be verified as that node, so no data was sent."""
+    """The server at the address of a node does not have the node's certificate, and no data was sent."""
 
 
 class Identity(NamedTuple):
-    """A node's certificate. `chain` and `key` are set if the node is also a TLS client."""
+    """The certificate of a node. The fields `chain` and `key` are set if the node is also a TLS client."""
 
     certificate: str = ""
     chain: bytes = b""
@@ -59,7 +60,7 @@ class Identity(NamedTuple):
 
 
 def follow_certificate(files: TlsFiles) -> Callable[[], Identity]:
-    """Return a function that reads the current identity from the TLS files.
+    """Return a function that reads the current identity of a node from its TLS files.
 
     Raise `ConfigurationError` if the files cannot be used.
     """
@@ -89,7 +90,7 @@ def load_identity(files: TlsFiles) -> Identity:
 
 
 def name_in(certificate: str) -> str:
-    """Return a host name or an address from a certificate, or "" if it contains none."""
+    """Return a host name or an address from a certificate, or "" if the certificate contains neither."""
     from cryptography import x509
 
     found = x509.load_pem_x509_certificate(certificate.encode())
@@ -107,7 +108,7 @@ def connect_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
     """Connect to the HTTP interface at `url`. The peer must have the given certificate.
 
     Reads time out after `seconds`. Raise `CertificateMismatch` if the peer has a different certificate, or
-    another OSError if the connection fails. On error, no request has been sent.
+    another OSError if the connection fails. No request has been sent when this function raises an error.
     """
     parts, most_seconds = urlsplit(url), min(seconds, CONNECT_SECONDS)
     host, port = parts.hostname or "", parts.port
@@ -131,7 +132,7 @@ def connect_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
 
 
 def _probe(one: socket.socket) -> None:
-    """Enable TCP keepalive, so that connections to silent peers are closed."""
+    """Enable TCP keepalive on a socket. The operating system then closes connections to silent peers."""
     one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _PROBED:
         if (option := getattr(socket, name, None)) is not None:
@@ -141,7 +142,7 @@ def _probe(one: socket.socket) -> None:
 def post(
     url: str, certificate: str, path: str, secret: str, facts: Mapping[str, Any], seconds: float
 ) -> bool:
-    """Send `facts` to another node in a POST request. Return whether the node accepted them."""
+    """Send `facts` as JSON to another node in a POST request. Return whether the node accepted the request."""
     try:
         connection = connect_to(url, certificate, seconds)
     except OSError:
@@ -156,7 +157,7 @@ def post(
 
 
 def certificate_mismatch_text(where: str, reason: str) -> str:
-    """Return the error message for a certificate that differs from the one in the shared log."""
+    """Return the error message for a certificate that differs from the announced certificate."""
     return (
         f"What answers at {where} does not show the certificate that its node has told in the shared log, so "
         f"it was sent nothing ({reason}). Call again if that was just renewed; else see who answers there."
@@ -173,9 +174,9 @@ def _context_trusting(certificate: str) -> ssl.SSLContext:
 
 
 def _require_client_certificate(server: ssl.SSLContext, files: TlsFiles) -> None:
-    """Perform a TLS handshake with this node's own server.
+    """Verify that this node's own TLS server accepts the certificate as a client certificate.
 
-    Raise `ConfigurationError` if the handshake fails.
+    Raise `ConfigurationError` if the TLS handshake fails.
     """
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE

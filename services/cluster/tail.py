@@ -1,23 +1,24 @@
-"""The tail of a node's log: the bytes after the checkpoint that the shared log has not confirmed.
+"""The tail of a node's log, which consists of the bytes that the shared log has not confirmed yet.
 
-    checkpoint                   accepted end                             end of the files
-        |--- read before, accepted ---|--- written, not known to be accepted ---|000
-        ^ each flush from the shared log is compared with the bytes at its offset and then written there
+    checkpoint                   accepted end                       end of the log files
+        |------- accepted ----------|--- written, possibly accepted ----|000
+        ^ each flush from the shared log is compared with these bytes and then written at its offset
 
-As the node reads the shared log, it confirms or replaces each part of the tail. This module compares each
-accepted flush with the tail, and `services.cluster.evidence` chooses the action:
+While a node reads the shared log, the accepted flushes confirm or replace the tail piece by piece. This
+module compares each accepted flush with the tail, and `services.cluster.evidence` selects the action:
 
     advance, write   write the flush at its offset, and clear the rest of a segment that the flush closes
-    set aside        copy the valid records from the offset onward, up to ASIDE_BYTES_MAX bytes, to the file
-                     `aside/<20 digits of the offset>`, sync it, delete the previous file, and cut the tail
-    cut              delete later segments in reverse order, truncate the segment at the offset, and
+    set aside        copy the valid records from the offset on, up to ASIDE_BYTES_MAX bytes, to the file
+                     `aside/<20 digits of the offset>`, sync it, and truncate; only the newest file is kept
+    truncate         delete later segments in reverse order, truncate the segment at the offset, and
                      reallocate its space
 
-Matching bytes are also rewritten, because they may exist only in the page cache. The comparison ends when the
-tail is cut or the log files end.
+Bytes that match a flush are rewritten, because these bytes may exist only in the page cache. The comparison
+ends when the tail has been truncated or the end of the log files is reached.
 
-Cost: once a copy is open, each flush after the checkpoint requires one disk read. Limitation: only the newest
-set-aside tail is kept. This tail ends at the first damaged record or, in a restore, at the last valid record.
+Cost: one disk read for each flush after the checkpoint. Limitation: only the newest tail that was set aside
+is kept. A tail that was set aside ends at the first damaged record or, in a restore, at the last valid
+record.
 """
 
 from __future__ import annotations
@@ -46,14 +47,14 @@ log = structlog.get_logger()
 
 
 class Tail:
-    """The tail of a log after the checkpoint at `end_offset`. `segment_bytes` is the segment size."""
+    """The tail of a log after the checkpoint at `end_offset`. The segment size is `segment_bytes`."""
 
     def __init__(self, disk: Disk, segment_bytes: int, end_offset: int) -> None:
         self._disk, self._segment_bytes = disk, segment_bytes
         self._segments = Segments.of(disk, segment_bytes)
         self._imported_until = imported.read(disk)
         self._end = self._files_end()
-        """The end offset of the log files. Later flushes need no comparison."""
+        """The end offset of the log files. Flushes after this offset need no comparison."""
         self.has_bytes = self._end > end_offset
         """Whether the tail contains bytes that have not been compared yet."""
 
@@ -73,9 +74,10 @@ class Tail:
         self.has_bytes = self.has_bytes and self._end > flush[-1].end
 
     def cut_at(self, offset: int, sound_until: int | None = None) -> None:
-        """Cut the tail at `offset`, the accepted end. Set later valid records aside.
+        """Truncate the tail at `offset`, the accepted end, and set the valid records after it aside.
 
-        The records set aside end at `sound_until`, which defaults to the end of the contiguous valid records.
+        The range of records to set aside ends at `sound_until`, by default at the first damaged record. Raise
+        OSError if the disk fails.
         """
         if not self.has_bytes:
             return
@@ -98,7 +100,7 @@ class Tail:
         return max(self._segments.end_offset, firsts[-1] + last_bytes) if firsts else 0
 
     def _compare(self, flush: Sequence[SharedRecord]) -> tuple[DiskComparison, int]:
-        """Compare a flush with the log files. Return the outcome and the first offset that differs.
+        """Compare a flush with the log files, and return the outcome and the first offset that differs.
 
         If there is no difference, the offset is the end of the flush.
         """
@@ -120,9 +122,9 @@ class Tail:
         )
 
     def _is_equal(self, part: SharedRecord) -> bool:
-        """Return whether the bytes on disk match those in `part`.
+        """Return whether the bytes on disk match the bytes in `part`.
 
-        Return False if `part` ends with zeros or extends past the end of a segment.
+        Return False if `part` has trailing zeros or extends past the end of a segment.
         """
         path, position = self._place(part.start)
         is_in_one = not part.zeros and part.end <= self._segments.end_of(part.start)
@@ -137,7 +139,7 @@ class Tail:
         )
 
     def _is_zero(self, path: str, position: int, piece: bytes, zeros: int) -> bool:
-        """Return whether the `zeros` bytes after a record are zero or lie past the end of the file."""
+        """Return whether the `zeros` bytes after a record are all zero or past the end of the file."""
         at, end = position + len(piece), position + len(piece) + zeros
         chunks = range(at, end, _CHUNK_BYTES)
         return not any(
@@ -156,7 +158,10 @@ class Tail:
                 self._clear_from(part.end - part.zeros)
 
     def _clear_from(self, offset: int) -> None:
-        """Clear a segment from `offset` to its end. Do nothing if the segment starts at `offset`."""
+        """Clear the segment that contains `offset` from `offset` to the end of the segment.
+
+        Do nothing if the segment starts at `offset`.
+        """
         firsts = self._segments.first_offsets
         if not firsts or offset <= self._segments.first_of(offset):
             return
@@ -167,7 +172,7 @@ class Tail:
             self._disk.allocate(path, file_bytes)
 
     def _set_aside(self, offset: int, end_offset: int) -> None:
-        """Copy possibly unaccepted records to the `aside` folder. Disk errors are only logged."""
+        """Copy records that may not have been accepted to the `aside` folder. Log any disk error."""
         path = f"{layout.ASIDE}/{offset:0{layout.OFFSET_DIGITS}d}"
         self._disk.delete(layout.ASIDE)
         end = min(end_offset, offset + ASIDE_BYTES_MAX)
@@ -188,9 +193,9 @@ class Tail:
 
 
 def _split_records(part: SharedRecord) -> Iterator[tuple[int, bytes, int]]:
-    """Yield the log offset, the bytes, and the number of subsequent zeros for each record in `part`.
+    """Yield the log offset, the bytes, and the number of trailing zeros of each record in `part`.
 
-    Blank records are included.
+    The records include blank records.
     """
     at, body = 0, part.body
     while at < len(body):

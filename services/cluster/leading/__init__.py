@@ -1,1 +1,1 @@
-"""A node's leadership, including its core, its followers and operator commands."""
+"""The leadership of a node, which covers the core, the followers and the operator commands."""

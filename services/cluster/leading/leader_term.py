@@ -1,17 +1,17 @@
-"""The leadership of a node. The core serves clients, and the followers report their positions.
+"""The leadership of a node during one epoch. The core serves clients, and followers send reports.
 
-    begin                 lets the core write to the shared log, and serves clients
+    begin                 starts to serve clients with the core, which writes to the shared log
     beat                  appends a BEAT record, and releases the core if the append is not confirmed
                           (`SharedSink`)
     check_copy_and_log    checks the copy, the clock and the log in worker threads, trims the log, and returns
                           the results
-    end                   stops serving clients; `hand_over` then announces the departure in the shared log
+    end                   stops serving clients; `hand_over` then announces the resignation in the shared log
 
-The election decides when to call each method (`services.cluster.election.machine`). While the node is the
-leader, the event loop owns the core. Only disk and engine calls run in other threads.
+The election state machine determines when each method is called (`services.cluster.election.machine`). While
+a node is the leader, the event loop owns the core. Only disk and engine calls run in other threads.
 
-Limitation: a new leader keeps the core that it used as a follower. `Broker.begin` must therefore derive the
-additional leader state before the first call is answered.
+Limitation: a new leader keeps the core that the node used as a follower. `Broker.begin` must therefore derive
+the additional state of a leader before the first call is answered.
 """
 
 from __future__ import annotations
@@ -51,30 +51,30 @@ log = structlog.get_logger()
 
 
 class LeaderService(Protocol):
-    """A broker that serves clients using a leader's core."""
+    """A broker that serves clients from the core of a leader."""
 
     @property
     def broken(self) -> asyncio.Future[None]:
-        """A future that fails if an unexpected error occurs in the core."""
+        """A future that fails when an unexpected error occurs in the core."""
 
     @property
     def answers(self) -> Answers:
-        """The answers that are sent once the clients' records are durable."""
+        """The answers that are sent to clients when their records are durable."""
 
     def fail(self, error: OSError) -> None:
-        """Release the core after a rejected append."""
+        """Release the core after an append that was not confirmed."""
 
 
 ServeCore = Callable[
     [Broker, Callable[[OSError], None], LeadershipProofs], AbstractAsyncContextManager[LeaderService]
 ]
-"""Serves a core within a block, and calls its second argument if the core is released."""
+"""Serve a core for the duration of a block, and call the second argument if the core is released."""
 RunInWorker = Callable[[Callable[[], Any]], Awaitable[Any]]
-"""Runs a function in a worker thread."""
+"""Run a function in a worker thread."""
 
 
 class LeaderCallbacks(NamedTuple):
-    """Callbacks for when the core is released, a proof is requested, or the core fails."""
+    """Callbacks for the release of the core, a request for a proof of leadership, and a core failure."""
 
     core_released: Callable[[OSError], None]
     proof_requested: Callable[[], None]
@@ -82,7 +82,7 @@ class LeaderCallbacks(NamedTuple):
 
 
 class LeaderTerm:
-    """The leadership of a node during one epoch. It uses the open replica of `actions`."""
+    """The leadership of a node during one epoch, with the open replica of `actions`."""
 
     def __init__(
         self,
@@ -109,11 +109,11 @@ class LeaderTerm:
         self._is_over = False
         self._followers = Followers(replica.fold.end, actions.clocks.monotonic)
         self.log_damage = LogDamage(actions.me.node)
-        """The damaged shared log records that other nodes cannot read."""
+        """The damaged records of the shared log that other nodes cannot read."""
 
     @property
     def fold(self) -> Fold:
-        """The `Fold` of this node, including its own appended records."""
+        """The `Fold` of this node, which includes the records that this node has appended."""
         return self._replica.fold
 
     async def begin(self) -> LeadershipGained:
@@ -125,12 +125,12 @@ class LeaderTerm:
         return LeadershipGained(self._began_ms)
 
     def tick(self) -> Tick:
-        """Return the input for the periodic tick of the election."""
+        """Return the input for a periodic tick of the election state machine."""
         self._followers.record_end(self.fold.end)
         return Tick(self._sink.proven_ms, self._changed_facts())
 
     def _changed_facts(self) -> dict[str, Any]:
-        """Return a field with the leader's certificate, or {} if it has already been announced."""
+        """Return the leader's certificate as a field, or {} if the certificate has been announced."""
         certificate = self._actions.identity.certificate
         return {} if self.fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 
@@ -147,9 +147,9 @@ class LeaderTerm:
         return HeartbeatAppended(self._sink.proven_ms, self._changed_facts())
 
     async def check_copy_and_log(self, has_read_all: bool) -> HealthCheckCompleted:
-        """Check the leader's copy, clock and shared log, and trim the shared log.
+        """Check the store, the clock and the shared log of the leader, and trim the shared log.
 
-        Raise `StoreDamaged` if the copy has lost data, or `Halted` if the shared log has lost records.
+        Raise `StoreDamaged` if the store has lost data, or `Halted` if the shared log has lost records.
         """
         core = self._replica.core
         if self._actions.has_many_records(self._replica) or self._replica.claim_due_checkpoint():
@@ -170,7 +170,7 @@ class LeaderTerm:
     def _check_disk_and_log(self, has_read_all: bool) -> Identity:
         actions = self._actions
         identity = actions.announce_copy(self._replica, has_read_all)
-        with suppress(LogDamaged):  # the scrub and other nodes report the damage
+        with suppress(LogDamaged):  # the scrub task and other nodes report the damage
             actions.copying.trim_log(self.fold)
         if self._sink.proven_ms > self._began_ms:  # the append time of the EPOCH record is unknown
             self.compare_clock()
@@ -179,7 +179,7 @@ class LeaderTerm:
         return identity
 
     async def _check_damage(self) -> None:
-        """Withhold all answers if no other node has the records following a damaged record (`log_damage`)."""
+        """Withhold all answers if no other node has the records after a damaged record (`log_damage`)."""
         assert self._served is not None, "the term has begun before its first health check"
         damage, holdings, core = self.log_damage, self.fold.holdings, self._replica.core
         with suppress(EngineUnavailable, EngineRefused):
@@ -203,7 +203,7 @@ class LeaderTerm:
             answers.release(core.durable_offset)
 
     def compare_clock(self) -> None:
-        """Compare this node's clock with the timestamp that the engine gave the newest record."""
+        """Compare the clock of this node with the engine's timestamp of the newest record."""
         began_ms = self._sink.proven_ms
         with suppress(
             EngineUnavailable, LogDamaged
@@ -215,7 +215,7 @@ class LeaderTerm:
     async def end(self) -> LeadershipEnded:
         """Stop serving clients.
 
-        If the core has failed with an unexpected error, reraise the error. Raise OSError if the disk fails.
+        If the core has failed with an unexpected error, raise that error. Raise OSError if the disk fails.
         """
         self._is_over = True
         try:
@@ -226,9 +226,10 @@ class LeaderTerm:
         return LeadershipEnded()
 
     async def hand_over(self, to: str) -> None:
-        """Announce in the shared log that this node is stepping down, so a successor takes over at once.
+        """Announce the resignation of this node in the shared log. A successor then takes over immediately.
 
-        Do nothing if an unconfirmed append has already ended the leadership. A disk failure does not end it.
+        Do nothing if an unconfirmed append has already ended the leadership. A disk failure does not prevent
+        the announcement.
         """
         with suppress(NotAccepted):
             await self._work(partial(self._sink.leave, to))
@@ -236,7 +237,7 @@ class LeaderTerm:
     # Followers.
 
     def lags(self) -> dict[str, dict[str, Any]]:
-        """Return the lag of each follower as a JSON-serializable dictionary."""
+        """Return the lag of each follower as a JSON-serializable dictionary, by node name."""
         self._followers.record_end(self.fold.end)
         return self._followers.view(self.fold.holdings.all(), self._actions.me.node)
 
@@ -245,7 +246,7 @@ class LeaderTerm:
         return hmac.compare_digest(secret.encode(), followers.secret_of(self.fold).encode())
 
     def record_position(self, node: str, end: int, unfit: str | None) -> None:
-        """Record a follower's report. Ignore nodes that have no `Holding` in the shared log."""
+        """Record the report of a follower. Ignore nodes that have no `Holding` in the shared log."""
         self._followers.record_end(self.fold.end)
         if self.fold.holdings.of(node) is not None:
             self._followers.record_report(node, end, unfit)

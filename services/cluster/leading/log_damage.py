@@ -1,26 +1,28 @@
-"""Handles shared log records that other nodes cannot read.
+"""Handles damaged records of the shared log that other nodes cannot read.
 
-A node that cannot read a record reports it in the shared log (`holdings`). The node then repeatedly requests
-a copy that extends past the record (`services.cluster.copies.copying`). The leader rereads the record and the
-one before it, and compares both with the records that it has applied (`sharedlog.faults`).
+A node that cannot read a record reports the record in the shared log (`holdings`). The node then repeatedly
+requests a copy that extends past the record (`services.cluster.copies.copying`). The leader rereads the
+record and the preceding record, and compares both with the records that the leader has applied
+(`sharedlog.faults`).
 
     state    condition                                           action of the leader
-    WHOLE    all reported records are valid on the leader        acknowledges writes: the other disk is bad
-    HELD     one is damaged; no other node has later records     withholds all answers, takes a checkpoint
+    WHOLE    the leader can read all reported records            acknowledges writes: the other disk is bad
+    HELD     one is damaged; no other node has later records     withholds all answers, writes a checkpoint
     COPIED   one is damaged; another node has later records      acknowledges writes, reports the record
 
 Rules
-1. The leader checks each report once. The leader withholds answers only if its own check confirms the damage,
-   so a node with a faulty disk cannot stop the cluster.
-2. In the state HELD, new records follow a record that no other node can read, so they exist only on the
-   leader and in the engine. If the leader failed, these records would be lost. The leader therefore sends no
-   acknowledgements.
-3. A node has the records after a damaged one if it has announced a checkpoint past the damage, or if the log
-   end that it reports is at least the leader's log end at the time the fault was found.
-4. After fetching another node's copy, a node announces its `Holding` without the report.
+1. The leader checks each report once. The leader withholds answers only if its own check confirms the damage.
+   A node with a faulty disk therefore cannot stop the cluster.
+2. In the state HELD, the records after the damaged record exist only on the leader and in the engine, because
+   no other node can read past the damaged record. These records would be lost if the leader failed. The
+   leader therefore sends no acknowledgements.
+3. A node has the records after a damaged record if the node has announced a checkpoint past that record. A
+   node also has these records if its reported log end is at least the log end of the leader at the time when
+   the fault was found.
+4. After a node has fetched a copy from another node, the node announces its `Holding` without the report.
 
 Cost: one engine read per reported record. Limitation: if no other node can fetch a copy, the leader withholds
-answers until an operator removes the node that reported the damage (`tidewheel cluster forget`).
+all answers until an operator removes the node that reported the damage (`tidewheel cluster forget`).
 """
 
 from __future__ import annotations
@@ -32,11 +34,11 @@ from typing import Final, NamedTuple
 from sharedlog.holdings import Holding, Unreadable
 
 REPORTS_MAX: Final = 1_000
-"""Maximum number of checked reports in memory."""
+"""Maximum number of checked reports kept in memory."""
 
 
 class LogState(StrEnum):
-    """The leader's view of the shared log."""
+    """The state of the shared log from the perspective of the leader."""
 
     WHOLE = "whole"
     HELD = "held"
@@ -50,31 +52,31 @@ _CONSEQUENCES: Final = {
 
 
 class UnreadableReport(NamedTuple):
-    """A node's report of an unreadable record."""
+    """The report of an unreadable record by a node."""
 
     node: str
     where: Unreadable
 
 
 class LogDamage:
-    """The damaged records found since the leader `me` was elected."""
+    """The damaged records that were found since the leader `me` was elected."""
 
     def __init__(self, me: str) -> None:
         self._me = me
         self.state = LogState.WHOLE
         self.faults: dict[int, str] = {}
-        """The fault in each reported damaged record, by shared log offset."""
+        """The fault of each damaged record that was reported, by shared log offset."""
         self._ends: dict[int, int] = {}
-        """The leader's log end when each fault was found, by shared log offset."""
+        """The log end of the leader at the time when each fault was found, by shared log offset."""
         self._checked: dict[UnreadableReport, None] = {}
 
     def unchecked_reports(self, unreadable: Mapping[str, Unreadable]) -> list[UnreadableReport]:
-        """Return the reports from other nodes that the leader has not yet checked."""
+        """Return the reports of other nodes that the leader has not checked yet."""
         reports = (UnreadableReport(node, where) for node, where in unreadable.items() if node != self._me)
         return [one for one in reports if one not in self._checked]
 
     def record_check(self, report: UnreadableReport, fault: str, end: int) -> None:
-        """Record the fault found by a check ("" if none was found) and the leader's log end."""
+        """Record the result of a check, which is the fault found or "", and the log end of the leader."""
         self._checked[report] = None
         while len(self._checked) > REPORTS_MAX:
             del self._checked[next(iter(self._checked))]
@@ -88,7 +90,7 @@ class LogDamage:
         held: Mapping[str, Holding],
         ends: Mapping[str, int],
     ) -> LogState:
-        """Update the state from the reports, holdings, and reported log ends, and return it."""
+        """Compute and return the state from the damage reports, the holdings, and the reported log ends."""
         waits = {where.record for node, where in unreadable.items() if node != self._me}
         self.faults = {record: fault for record, fault in self.faults.items() if record in waits}
         self._ends = {record: end for record, end in self._ends.items() if record in waits}
@@ -105,7 +107,7 @@ class LogDamage:
         return self.state
 
     def needs_checkpoint(self, own: Holding | None) -> bool:
-        """Return whether this node has yet to announce a checkpoint past the last damaged record."""
+        """Return whether this node has not announced a checkpoint past the last damaged record yet."""
         return own is None or own.end is None or own.next_record <= max(self.faults, default=-1)
 
     def sentences(self) -> list[str]:

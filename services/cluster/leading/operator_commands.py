@@ -1,12 +1,12 @@
 """Operator commands that transfer leadership, remove a node, or finalize a version.
 
-The leader writes each command to the shared log in a BEAT record (`LeaderTerm.beat`, or
-`LeaderTerm.hand_over` for a transfer). The leader responds once the shared log has accepted the record. A
-rejected command has no effect.
+The leader writes each command to the shared log in a BEAT record, with `LeaderTerm.hand_over` for a transfer
+and with `LeaderTerm.beat` for the other commands. The leader responds when the shared log has accepted the
+record. A rejected command has no effect.
 
-For a transfer, the BEAT record names the successor, which immediately becomes a candidate. For a removal, it
-names the node to remove (`sharedlog.holdings`). For a finalization, it contains the version, which all nodes
-must support (`sharedlog.versions`).
+For a transfer, the BEAT record contains the name of the successor, which immediately becomes a candidate. For
+a removal, the record contains the name of the node to remove (`sharedlog.holdings`). For a finalization, the
+record contains a version that all nodes support (`sharedlog.versions`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from sharedlog.fold import Fold
 from sharedlog.versions import nodes_without_support
 
 MOVE_SECONDS: Final = 10.0
-"""Timeout in seconds for a new leader's EPOCH record or for a command's BEAT record."""
+"""Timeout in seconds for the EPOCH record of a new leader or the BEAT record of a command."""
 
 log = structlog.get_logger()
 
 
 async def transfer_leadership(node: ClusterNode, to: str = "") -> Member:
-    """Transfer leadership to the node `to`, or to any other node if `to` is empty. Return the new leader.
+    """Transfer the leadership to the node `to`, or to any other node if `to` is empty. Return the new leader.
 
-    Raise `CommandRefused` if this node is not the leader, or if no other node takes over.
+    Raise `CommandRefused` if this node is not the leader, or if no other node takes over. Raise TimeoutError
+    if the new leader does not become known in time.
     """
     _require_leader(node)
     epoch, me = node.epoch, node.me.node
@@ -77,7 +78,8 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
     """Finalize and return a version.
 
     By default, finalize the highest version that all nodes support. Raise `CommandRefused` if this node is
-    not the leader, or if some node does not support the version.
+    not the leader, if the version is lower than the finalized version, or if a node does not support the
+    version.
     """
     fold = _require_leader(node)
     supports = {name: one.supports for name, one in fold.holdings.all().items()}
@@ -100,23 +102,23 @@ async def set_version(node: ClusterNode, wanted: int | None = None) -> int:
 
 
 def node_names(node: ClusterNode) -> set[str]:
-    """Return the names of all nodes in the shared log, excluding removed ones."""
+    """Return the names of all nodes that are known from the shared log and were not removed."""
     replica = node.actions.replica
     held = set() if replica is None else replica.fold.holdings.all().keys()
     return node.election.leadership.names | held
 
 
 def _require_leader(node: ClusterNode) -> Fold:
-    """Return the leader's fold. Raise `CommandRefused` if this node is not the leader."""
+    """Return the `Fold` of the leader. Raise `CommandRefused` if this node is not the leader."""
     if node.role is not Role.LEADING or node.leader_term is None:
         raise CommandRefused("This node does not lead. Tell the leader: tidewheel cluster status names it.")
     return node.leader_term.fold
 
 
 async def _append_facts(node: ClusterNode, facts: dict[str, Any]) -> None:
-    """Write a BEAT record with `facts` to the shared log.
+    """Write a BEAT record that contains `facts` to the shared log.
 
-    Raise `CommandRefused` if the write is not confirmed within MOVE_SECONDS seconds.
+    Raise `CommandRefused` if the append is not confirmed within MOVE_SECONDS.
     """
     written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     try:
