@@ -1,25 +1,25 @@
-"""The `holes` file, which lists the damage in the log and in keep files that an operator has accepted.
+"""The `holes` file, which lists the damage in a store that an operator has accepted.
 
 A restore (`cluster restore`) keeps valid records that follow damaged records. The damaged bytes stay on disk,
-and the broker skips them like any other damage (docs/damage.md). The `holes` file distinguishes accepted
-damage from new damage. If new damage occurs, a node fetches another node's copy. This cannot repair a hole,
-because no node has the missing bytes.
+and the broker skips these bytes like any other damage (docs/damage.md). The `holes` file distinguishes
+accepted damage from new damage. A node repairs new damage by fetching a copy from another node. A copy cannot
+repair a hole, because no node has the missing bytes.
 
 The file contains a JSON object, a line feed, and the CRC-32 of the JSON as 8 hex digits. The field `log` is a
-list of non-overlapping [first offset, end offset] pairs in ascending order. The field `keep` is the number of
-damaged bytes in keep files.
+list of [first offset, end offset] pairs, in ascending order and without overlaps. The field `keep` is the
+number of damaged bytes in keep files.
 
 Rules
-1. Only a restore writes the `holes` file, before creating the new cluster. Every copy of the store includes
-   it.
-2. Damage outside the holes makes the copy unusable.
-3. A failed read reports only one damaged location, which may be a gap that a hole has left in a queue. The
-   node therefore scans the whole segment before it considers the copy damaged.
+1. Only a restore writes the `holes` file, before the new cluster is created. Every copy of the store includes
+   the file.
+2. Damage outside the holes makes the store unusable as a copy.
+3. A failed read reports only one damaged location. This location may be a gap that a hole has left in a
+   queue. The node therefore scans the whole segment before it reports the store as damaged.
 
-Cost: a small file is read whenever a store is opened or copied, and one segment is scanned for each damaged
-location. Limitation: if a store has holes, the loss of timers or half messages is reported, but the node
-fetches no copy. The same applies if a timer file is damaged on this node. A damaged `holes` file is treated
-as empty, so the node then needs another node's copy or another restore.
+Cost: the `holes` file is read whenever a store is opened or copied, and one segment is scanned for each
+damaged location. Limitation: if a store has holes, the loss of timers or half messages is reported, but the
+node does not fetch a copy. The same applies if a timer file is damaged on this node. A damaged `holes` file
+is treated as empty. In this case, the node needs a copy from another node or another restore.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from commitlog.log.recovery import Damage, LogScan
 
 
 class Holes(NamedTuple):
-    """The accepted damage: log ranges in ascending order, and the number of damaged bytes in keep files."""
+    """The accepted damage, as log ranges in ascending order and the number of damaged bytes in keep files."""
 
     log: tuple[Damage, ...] = ()
     keep_bytes: int = 0
@@ -47,7 +47,7 @@ class Holes(NamedTuple):
 
 
 def read(disk: Disk) -> Holes:
-    """Return the accepted damage in a store. Raise OSError if the file cannot be read.
+    """Return the accepted damage in a store. Raise OSError if the `holes` file cannot be read.
 
     If the `holes` file is missing or damaged, return an empty `Holes`.
     """
@@ -79,7 +79,7 @@ def write(disk: Disk, holes: Holes) -> None:
 
 
 def fill_missing_segments(disk: Disk, segment_bytes: int, damaged: Iterable[Damage]) -> None:
-    """Create zero-filled log segments to replace missing segments in the damaged ranges.
+    """Create zero-filled log segments in place of the segments that are missing in the damaged ranges.
 
     Raise OSError if the disk fails.
     """
@@ -98,9 +98,9 @@ def fill_missing_segments(disk: Disk, segment_bytes: int, damaged: Iterable[Dama
 
 
 def join_ranges(damaged: Iterable[Damage]) -> list[Damage]:
-    """Join adjacent damaged ranges. The ranges must be in ascending order.
+    """Join damaged ranges that are adjacent or overlap. The ranges must be in ascending order.
 
-    A scan splits ranges at segment boundaries.
+    A log scan splits damaged ranges at segment boundaries.
     """
     found: list[Damage] = []
     for one in damaged:
@@ -111,10 +111,10 @@ def join_ranges(damaged: Iterable[Damage]) -> list[Damage]:
 
 
 def damage_outside_holes(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
-    """Return the damage in the log between `since` and `end` that is outside the holes.
+    """Return the damaged ranges of the log between `since` and `end`, without those inside a hole.
 
-    If no record starts at `since`, because the offset belongs to a different history, scan the whole segment.
-    Raise a `StoreError` if the log cannot be scanned, or OSError if the disk fails.
+    The whole segment is scanned if no record starts at `since`, because the offset may belong to a different
+    history. Raise a `StoreError` if the log cannot be scanned, or OSError if the disk fails.
     """
     offsets = layout.segment_offsets(disk)  # retention may have deleted the segment that contains `since`
     begins_at = max((one for one in offsets if one <= since), default=min(offsets, default=0))
@@ -128,7 +128,7 @@ def damage_outside_holes(disk: Disk, segment_bytes: int, since: int, end: int) -
 def _damage(disk: Disk, segment_bytes: int, since: int, end: int) -> list[Damage]:
     scan = LogScan(disk, segment_bytes, since, end)
     scan.check()
-    # Omit any damage after `end`.
+    # Omit damage after `end`.
     found = [
         Damage(one.first_offset, min(one.end_offset, end)) for one in scan.damaged if one.first_offset < end
     ]

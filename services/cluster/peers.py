@@ -142,7 +142,7 @@ def _probe(one: socket.socket) -> None:
 def post(
     url: str, certificate: str, path: str, secret: str, facts: Mapping[str, Any], seconds: float
 ) -> bool:
-    """Send `facts` as JSON to another node in a POST request. Return whether the node accepted the request."""
+    """Send `facts` as JSON to another node in a POST request. Return whether the node accepted it."""
     try:
         connection = connect_to(url, certificate, seconds)
     except OSError:

@@ -1,1 +1,1 @@
-"""Forwards client calls and HTTP requests from followers to the leader."""
+"""Forwards the gRPC calls and HTTP requests of clients from a follower to the leader."""

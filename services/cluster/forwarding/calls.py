@@ -1,35 +1,37 @@
-"""Forwards client calls from a follower to the leader, byte for byte.
+"""Forwards gRPC calls of clients from a follower to the leader, byte for byte.
 
     client --call-->   this node   --the same bytes, once--> leader
     client <--reply--  this node   <--the same bytes--       leader
 
 A unary call or a receive is retried with each new leader until a leader answers. The call fails with
-UNAVAILABLE if only RETRY_MARGIN_SECONDS remain until the caller's deadline. A retried write (WRITES) also
-fails with UNAVAILABLE if a leader refuses it, because a previous leader may have executed it. The node opens
-one stream to the leader for each client Telemetry stream. After a leader change, the node opens a new stream
-to the next leader and begins by sending the stored client state (`connected_clients`).
+UNAVAILABLE if RETRY_MARGIN_SECONDS or less remain before the deadline of the caller. A retried write (WRITES)
+also fails with UNAVAILABLE if a leader refuses the write, because a previous leader may have executed the
+same write. For each Telemetry stream of a client, the node opens one stream to the leader. After a leader
+change, the node opens a new stream to the next leader and first sends the stored client state
+(`connected_clients`).
 
 Rules
-1. The leader authorizes and executes calls. The forwarding node parses messages only to track client state.
-2. No call is forwarded more than once (FORWARDED). If a follower receives a forwarded call, it returns
+1. The leader authorizes and executes calls. The forwarding node parses messages only to track the client
+   state.
+2. No call is forwarded more than once (FORWARDED). A follower that receives a forwarded call returns
    UNAVAILABLE, and the forwarding node retries the call.
-3. A call is retried only if no leader has answered it. The broker detects duplicate messages by their id and
-   content, and stores each message only once (`services.broker.repeats`). A refusal means only that the
-   refused attempt had no effect. A previous leader may still execute an earlier attempt, and only sends are
-   checked for duplicates. If a leader refuses a retried write, the node tells the client that the outcome is
-   unknown.
-4. On the leader, this module also handles the Telemetry and SyncLiteSubscription calls of the node's own
-   clients (`switch`). They are passed to the node's broker, `local`. Client streams therefore stay open when
-   the node steps down.
+3. A call is retried only if no leader has answered the call. The broker detects duplicate messages by id and
+   content, and stores each message only once (`services.broker.repeats`). Only sends are checked for
+   duplicates. A refusal means only that the refused attempt had no effect, because a previous leader may have
+   executed an earlier attempt. If a leader refuses a retried write, the node therefore reports an unknown
+   outcome to the client.
+4. On the leader, this module also handles the Telemetry and SyncLiteSubscription calls of clients that are
+   connected to the leader (`switch`). These calls are passed to the broker of this node, `local`. Client
+   streams therefore stay open when the leader steps down.
 5. When the leader ends a stream, the node ends the client stream. A leader that steps down ends its streams
-   with UNAVAILABLE, and the other nodes reconnect their client streams to the next leader. The leader's
-   status takes precedence over a write error (`services.cluster.forwarding.leader_stream`).
-6. If a peer sends neither TCP acknowledgements nor ping replies for SILENT_MS, the node closes the connection
-   to it and retries the affected calls. This happens when the network silently drops packets.
+   with UNAVAILABLE, and the other nodes reconnect their client streams to the next leader. The status of the
+   leader takes precedence over a write error (`services.cluster.forwarding.leader_stream`).
+6. If the network silently drops packets, a peer sends neither TCP acknowledgements nor ping replies. After
+   SILENT_MS, the node closes the connection to that peer and retries the affected calls.
 
 Cost: one additional round trip and about 300 us of CPU time per call (`benchmarks/cluster.py`). Limitation:
-connection limits apply to the forwarding node's address, but per-client limits apply to the client's address
-(`origin_signatures`).
+connection limits apply to the address of the forwarding node, but client limits apply to the address of the
+client (`origin_signatures`).
 """
 
 from __future__ import annotations
@@ -76,13 +78,13 @@ from services.rpc.serving.service import NAME
 from services.rpc.serving.serving import Serving
 
 FORWARDED: Final = "x-tidewheel-forwarded"
-"""The header field of forwarded calls. Its value is the called leader's epoch."""
+"""The header field that marks forwarded calls. The value is the epoch of the called leader."""
 RETRY_MARGIN_SECONDS: Final = 0.2
 RETRY_PAUSE_SECONDS: Final = 0.05
 RETRY_PAUSE_SECONDS_MAX: Final = 0.4
-"""Maximum delay in seconds after a failed attempt. A new EPOCH record ends the delay."""
+"""Maximum delay in seconds after a failed attempt. A new EPOCH record ends the delay early."""
 CALL_SECONDS: Final = 30.0
-"""Timeout in seconds for calls without a deadline."""
+"""Timeout in seconds of calls without a deadline."""
 SECONDS_MAX: Final = 24 * 3_600.0
 NO_LEADER: Final = "No node of the cluster leads now. Call again: tidewheel cluster status tells more."
 NOT_LEADING: Final = "This node does not lead, and the call was forwarded to it. Call again."
@@ -94,22 +96,22 @@ _UNREACHED: Final = (
     *(grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED),
     grpc.StatusCode.CANCELLED,
 )
-"""The status codes after which the call may or may not have reached the leader."""
+"""The status codes that do not show whether the call has reached the leader."""
 _FORWARDED_PREFIXES: Final = ("x-mq-", "authorization")
-"""The name prefixes of forwarded header fields."""
+"""The name prefixes of the header fields that are forwarded."""
 WRITES: Final = frozenset(
     {
         *("SendMessage", "EndTransaction", "RecallMessage", "UpdateOffset"),
         *("AckMessage", "ChangeInvisibleDuration", "ForwardMessageToDeadLetterQueue"),
     }
 )
-"""Methods that have no effect if refused. Field 1 of their replies is the status."""
+"""Methods that have no effect if the leader refuses the call. Field 1 of the reply is the status."""
 TELEMETRY: Final = "Telemetry"
 SYNC_LITE: Final = "SyncLiteSubscription"
 
 
 class RpcMethod(NamedTuple):
-    """The path of an RPC method, and whether its requests and responses are streamed."""
+    """An RPC method, with its path and with flags for streamed requests and responses."""
 
     path: str
     has_request_stream: bool
@@ -117,24 +119,24 @@ class RpcMethod(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The method's name in the broker's method table."""
+        """The name of the method in the method table of the broker."""
         return self.path.removeprefix(f"/{NAME}/")
 
     @property
     def method(self) -> str:
-        """The method's name without the service name."""
+        """The name of the method without the service name."""
         return self.path.rpartition("/")[2]
 
 
 class LeaderChanged(Exception):
-    """The called node is no longer the leader."""
+    """Another epoch has begun, and the called node may no longer be the leader."""
 
 
 @dataclass
 class ForwardAttempt:
-    """An attempt to forward a call to the leader in a given epoch.
+    """An attempt to forward a call to the leader of an epoch.
 
-    `local` is this node's broker if this node is the leader, or None otherwise.
+    The field `local` is set to this node's broker if this node is the leader and handles the call itself.
     """
 
     channel: grpc.aio.Channel
@@ -147,15 +149,15 @@ class ForwardAttempt:
     may_have_executed: bool = False
     """Whether an earlier attempt may have executed the call."""
     has_answered: bool = False
-    """Whether the client has received a reply. Another attempt would duplicate it."""
+    """Whether the client has received a reply. Another attempt would duplicate that reply."""
     certificate_error: str = ""
-    """Why the peer is not verified as the leader, or "" if it is."""
+    """The reason why the certificate of the leader was rejected, or "" if it was not rejected."""
 
     @contextmanager
     def retry_on_failure(self) -> Iterator[None]:
-        """Suppress an error raised in the block if the call can be retried.
+        """Suppress an error from the block if the call can be retried.
 
-        Once the client has received a reply, errors are not suppressed.
+        No error is suppressed after the client has received a reply.
         """
         try:
             yield
@@ -165,7 +167,7 @@ class ForwardAttempt:
         except grpc.aio.AioRpcError as error:
             if error.code() in _UNREACHED and not is_certificate_error(error):
                 self.reachability.record_failure(self.epoch, self.began_ms, monotonic_ms())
-            else:  # a peer responded, possibly with a different certificate
+            else:  # a peer has responded, possibly with a different certificate
                 self.reachability.record_answer(monotonic_ms())
             if self.has_answered or not _is_retryable(error):
                 raise
@@ -175,7 +177,7 @@ class ForwardAttempt:
 
 
 class ClientCall(NamedTuple):
-    """A client call. `arrived_ms` is the arrival time in milliseconds since the Unix epoch."""
+    """A call from a client. The field `arrived_ms` is in milliseconds since the Unix epoch."""
 
     connection: Connection
     stream_id: int
@@ -185,10 +187,11 @@ class ClientCall(NamedTuple):
 
 
 class CallForwarder:
-    """A gRPC service that forwards client calls to the leader.
+    """A gRPC service that forwards the calls of clients to the leader.
 
-    `key` is the cluster key for user secrets, or empty if authentication is disabled. `clock` returns the
-    wall-clock time in milliseconds. `origin_key` signs the origin of calls and defaults to `key`.
+    The argument `key` is the cluster key for user secrets, or empty if authentication is disabled. The
+    function `clock` returns the wall-clock time in milliseconds. The key `origin_key` signs the origin of
+    calls, and defaults to `key`.
     """
 
     def __init__(
@@ -204,30 +207,30 @@ class CallForwarder:
         """This node's broker, or None if this node is not the leader."""
 
     def serve_locally(self, serving: Serving) -> None:
-        """Start passing calls to this node's broker. Close idle channels to other nodes."""
+        """Pass calls to this node's broker from now on, and close idle channels to other nodes."""
         self.local = serving
         self._channels.close_idle()
 
     def resume_forwarding(self) -> None:
-        """Resume forwarding calls to the leader."""
+        """Forward calls to the leader from now on."""
         self.local = None
 
     async def close(self) -> None:
-        """Close the channels to other nodes."""
+        """Close all channels to other nodes."""
         await self._channels.close()
 
     def end_telemetry(self) -> None:
-        """End all Telemetry streams. Otherwise, clients would keep them open indefinitely."""
+        """End all Telemetry streams, because clients keep these streams open indefinitely."""
         for (connection, stream_id), task in list(self._telemetry_tasks.items()):
             task.cancel()
             connection.end(stream_id)
 
     def method_of(self, path: str) -> Method | None:
-        """Return the RPC method for `path`, or None if unknown."""
+        """Return the RPC method for `path`, or None if the path is unknown."""
         return self._methods.get(path)
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
-        """Forward a call with a single request message."""
+        """Forward a call that has a single request message."""
         rpc_method = rpc_method_of(call.method)
         asked = ClientCall(connection, call.stream_id, rpc_method, call.head, self._clock())
         forward = self._forward_receive if rpc_method.has_response_stream else self._forward_unary
@@ -236,7 +239,7 @@ class CallForwarder:
         connection.start(call.stream_id, self._serve_call(asked, forward, call.message))
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
-        """Forward a call with a stream of request messages."""
+        """Forward a call that has a stream of request messages."""
         rpc_method = rpc_method_of(call.method)
         asked = ClientCall(connection, call.stream_id, rpc_method, call.head, self._clock())
         talk = self._serve_telemetry if call.head.has(FORWARDED) else self._forward_telemetry
@@ -247,7 +250,7 @@ class CallForwarder:
     async def _serve_call(
         self, asked: ClientCall, serve: Callable[..., Awaitable[None]], *given: bytes
     ) -> None:
-        """Serve a call. On error, end the call with an appropriate status."""
+        """Serve a call. If an error occurs, end the call with the corresponding status."""
         connection, stream_id = asked.connection, asked.stream_id
         try:
             await serve(asked, *given)
@@ -287,7 +290,7 @@ class CallForwarder:
                     return
 
     async def _serve_sync(self, asked: ClientCall, message: bytes) -> None:
-        """Answer a forwarded SyncLiteSubscription call using this node's broker."""
+        """Answer a forwarded SyncLiteSubscription call with this node's broker."""
         if self.local is None:
             raise Refused(Status.UNAVAILABLE, NOT_LEADING)
         arrived_ms = verify_arrival_ms(self._key, asked.head.all(), self._clock())
@@ -299,7 +302,7 @@ class CallForwarder:
     # Calls that change the stored client state.
 
     async def _forward_sync(self, asked: ClientCall, message: bytes) -> None:
-        """Forward a subscription request, and record the subscription if it is accepted."""
+        """Forward a subscription request, and record the subscription if the leader accepts the request."""
         client_id, head = _client_id_of(asked.head), asked.head
         kept = self.connected_clients.find(client_id)
         if kept is None:
@@ -323,7 +326,7 @@ class CallForwarder:
         raise TimeoutError
 
     async def _forward_telemetry(self, asked: ClientCall) -> None:
-        """Relay a Telemetry stream in both directions. Reconnect to each new leader."""
+        """Relay a Telemetry stream in both directions, and reconnect to each new leader."""
         connection, stream_id, client_id = asked.connection, asked.stream_id, _client_id_of(asked.head)
         kept = self.connected_clients.add_stream(client_id)
         said = ClientMessages(kept)
@@ -351,9 +354,9 @@ class CallForwarder:
     async def _exchange_messages(
         self, attempt: ForwardAttempt, asked: ClientCall, said: ClientMessages, kept: ClientState
     ) -> None:
-        """Relay client messages to the leader and the leader's replies to the client.
+        """Relay the messages of the client to the leader, and the replies of the leader to the client.
 
-        Return once the leader has ended the stream.
+        Return when the leader has ended the stream.
         """
         if attempt.local is not None:
             messages, path = said.messages(), asked.rpc_method.path
@@ -371,7 +374,7 @@ class CallForwarder:
                 await asked.connection.send_message(asked.stream_id, reply)
 
     async def _subscribe_again(self, attempt: ForwardAttempt, asked: ClientCall, kept: ClientState) -> None:
-        """Resend a client's subscriptions until the leader has accepted all of them."""
+        """Resend the subscriptions of a client until the leader has accepted all of them."""
         user, attempt = _user_of(asked.head), replace(attempt, remaining_seconds=CALL_SECONDS)
         sync = asked._replace(rpc_method=asked.rpc_method._replace(path=f"/{NAME}/{SYNC_LITE}"))
         left = [key for key in kept.lite if key[0] == user]
@@ -386,9 +389,9 @@ class CallForwarder:
                 await asyncio.sleep(REPEAT_SECONDS)
 
     async def _forward_metrics(self, asked: ClientCall) -> None:
-        """Relay a client metrics stream to the leader.
+        """Relay a stream of client metrics to the leader.
 
-        After a leader change, the client must open a new stream.
+        The client must open a new stream after a leader change.
         """
         said = ClientMessages(ClientState())
         hearing = asyncio.create_task(said.receive(asked.connection, asked.stream_id))
@@ -406,7 +409,7 @@ class CallForwarder:
             hearing.cancel()
 
     async def _serve_telemetry(self, asked: ClientCall) -> None:
-        """Answer a forwarded Telemetry stream using this node's broker.
+        """Answer a forwarded Telemetry stream with this node's broker.
 
         If this node steps down, end the stream with UNAVAILABLE.
         """
@@ -427,7 +430,7 @@ class CallForwarder:
     # The leader.
 
     async def _run_while_leader(self, attempt: ForwardAttempt, call: Awaitable[Any]) -> Any:
-        """Return the result of a call. Raise `LeaderChanged` if a new epoch begins before it completes."""
+        """Return the result of a call. Raise `LeaderChanged` if a new epoch begins during the call."""
         calling = asyncio.ensure_future(call)
         moving = asyncio.ensure_future(self._node.wait_for_other_epoch(attempt.epoch))
         try:
@@ -438,16 +441,17 @@ class CallForwarder:
         finally:
             calling.cancel()
             moving.cancel()
-            # Break the reference cycle of the exception, the frame and the task, because the cycle keeps the
-            # call alive. As long as a call exists, gRPC reconnects the closed channel of the call.
+            # Break the reference cycle of the exception, the frame and the task, because this cycle keeps the
+            # call alive. While a call exists, gRPC reconnects the closed channel of the call.
             del calling
 
     async def _attempts(
         self, asked: ClientCall, *, stands: bool = False
     ) -> AsyncGenerator[ForwardAttempt, None]:
-        """Yield attempts to call the leader. Raise TimeoutError when the deadline is near.
+        """Yield attempts to call the leader. Raise TimeoutError shortly before the deadline.
 
-        If `stands` is true, the call may outlive a leader change, so its arrival time is signed.
+        If `stands` is true, the call may outlive a leader change, and the node signs the arrival time. Raise
+        `Refused` if the call has been forwarded before, or if the certificate of the leader was rejected.
         """
         head = asked.head
         if head.has(FORWARDED):
@@ -492,7 +496,7 @@ class CallForwarder:
     def _fields(self, asked: ClientCall, *, vouches: bool) -> tuple[tuple[str, str], ...]:
         """Return the header fields of the forwarded call.
 
-        If `vouches` is true, they include a signed arrival time.
+        If `vouches` is true, the fields include a signed arrival time.
         """
         origin = self._node.me.node, asked.connection.host, asked.connection.number
         fields = (
@@ -514,14 +518,14 @@ async def _call_leader(attempt: ForwardAttempt, rpc_method: RpcMethod, message: 
 
 
 def _require_done(reply: bytes) -> None:
-    """Raise `Refused` with an unknown outcome if the reply is a refusal."""
+    """Raise `Refused` with a message about the unknown outcome if the reply is a refusal."""
     status = service_pb2.EndTransactionResponse.FromString(reply).status
     if status.code != Code.OK:
         raise Refused(Status.UNAVAILABLE, f"{OUTCOME_UNKNOWN} It says: {status.message}")
 
 
 async def _sync_with_leader(attempt: ForwardAttempt, asked: ClientCall, message: bytes) -> bytes:
-    """Send a SyncLiteSubscription call to the leader, which may be this node, and return its reply."""
+    """Send a SyncLiteSubscription call to the leader, which may be this node, and return the reply."""
     if attempt.local is None:
         return await _call_leader(attempt, asked.rpc_method, message)
     connection, path = asked.connection, asked.rpc_method.path
@@ -529,7 +533,7 @@ async def _sync_with_leader(attempt: ForwardAttempt, asked: ClientCall, message:
 
 
 async def _try_to_sync(attempt: ForwardAttempt, asked: ClientCall, message: bytes) -> bool:
-    """Send a client's subscription to the leader. Return whether the leader accepted it."""
+    """Send a subscription to the leader, and return whether the leader has accepted the subscription."""
     try:
         return is_accepted(await _sync_with_leader(attempt, asked, message))
     except (grpc.aio.AioRpcError, Refused):
@@ -549,7 +553,7 @@ def _user_of(head: Head) -> str:
 
 
 async def _relay_replies(call: Any, asked: ClientCall, attempt: ForwardAttempt) -> None:
-    """Send the leader's replies to the client until the stream ends."""
+    """Send the replies of the leader to the client until the stream ends."""
     async for reply in call:
         asked.connection.is_authenticated = attempt.has_answered = True
         attempt.reachability.record_answer(monotonic_ms())
@@ -557,24 +561,24 @@ async def _relay_replies(call: Any, asked: ClientCall, attempt: ForwardAttempt) 
 
 
 def _is_retryable(error: grpc.aio.AioRpcError) -> bool:
-    """Return whether a failed call may be retried. Refused calls may not be retried."""
+    """Return whether a failed call may be retried. A refused call must not be retried."""
     return error.code() in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
 
 
 def status_of(error: grpc.aio.AioRpcError) -> Status:
-    """Return the status to send for an error returned by the leader."""
+    """Return the status to send to the client for an error from the leader."""
     code = error.code().value[0]
     return Status(code) if code in Status.__members__.values() else Status.UNKNOWN
 
 
 def rpc_method_of(method: Method) -> RpcMethod:
-    """Return the `RpcMethod` for a method returned by `CallForwarder.method_of`."""
+    """Return the `RpcMethod` of a method that `CallForwarder.method_of` has returned."""
     assert isinstance(method.target, RpcMethod), "the switch looks up what a broker before it has looked up"
     return method.target
 
 
 def _rpc_methods() -> list[RpcMethod]:
-    """Return the methods of RocketMQ's messaging service and the client metrics services."""
+    """Return the methods of the RocketMQ messaging service and of the client metrics services."""
     return [
         RpcMethod(f"/{NAME}/{method.name}", method.client_streaming, method.server_streaming)
         for method in service_pb2.DESCRIPTOR.services_by_name["MessagingService"].methods

@@ -1,8 +1,8 @@
 """A pool of gRPC channels to other nodes.
 
-A connection supports up to `limits.CONNECTION_STREAMS_MAX` concurrent calls. gRPC silently queues any further
-calls. A send queued behind long polls and Telemetry streams could wait indefinitely. To prevent this, the
-pool opens another channel when every channel to a node has `CALLS_MAX` open calls.
+A connection supports up to `limits.CONNECTION_STREAMS_MAX` concurrent calls. gRPC silently queues further
+calls. A send that is queued after long polls and Telemetry streams could wait indefinitely. The pool
+therefore opens another channel when each channel to a node has CALLS_MAX open calls.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from services.cluster.peers import Identity
 CALLS_MAX: Final = limits.CONNECTION_STREAMS_MAX // 2
 MESSAGE_BYTES_MAX: Final = 64 * 1024 * 1024
 ASK_MS: Final = limits.PING_INTERVAL_MS_MIN + 2_000
-"""Idle time in milliseconds before a keepalive ping, slightly above the broker's minimum."""
+"""Idle time in milliseconds before a keepalive ping, slightly above the minimum that a broker accepts."""
 SILENT_MS: Final = 3_000
 """Maximum time in milliseconds to wait for a ping reply or a TCP acknowledgement."""
 OPTIONS: Final = [
@@ -41,22 +41,22 @@ OPTIONS: Final = [
 
 
 Key = tuple[str, str, Identity]
-"""The target of a channel: the address, the certificate, and this node's identity."""
+"""The target of a channel, as the address and the certificate of a node, and this node's identity."""
 
 
 @dataclass
 class PooledChannel:
-    """A channel in the pool, and the number of calls open on it."""
+    """A channel in the pool, with the number of open calls."""
 
     channel: grpc.aio.Channel
     calls: int = 0
 
 
 class ChannelPool:
-    """All channels to the most recently called node, and all other channels with open calls.
+    """A pool of channels to the most recently called node, and of other channels with open calls.
 
-    The pool closes channels that lead to former leaders or use outdated certificates. Otherwise, gRPC would
-    keep trying to reconnect them.
+    The pool closes idle channels to former leaders and channels with outdated certificates. Otherwise, gRPC
+    would repeatedly try to reconnect these channels.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class ChannelPool:
 
     @contextmanager
     def acquire(self, address: str, certificate: str, own: Identity) -> Iterator[grpc.aio.Channel]:
-        """Yield a channel to use for a single call within the block."""
+        """Yield a channel for a single call within the block."""
         key = address, certificate, own
         if key != self._called:
             self._call_only(key)
@@ -83,11 +83,11 @@ class ChannelPool:
                 self._call_only(self._called)
 
     def close_idle(self) -> None:
-        """Close all channels without open calls. A leader makes no calls to other nodes."""
+        """Close all channels without open calls, because a leader makes no calls to other nodes."""
         self._call_only(None)
 
     def _call_only(self, key: Key | None) -> None:
-        """Close all idle channels to targets other than `key`."""
+        """Close the idle channels to all targets other than `key`."""
         self._called = key
         for other in [one for one in self._channels if one != key]:
             idle = [line for line in self._channels[other] if not line.calls]

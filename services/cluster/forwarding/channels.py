@@ -1,6 +1,6 @@
-"""gRPC channels between nodes. Channels use TLS if the target node supports it (`services.cluster.peers`).
+"""gRPC channels between nodes. A channel uses TLS if the target node has a certificate (`peers`).
 
-gRPC accepts a pinned certificate as a trust anchor, even if it is not self-signed.
+gRPC accepts a pinned certificate as a trust anchor, even if the certificate is not self-signed.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import grpc
 from services.cluster.peers import Identity, name_in
 
 _CERTIFICATE_ERRORS: Final = ("CERTIFICATE_VERIFY_FAILED", "handshake failed")
-"""Texts in gRPC error messages that indicate a failed handshake."""
+"""Texts in gRPC error messages that indicate a failed TLS handshake."""
 
 
 def channel_to(
     listen: str, certificate: str, own: Identity, options: Sequence[tuple[str, Any]]
 ) -> grpc.aio.Channel:
-    """Return a channel to a node's gRPC port. If no certificate is given, the channel is plaintext."""
+    """Return a channel to the gRPC port of a node. The channel is plaintext if `certificate` is empty."""
     if not certificate:
         return grpc.aio.insecure_channel(listen, options=options)
     credentials = grpc.ssl_channel_credentials(certificate.encode(), own.key or None, own.chain or None)

@@ -1,33 +1,34 @@
-"""The client state that each node stores and sends to a new leader.
+"""The client state that a node stores and sends to each new leader.
 
-When a new leader is elected, a node opens one stream to it per client Telemetry stream. The stream begins
-with the client settings (`ClientMessages`). The node then sends the client's lite topic subscriptions in
-SyncLiteSubscription calls (`ClientState`).
+When a new leader is elected, a node opens one stream to the leader for each Telemetry stream of a client. The
+stream begins with the client settings (`ClientMessages`). The node also sends the lite topic subscriptions of
+the client in SyncLiteSubscription calls (`ClientState`).
 
 Rules
-1. A node stores the state of each client that has an open Telemetry stream. When a client's last stream ends,
-   the client state is dropped. Disconnected clients are therefore never reported to a leader.
-2. The node resends the client's last settings. It does not resend responses to commands, because the leader
-   that sent those commands has been replaced. A new command may have the same nonce.
-3. The node also declares the topics to which the client has sent messages, because the Python client does not
-   do so. Only declared producers receive transaction check-backs. The original settings are sent after the
-   extended ones, so that the leader keeps the original ones.
-4. The node resends all accepted lite topic subscriptions except revoked ones. The requests use the action
-   COMPLETE_ADD, which does not affect other clients. Start positions (`OffsetOption`) are not resent, because
-   the log contains the group offsets.
-5. The node resends a subscription every `REPEAT_SECONDS` seconds until the leader accepts it or the stream
-   ends.
+1. A node stores the state of each client that has an open Telemetry stream. When the last stream of a client
+   ends, the client state is discarded. Disconnected clients are therefore never reported to a leader.
+2. The node resends the last settings of a client. Responses to commands are not resent, because the leader
+   that sent these commands has been replaced, and a new command may have the same nonce.
+3. The node also declares the topics to which a client has sent messages, because the Python client does not
+   declare these topics. Only producers of declared topics receive transaction check-backs. The node sends the
+   original settings after the extended settings, because the leader keeps the settings that arrive last.
+4. The node resends all lite topic subscriptions that were accepted and not revoked. The requests use the
+   action COMPLETE_ADD, which does not affect other clients. Start positions (`OffsetOption`) are not resent,
+   because the log contains the offsets of consumer groups.
+5. The node resends a subscription every REPEAT_SECONDS until the leader accepts the subscription or the
+   stream ends.
 
 A node resends no other client state. While a stream is open, the leader renews leases even without heartbeats
-(`services.rpc.clients.clients`), so a stable leader causes no periodic traffic. Heartbeats provide no
-information beyond the settings, except those from Java clients before version 5.0.4, which are sent every 10
-s. Pending receives are retried with the next leader (`services.cluster.forwarding.calls`).
+(`services.rpc.clients.clients`). A stable leader therefore causes no periodic traffic. Heartbeats contain no
+information beyond the settings, except the heartbeats of Java clients before version 5.0.4. These clients
+send a heartbeat every 10 s. Pending receive calls are retried with the next leader
+(`services.cluster.forwarding.calls`).
 
-Cost: the node parses the first bytes of each SendMessage request. It stores each client's settings, lite
-topics, and up to `TOPICS_MAX` topic names in memory. The total size of all clients' lite topics is limited to
-`KEPT_BYTES_MAX` per node. Limitation: a client without a Telemetry stream is unknown to the next leader until
-its next call. Lite topics beyond the limit are unknown to the next leader until the client resends them,
-which may take 30 s.
+Cost: the node parses the first bytes of each SendMessage request. For each client, the node stores the
+settings, the lite topics, and up to TOPICS_MAX topic names in memory. The total size of the lite topics of
+all clients is limited to KEPT_BYTES_MAX per node. Limitation: the next leader has no state of a client
+without a Telemetry stream before the next call of that client. The next leader has no lite topics beyond the
+limit until the client resends its subscriptions, which may take 30 s.
 """
 
 from __future__ import annotations
@@ -55,10 +56,10 @@ TOPICS_MAX: Final = 64
 TOPIC_BYTES_MAX: Final = 512
 KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
 LITE_BYTES: Final = 64
-"""Approximate memory overhead of a lite topic in bytes, excluding its name."""
+"""Approximate memory overhead of a lite topic in bytes, without its name."""
 _PENDING_MESSAGES_MAX: Final = 16
 _FIRST_FIELD: Final = 0x0A
-"""The protobuf tag of field 1 if it is a message."""
+"""The protobuf tag of field 1 with a length-delimited value."""
 
 
 class ClientState:
@@ -69,28 +70,28 @@ class ClientState:
     def __init__(self) -> None:
         self.streams = 0
         self.topics: dict[bytes, None] = {}
-        """The topics that the client has sent to, in wire format (`Resource`)."""
+        """The topics to which the client has sent messages, in wire format (`Resource`)."""
         self.lite: dict[tuple[str, bytes, bytes], dict[str, None]] = {}
-        """The client's lite topics, keyed by user, group and topic."""
+        """The lite topics of the client, by user, group and topic."""
         self.lock = asyncio.Lock()
-        """Makes this node and the leader apply subscriptions in the same order."""
+        """A lock that makes this node and the leader apply subscriptions in the same order."""
 
 
 class ConnectedClients:
-    """The state of all clients connected to a node."""
+    """The state of all clients that are connected to a node."""
 
     def __init__(self) -> None:
         self._kept: dict[str, ClientState] = {}
         self._lite_bytes = 0
 
     def add_stream(self, client_id: str) -> ClientState:
-        """Record a new client stream. Create the client state if this is the client's first stream."""
+        """Record a new stream of a client. Create the client state for the first stream."""
         kept = self._kept.setdefault(client_id, ClientState())
         kept.streams += 1
         return kept
 
     def remove_stream(self, client_id: str) -> None:
-        """Record the end of a stream. Drop the client state if this was the client's last stream."""
+        """Record the end of a stream. Discard the client state after the last stream."""
         kept = self._kept[client_id]
         kept.streams -= 1
         if not kept.streams:
@@ -98,11 +99,11 @@ class ConnectedClients:
             self._lite_bytes -= sum(map(size_of, kept.lite.values()))
 
     def find(self, client_id: str) -> ClientState | None:
-        """Return a client's state, or None if the client has no stream on this node."""
+        """Return the state of a client, or None if the client has no stream on this node."""
         return self._kept.get(client_id)
 
     def record_topic(self, client_id: str, message: bytes) -> None:
-        """Record the topic of a client's SendMessage request."""
+        """Record the topic of a SendMessage request."""
         kept = self._kept.get(client_id)
         if kept is None or len(kept.topics) >= TOPICS_MAX:
             return
@@ -136,7 +137,7 @@ class ConnectedClients:
             self._lite_bytes += size_of(after)
 
     def record_revocation(self, kept: ClientState, message: bytes) -> None:
-        """Remove the lite topic that the leader revokes with `message`, if any."""
+        """Remove the lite topic that the leader revokes with `message`. Ignore other messages."""
         command = TelemetryCommand.FromString(message) if kept.lite else TelemetryCommand()
         if not command.HasField("notify_unsubscribe_lite_command"):
             return
@@ -148,7 +149,7 @@ class ConnectedClients:
 
 
 class ClientMessages:
-    """A client's Telemetry messages, relayed to successive leaders."""
+    """The Telemetry messages of a client, which are relayed to successive leaders."""
 
     def __init__(self, kept: ClientState) -> None:
         self._kept = kept
@@ -157,7 +158,7 @@ class ClientMessages:
         self._is_over = self._was_told = False
 
     async def receive(self, connection: Connection, stream_id: int) -> None:
-        """Read messages from the client until the client ends the stream."""
+        """Read messages from the client until the client ends its stream."""
         async for message in connection.messages(stream_id):
             if is_settings(message):
                 self._settings = message
@@ -166,7 +167,7 @@ class ClientMessages:
         await self._pending.put(None)
 
     async def messages(self) -> AsyncIterator[bytes]:
-        """Yield the messages for a leader. After a leader change, the client settings are sent first."""
+        """Yield the messages for a leader. After a leader change, yield the client settings first."""
         if self._was_told:
             while not self._pending.empty():
                 self._pending.get_nowait()
@@ -181,7 +182,7 @@ class ClientMessages:
 
 
 def settings_to_repeat(settings: bytes | None, topics: dict[bytes, None]) -> list[bytes]:
-    """Return the client settings, preceded by extended settings that also declare `topics`."""
+    """Return the client settings after extended settings that also declare `topics`."""
     if settings is None:
         return []
     command = TelemetryCommand.FromString(settings)
@@ -196,7 +197,7 @@ def settings_to_repeat(settings: bytes | None, topics: dict[bytes, None]) -> lis
 
 
 def complete_subscription(key: tuple[str, bytes, bytes], lite_topics: dict[str, None]) -> bytes:
-    """Return a request that replaces all of a client's lite subscriptions for a group and topic."""
+    """Return a request that replaces all lite subscriptions of a client for a group and a topic."""
     _, group, topic = key
     return SyncLiteSubscriptionRequest(
         action=LiteSubscriptionAction.COMPLETE_ADD,
@@ -207,7 +208,7 @@ def complete_subscription(key: tuple[str, bytes, bytes], lite_topics: dict[str, 
 
 
 def is_accepted(reply: bytes) -> bool:
-    """Return whether a SyncLiteSubscription reply has the status OK."""
+    """Return whether the reply to a SyncLiteSubscription request has the status OK."""
     return bool(SyncLiteSubscriptionResponse.FromString(reply).status.code == Code.OK)
 
 
@@ -235,8 +236,8 @@ def size_of(lite_topics: Iterable[str]) -> int:
 def first_topic(message: bytes) -> bytes:
     """Return the topic of the first message in a SendMessage request.
 
-    Return b"" if the message does not begin with the topic. Protobuf allows other field orders, but no client
-    uses them.
+    Return b"" if the message does not begin with the topic. Protobuf allows other field orders, but no known
+    client uses another order.
     """
     try:
         at = 1

@@ -1,10 +1,10 @@
-"""The HTTP interface of a node. The node serves its own status and copy, and forwards all other requests.
+"""The HTTP interface of a node. A follower answers some requests itself and forwards the others.
 
     /livez /readyz /metrics      answered by this node (by its broker while the node leads)
     GET /api/cluster             answered by this node
-    GET /api/cluster/copy        answered by this node with its newest checkpoint, if the caller presents the
+    GET /api/cluster/copy        answered by this node with its newest checkpoint, if the caller sends the
                                  secret of the copy (`copies`)
-    POST /api/cluster/position   a follower's report, accepted by the leader if the caller presents the
+    POST /api/cluster/position   a follower's report, accepted by the leader if the caller sends the
                                  secret of the epoch (`followers`, `health`)
     POST /api/cluster/move       transfers the leadership to {"node": NAME}, by default to any other node
     POST /api/cluster/forget     removes {"node": NAME} from the cluster
@@ -14,19 +14,19 @@
 
 The leader executes `move`, `forget` and `set-version` requests. Other nodes forward them to the leader.
 
-GET and HEAD requests are retried with the next leader if the leader fails or is replaced before responding.
+GET and HEAD requests are retried with the next leader if the leader fails or is replaced before the response.
 If the caller disconnects, the forwarded request is cancelled.
 
 Each forwarded request occupies one of HTTP_FORWARDED_MAX threads until the leader responds. If all threads
-are busy, further requests are refused. A follower can therefore forward only a few HTTP long polls at a time,
-but many gRPC long polls (`calls.py`).
+are busy, further requests are refused. A follower can therefore forward only a few HTTP long polls at the
+same time, but many gRPC long polls (`calls.py`).
 
-Requests that the node answers itself pass through the same gate as broker requests (`services.ops.gate`). The
-gate uses the users and tokens in the node's copy, which may briefly lag behind the leader's copy. Requests
-between nodes bypass the gate and are authenticated with a secret from the shared log. For forwarded requests,
-the gate checks the host and origin but not the token. Paths are forwarded byte for byte, because decoding a
-path could change its meaning. A forwarded request contains the caller's token, so the leader authorizes it
-like a direct request.
+Requests that the node answers itself pass through the same gate as requests to a broker
+(`services.ops.gate`). The gate uses the users and tokens in the replica of this node, which may briefly lag
+behind the leader. Requests between nodes bypass the gate and are authenticated with a secret from the shared
+log. For forwarded requests, the gate checks the host and the origin but not the token. Paths are forwarded
+byte for byte, because decoding a path could change its meaning. A forwarded request contains the token of the
+caller, and the leader authorizes a forwarded request like a direct request.
 """
 
 from __future__ import annotations
@@ -85,19 +85,19 @@ WAIT_SECONDS: Final = 10.0
 CALL_SECONDS: Final = 60.0
 RETRY_SECONDS: Final = 0.1
 FORMER_LEADER_SECONDS: Final[float] = 2.0
-"""Time in seconds for a former leader to respond after another node becomes the leader."""
+"""Time in seconds that a former leader has to respond after another node has become the leader."""
 COPIES_MAX: Final = 2
-"""Maximum number of nodes that can fetch a copy at the same time."""
+"""Maximum number of nodes that can fetch a copy from this node at the same time."""
 _HOP_BY_HOP: Final = frozenset(("connection", "transfer-encoding", "content-length", "host", "keep-alive"))
 _NOT_FORWARDED_FIELDS: Final = frozenset(("origin", "sec-fetch-site", FORWARDED))
-"""Header fields that are not forwarded: they concern this node or mark forwarded requests."""
+"""Header fields that are not forwarded, because they apply to this node or mark forwarded requests."""
 _RETRYABLE_METHODS: Final = ("GET", "HEAD")
-"""HTTP methods without side effects. Such requests may be retried with the next leader."""
+"""HTTP methods without side effects. Requests with these methods may be retried with the next leader."""
 _LOCAL_PATHS: Final = ("/livez", "/readyz", "/metrics")
 
 
 class ForwardedRequest(NamedTuple):
-    """An HTTP request to be forwarded to the leader."""
+    """An HTTP request that is to be forwarded to the leader."""
 
     method: str
     target: str
@@ -106,7 +106,7 @@ class ForwardedRequest(NamedTuple):
 
 
 class ClusterHttp:
-    """The HTTP application of a node. `root` is the store folder."""
+    """The ASGI application of a node. The store is in the folder `root`."""
 
     def __init__(
         self,
@@ -127,7 +127,7 @@ class ClusterHttp:
         self._callers = ThreadPoolExecutor(limits.HTTP_FORWARDED_MAX, thread_name_prefix="forward")
         self._forwarded_count = 0
         self.leading: ASGIApp | None = None
-        """The broker's HTTP application, or None if this node is not the leader."""
+        """The HTTP application of the broker, or None if this node is not the leader."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request as an ASGI application."""
@@ -146,12 +146,12 @@ class ClusterHttp:
             await self._passing(scope, receive, send)
 
     async def _answer_from_leader(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward a request that has passed this node's gate, and send the response."""
+        """Forward a request that has passed the gate of this node, and send the response."""
         response = await self._forward_request(Request(scope, receive))
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that has passed the gate and is not forwarded."""
+        """Answer a request that has passed the gate and need not be forwarded, or forward a command."""
         request, path = Request(scope, receive), scope["path"]
         caller = caller_of(request)
         try:
@@ -171,9 +171,9 @@ class ClusterHttp:
         await response(scope, receive, send)
 
     def _authority(self) -> Authority:
-        """Return the users and tokens in this node's copy. Raise `NoLeader` if no copy is open.
+        """Return the users and tokens in the replica of this node. Raise `NoLeader` if no replica is open.
 
-        Each check reads a table only once, because a worker thread may modify the table.
+        Each check reads a table only once, because a worker thread may modify the table concurrently.
         """
         replica, wall_ms = self._node.actions.replica, self._node.actions.clocks.wall
         if replica is None:
@@ -211,7 +211,7 @@ class ClusterHttp:
     # Operator commands.
 
     async def _handle_command(self, request: Request) -> Response:
-        """Execute an operator command if this node is the leader. Otherwise, forward it."""
+        """Execute an operator command if this node is the leader. Otherwise, forward the command."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         if self._node.role is not Role.LEADING and FORWARDED not in request.headers:
@@ -228,7 +228,7 @@ class ClusterHttp:
     # Copies for other nodes.
 
     async def _send_copy(self, request: Request, send: Send) -> None:
-        """Send this node's newest checkpoint to a caller that provides the copy's secret."""
+        """Send the newest checkpoint of this node to a caller that sends the secret of the copy."""
         given = request.headers.get(SECRET, "")
         if not hmac.compare_digest(given.encode(), self._node.own_copy.secret.encode()):
             response: Response = await refuse(
@@ -239,7 +239,7 @@ class ClusterHttp:
         else:
             self._copy_count += 1
             try:
-                # The stream keeps files open until `aclosing` closes the stream.
+                # The stream keeps files open until `aclosing` closes it.
                 async with aclosing(Chunks(transfer.stream_copy(self._root))) as chunks:
                     await (await self._copy_response(chunks))(request.scope, request.receive, send)
             finally:
@@ -248,7 +248,7 @@ class ClusterHttp:
         await response(request.scope, request.receive, send)
 
     async def _copy_response(self, chunks: Chunks) -> Response:
-        """Return the response that streams a copy, or an error response."""
+        """Return the response that streams a copy, or an error response if the copy cannot be read."""
         try:
             first = await chunks.next()
         except (OSError, TidewheelError) as error:
@@ -271,11 +271,11 @@ class ClusterHttp:
         return StreamingResponse(sent(), media_type="application/octet-stream")
 
     async def _record_position(self, request: Request) -> Response:
-        """Record a follower's report if the request contains the current epoch's secret."""
+        """Record the report of a follower if the request contains the secret of the current epoch."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         try:
-            # The port may be public, so the node verifies the secret before reading the body.
+            # The node verifies the secret before it reads the body, because the port may be public.
             if not self._node.is_followed_by(request.headers.get(SECRET, "")):
                 raise Unauthorized("A position is for the leader, from its followers.")
             told = json.loads(await body_of(request))
@@ -291,7 +291,7 @@ class ClusterHttp:
     # Forwarding to the leader.
 
     async def _forward_request(self, request: Request) -> Response:
-        """Return the leader's response. Cancel the request if the caller disconnects."""
+        """Return the response of the leader. Cancel the request if the caller disconnects."""
         if FORWARDED in request.headers:
             return refusal_response(
                 "This node does not lead, and the request was forwarded to it. Send it again."
@@ -349,11 +349,11 @@ class ClusterHttp:
     async def _run_while_leader(
         self, epoch: int, connection: http.client.HTTPConnection, calling: Awaitable[Response]
     ) -> Response:
-        """Return a leader's response. Raise OSError if another node becomes leader during the call.
+        """Return the response of a leader. Raise OSError if another node becomes the leader during the call.
 
-        A paused leader process keeps its connections open, so a new leader must be detected by reading the
-        log. A former leader has FORMER_LEADER_SECONDS seconds to respond, for example to the command that
-        transferred leadership.
+        A paused leader process keeps its connections open. A leader change must therefore be detected from
+        the shared log. A former leader has FORMER_LEADER_SECONDS to respond, for example to the command that
+        transferred the leadership.
         """
         answering = asyncio.ensure_future(calling)
         moving = asyncio.ensure_future(self._node.wait_for_other_epoch(epoch))
@@ -376,10 +376,10 @@ class ClusterHttp:
 
 
 class Chunks:
-    """An asynchronous reader that advances a generator in worker threads, one step at a time.
+    """An asynchronous reader of a generator. Each step of the generator runs in a worker thread.
 
-    If the waiting coroutine is cancelled, the worker thread still completes its step. `aclose` waits for that
-    step before closing the generator.
+    If the waiting coroutine is cancelled, the worker thread still completes the current step. The method
+    `aclose` waits for the current step before it closes the generator.
     """
 
     def __init__(self, stream: Generator[bytes]) -> None:
@@ -392,14 +392,14 @@ class Chunks:
         return await asyncio.shield(self._step)
 
     async def aclose(self) -> None:
-        """Close the generator after the current step has ended."""
+        """Wait for the end of the current step, and close the generator."""
         if self._step is not None:
             await asyncio.wait({self._step})
         await asyncio.to_thread(self._stream.close)
 
 
 async def handle_move(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Transfer leadership to another node, and return the new leader."""
+    """Transfer the leadership to another node, and return the new leader."""
     return {
         "leader": (
             await operator_commands.transfer_leadership(node, await node_name_in(request))
@@ -408,7 +408,7 @@ async def handle_move(node: ClusterNode, request: Request) -> dict[str, Any]:
 
 
 async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Remove a node from the cluster, and return the node's name."""
+    """Remove a node from the cluster, and return the name of the node."""
     name = await node_name_in(request)
     if not name:
         raise InvalidCommand('WriteLogLine which: {"node": NAME}.')
@@ -417,7 +417,7 @@ async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
 
 
 async def handle_set_version(node: ClusterNode, request: Request) -> dict[str, Any]:
-    """Finalize a cluster version, and return it."""
+    """Finalize a cluster version, and return the finalized version."""
     wanted = await read_only_field(request, "version", None)
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
         raise InvalidCommand('The body is {"version": N}, a whole number from 1 on, and no more.')
@@ -432,7 +432,7 @@ _COMMANDS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, 
 
 
 async def node_name_in(request: Request) -> str:
-    """Return the node name in the body, or "". Raise `InvalidCommand` if the body is invalid."""
+    """Return the node name in the request body, or "". Raise `InvalidCommand` if the body is invalid."""
     name = await read_only_field(request, "node", "")
     if not isinstance(name, str):
         raise InvalidCommand('The body is {"node": NAME}, and no more.')
@@ -440,7 +440,7 @@ async def node_name_in(request: Request) -> str:
 
 
 async def read_only_field(request: Request, name: str, usual: Any) -> Any:
-    """Return the only field allowed in the body, or `usual` if the field is missing.
+    """Return the only field that the body may contain, or `usual` if the field is missing.
 
     Raise `InvalidCommand` if the body is invalid or contains other fields.
     """
@@ -460,14 +460,14 @@ def connection_failure_text(leader: Member, error: OSError) -> str:
 
 
 def shut_down(connection: http.client.HTTPConnection) -> None:
-    """Shut down a connection in order to unblock the thread waiting for its response."""
+    """Shut down a connection to unblock the thread that waits for a response."""
     if connection.sock is not None:
         with suppress(OSError):
             connection.sock.shutdown(SHUT_RDWR)
 
 
 def request_to_forward(request: Request, body: bytes) -> ForwardedRequest:
-    """Return the request to forward. The path keeps the caller's encoding."""
+    """Return the request to forward. The path keeps the encoding of the caller."""
     scope = request.scope
     target = scope.get("raw_path") or quote(scope["path"]).encode()
     if query := scope["query_string"]:
@@ -497,5 +497,5 @@ def send_request(connection: http.client.HTTPConnection, passed: ForwardedReques
 
 
 def refusal_response(sentence: str) -> Response:
-    """Return a 503 response with an error body in the format of the HTTP interface."""
+    """Return a response with status 503 and an error body in the format of the HTTP interface."""
     return JSONResponse(error_shape(NoLeader(sentence)), status_code=503)

@@ -1,15 +1,15 @@
-"""A stream to the leader that reports the leader's status instead of write errors.
+"""A gRPC stream to the leader that reports the status of the leader instead of a write error.
 
-    leader ends the stream    --> a write fails --> gRPC reports INTERNAL
+    leader ends the stream    --> write error   --> gRPC reports INTERNAL
     `LeaderStream`            --> reports the leader's status
 
-A leader that steps down ends the stream with UNAVAILABLE, and the client stream is reconnected to the next
-leader. If the status were INTERNAL, the node would end the client stream and drop the client state. gRPC's
-asyncio API may report its own status before or after the leader's status (github.com/grpc/grpc/issues/36066).
-`LeaderStream` therefore checks every reported status.
+A leader that steps down ends the stream with UNAVAILABLE, and the node reconnects the client stream to the
+next leader. If the status were INTERNAL, the node would end the client stream and discard the client state.
+The asyncio API of gRPC may report its own status before or after the status of the leader
+(github.com/grpc/grpc/issues/36066). `LeaderStream` therefore checks every reported status.
 
-Limitation: gRPC's own status can be recognized only by its text. If no other status is reported, the call is
-retried.
+Limitation: a status that gRPC itself generates can be recognized only by its text. If no other status is
+reported, the call is retried.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _WRITE_FAILED: Final = "Internal error from Core"
 
 
 class CallStatus(NamedTuple):
-    """The status of a completed call."""
+    """The status code and the details of a completed call."""
 
     code: grpc.StatusCode
     details: str
 
 
 class LeaderStream:
-    """A bidirectional stream to the leader. Messages are exchanged as bytes."""
+    """A bidirectional gRPC stream to the leader. Messages are serialized bytes."""
 
     def __init__(self, call: Any) -> None:
         self._call = call
@@ -43,7 +43,7 @@ class LeaderStream:
         call.add_done_callback(self._record_status)
 
     async def replies(self, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """Send `messages` to the leader, and yield its replies.
+        """Send `messages` to the leader, and yield the replies of the leader.
 
         Raise `AioRpcError` if the leader ends the call with a status other than OK.
         """
@@ -63,14 +63,14 @@ class LeaderStream:
             self._call.cancel()
 
     async def _send_messages(self, messages: AsyncIterator[bytes]) -> None:
-        """Send messages until the leader ends the call. `replies` handles the call status."""
+        """Send messages until the leader ends the call. The status of the call is handled in `replies`."""
         with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
             async for message in messages:
                 await self._call.write(message)
             await self._call.done_writing()
 
     def _record_status(self, call: Any) -> None:
-        """Record the first status that is not a write failure. gRPC calls this for each status."""
+        """Record the first status that is not a write failure. gRPC calls this method for each status."""
         word = CallStatus(result_without_waiting(call.code()), result_without_waiting(call.details()) or "")
         if not (self._status.done() or is_write_failure(word)):
             self._status.set_result(word)
@@ -84,12 +84,12 @@ class LeaderStream:
 
 
 def is_write_failure(word: CallStatus) -> bool:
-    """Return whether gRPC itself reported this status because a write failed."""
+    """Return whether gRPC generated this status because a write failed."""
     return word == (grpc.StatusCode.INTERNAL, _WRITE_FAILED)
 
 
 def result_without_waiting(asked: Any) -> Any:
-    """Return the result of a coroutine that never waits, such as `code()` on a completed call."""
+    """Return the result of a coroutine that never suspends, such as `code()` of a completed call."""
     try:
         asked.send(None)
     except StopIteration as returned:

@@ -1,18 +1,20 @@
-"""Signatures for the origin and the arrival time of forwarded calls.
+"""Signatures of the origin and the arrival time of forwarded calls.
 
 A client signs the date of a call, and the signature is valid for a few minutes (`services.auth.signature`). A
-Telemetry stream may stay open for days. The node reopens it with each new leader, using the client's original
-signature. The node therefore adds a statement that the client is still connected. The statement contains the
-call's arrival time and the current time, and is signed with the cluster key. The leader checks the client's
-date against the arrival time, and rejects statements older than `WINDOW_MS`.
+Telemetry stream may stay open for days. The node reopens the stream with each new leader and sends the
+original signature of the client. The node therefore adds a signed statement that the client is still
+connected. The statement contains the arrival time of the call and the current time, and is signed with the
+cluster key. The leader compares the date of the client with the arrival time, and rejects statements that are
+older than WINDOW_MS.
 
-The leader still verifies the client's signature, so invalid secrets are rejected. An eavesdropper can replay
-the header within `WINDOW_MS`, so use TLS on untrusted networks (`services.cluster.peers`).
+The leader also verifies the signature of the client, and therefore rejects invalid secrets. Because an
+eavesdropper can replay the header within WINDOW_MS, TLS is required on untrusted networks
+(`services.cluster.peers`).
 
-With each call, a node also sends the client's address and connection in the ORIGIN header field. The leader
-uses this field when it counts clients (`services.rpc.clients.client_room`). ORIGIN is signed with the cluster
-key or, if --auth-key is not used, with the cluster id from the shared log. If there is no valid signature,
-the leader attributes the call to the connection of the forwarding node.
+With each call, a node also sends the address and the connection number of the client in the header field
+ORIGIN. The leader uses this field to count clients (`services.rpc.clients.client_room`). The field is signed
+with the cluster key or, without --auth-key, with the cluster id from the shared log. If the signature is
+missing or invalid, the leader attributes the call to the connection of the forwarding node.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ _SIGNED: Final = ("authorization", "x-mq-date-time", "x-mq-client-id")
 
 
 def sign_origin(key: bytes, node: str, host: str, number: int) -> str:
-    """Return the ORIGIN header value for a client's address and connection."""
+    """Return the value of the header field ORIGIN for the address and the connection of a client."""
     said = f"{host} {node}.{number}"
     return f"{said} {hmac.digest(key, ORIGIN.encode() + said.encode(), 'sha256').hex()}"
 
@@ -47,14 +49,14 @@ def verify_origin(key: bytes, fields: Mapping[str, str]) -> Origin | None:
 
 
 def sign_arrival(key: bytes, fields: Iterable[tuple[str, str]], arrived_ms: int, now_ms: int) -> str:
-    """Return the VOUCHED header value for a call with the header `fields`."""
+    """Return the value of the header field ARRIVAL for a call with the header fields `fields`."""
     return f"{arrived_ms}.{now_ms}.{_proof(key, dict(fields), arrived_ms, now_ms)}"
 
 
 def verify_arrival_ms(key: bytes, fields: dict[str, str], now_ms: int) -> int | None:
-    """Return when a call arrived at the forwarding node, in milliseconds since the Unix epoch.
+    """Return the time at which a call arrived at the forwarding node, in milliseconds since the Unix epoch.
 
-    Return None if the node's statement is missing, invalid or too old.
+    Return None if the statement of the node is missing, invalid or too old.
     """
     came, _, rest = fields.get(ARRIVAL, "").partition(".")
     said, _, proof = rest.partition(".")

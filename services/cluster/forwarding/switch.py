@@ -1,7 +1,8 @@
-"""Dispatches calls to the node's own broker if the node is the leader, or to the leader otherwise.
+"""Dispatches gRPC calls to the broker of this node if the node is the leader, or else to the leader.
 
-Each call is dispatched individually, so connections stay open when the leader changes. Telemetry and
-SyncLiteSubscription calls always go to `CallForwarder`, which stores the client state for the next leader.
+Because each call is dispatched individually, connections stay open when the leader changes. Telemetry and
+SyncLiteSubscription calls are always passed to `CallForwarder`, which stores the client state for the next
+leader.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ UNKNOWN: Final = "The leader does not answer such a call."
 
 
 class ServiceSwitch:
-    """The gRPC service on a node's port."""
+    """The gRPC service on the port of a node."""
 
     def __init__(self, forwarding: CallForwarder) -> None:
         self._forwarding = forwarding
@@ -27,21 +28,21 @@ class ServiceSwitch:
         self._service: Service = forwarding
 
     def serve(self, serving: Serving) -> None:
-        """Start answering calls using this node's broker."""
+        """Start to answer calls with the broker of this node."""
         self._service = serving
         self._forwarding.serve_locally(serving)
 
     def forward(self) -> None:
-        """Start forwarding calls to the leader."""
+        """Start to forward calls to the leader."""
         self._service = self._forwarding
         self._forwarding.resume_forwarding()
 
     def method_of(self, path: str) -> Method | None:
-        """Return the RPC method for `path`, or None if unknown."""
+        """Return the RPC method for `path`, or None if the path is unknown."""
         return self._service.method_of(path)
 
     def call_received(self, connection: Connection, call: CallReceived) -> None:
-        """Answer a call with a single request message."""
+        """Answer a call that has a single request message."""
         name = call.method.target.name
         if name == SEND:
             self._connected_clients.record_topic(call.head.get("x-mq-client-id"), call.message)
@@ -52,7 +53,7 @@ class ServiceSwitch:
             service.call_received(connection, call._replace(method=method))
 
     def call_started(self, connection: Connection, call: CallStarted) -> None:
-        """Answer a call with a stream of request messages."""
+        """Answer a call that has a stream of request messages."""
         service = self._forwarding if call.method.target.name == TELEMETRY else self._service
         if self._has_looked_up(service, call):
             service.call_started(connection, call)
@@ -60,13 +61,13 @@ class ServiceSwitch:
             service.call_started(connection, call._replace(method=method))
 
     def _has_looked_up(self, service: Service, call: CallReceived | CallStarted) -> bool:
-        """Return whether `service` has looked up the method for a call."""
+        """Return whether the method of a call was looked up in `service`."""
         return isinstance(call.method.target, RpcMethod) == (service is self._forwarding)
 
     def _look_up_method(
         self, service: Service, connection: Connection, call: CallReceived | CallStarted
     ) -> Method | None:
-        """Look up a call's method in `service`. End the call if there is no such method."""
+        """Look up the method of a call in `service`. End the call if there is no such method."""
         method = service.method_of(call.head.get(":path"))
         if method is None:
             connection.end(call.stream_id, Status.UNIMPLEMENTED, UNKNOWN)
