@@ -12,7 +12,7 @@ number of damaged bytes in keep files.
 Rules
 1. Only a restore writes the `holes` file, before the new cluster is created. Every copy of the store includes
    the file.
-2. Damage outside the holes makes the store unusable as a copy.
+2. Damage outside the holes makes the store unusable.
 3. A failed read reports only one damaged location. This location may be a gap that a hole has left in a
    queue. The node therefore scans the whole segment before it reports the store as damaged.
 

@@ -1,19 +1,19 @@
-"""A cluster node. The node runs its election's actions on an event loop.
+"""A cluster node, which runs the actions of its election state machine on an event loop.
 
     election --action--> worker thread, timer or `LeaderTerm` --result--> election
     worker thread --record from the shared log--> election
-    operator, process, core --command, failure, request for a proof--> election
+    operator, process, core --command, failure, proof request--> election
 
 Rules
-1. The election (`services.cluster.election.machine`) makes all decisions and runs on the event loop.
-   `handle_input` passes one input to the election.
-2. Engine and disk actions run in worker threads (`services.cluster.node_actions`). Worker threads own the
-   core on a follower, and the event loop owns it on the leader (`services.cluster.leading.leader_term`).
-3. Checks, complaints, BEAT appends, client probes, and reports to the leader run as concurrent tasks. If its
-   role changes to anything other than follower or candidate, the node cancels these tasks, because their
-   results would be outdated.
-4. Action errors that the election does not handle, and all other unexpected exceptions, are internal errors.
-   An internal error ends `run`, which ends the process.
+1. The election state machine (`services.cluster.election.machine`) makes all decisions and runs on the event
+   loop. The method `handle_input` passes one input to the state machine.
+2. Engine and disk actions run in worker threads (`services.cluster.node_actions`). On a follower, the worker
+   threads own the core. On the leader, the event loop owns the core (`services.cluster.leading.leader_term`).
+3. Health checks, complaints, BEAT appends, client probes, and reports to the leader run as concurrent tasks.
+   If the role of the node changes to a role other than follower or candidate, the node cancels these tasks,
+   because their results would be outdated.
+4. Action errors that the state machine does not handle and all other unexpected exceptions are internal
+   errors. An internal error ends `run`, and the process then exits.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Result = TypeVar("Result")
 
 
 class Takeover(NamedTuple):
-    """The time (in milliseconds since the Unix epoch) of this node's takeover, and its reason."""
+    """A takeover by this node, with its reason and its time in milliseconds since the Unix epoch."""
 
     at_ms: int
     why: str
@@ -65,8 +65,8 @@ class Takeover(NamedTuple):
 class ClusterNode:
     """A cluster node.
 
-    `me` describes the node in its EPOCH records, `read_identity` returns the node's current certificate, and
-    `clock` returns the wall-clock time in milliseconds.
+    The argument `me` describes the node in its EPOCH records. The function `read_identity` returns the
+    current certificate of the node, and `clock` returns the wall-clock time in milliseconds.
     """
 
     def __init__(
@@ -93,21 +93,21 @@ class ClusterNode:
         )
         self.own_copy, self.clocks = self.actions.own_copy, self.actions.clock_comparison
         self.leader_term: LeaderTerm | None = None
-        """This node's leadership, from its confirmed EPOCH record until `LeaderTerm.end` returns."""
+        """The leadership of this node, from its confirmed EPOCH record until `LeaderTerm.end` returns."""
         self.last_takeover: Takeover | None = None
-        """This node's last takeover, or None if it has never been the leader."""
+        """The last takeover by this node, or None if the node has never been the leader."""
         self.probe_clients: Callable[[], Awaitable[bool]] = _assume_reached
-        """Returns whether any client responds to this node."""
+        """Return whether any client responds to this node."""
         self.on_replica_replaced: Callable[[], None] = _noop
-        """Runs after a replica is replaced, to garbage-collect the old core."""
+        """Collect the old core as garbage. The node calls this function after a replica is replaced."""
         self._changed, self._tasks = asyncio.Event(), Tasks(self._loop, self._fail)
         self.read_ms = 0
-        """Time of the last shared log read in milliseconds, or 0 before the first read."""
+        """Monotonic time of the last shared log read in milliseconds, or 0 before the first read."""
         self._timer: asyncio.TimerHandle | None = None
         self._is_proof_asked = self._has_opened = False
 
     async def run(self) -> None:
-        """Run the node until `leave` is called. Raise any internal error."""
+        """Run the node until it has left the cluster. Raise any internal error."""
         try:
             for output in self.election.begin():
                 self._perform_output(output)
@@ -116,22 +116,22 @@ class ClusterNode:
             self._end_timer()
             await self._tasks.end()
             if self.leader_term is not None:
-                with suppress(Exception):  # the internal error that ended the node is already being raised
+                with suppress(Exception):  # the internal error that ended the node is being raised
                     await self.leader_term.end()
 
     def leave(self) -> None:
-        """Stop following or leading as soon as possible. `run` then returns."""
+        """Stop following or leading as soon as possible. The method `run` then returns."""
         self.handle_input(inputs.ShutdownRequested())
 
     # Inputs and outputs of the election.
 
     def handle_input(self, given: Input, now_ms: int | None = None) -> None:
-        """Pass an input to the election, and run the resulting actions. Internal errors end `run`."""
+        """Pass an input to the state machine, and run the resulting actions. An internal error ends `run`."""
         if self._finished.done():
             return
         try:
             self._process_input(given, monotonic_ms() if now_ms is None else now_ms)
-        except Exception as bug:  # callers such as timers and worker threads do not handle errors
+        except Exception as bug:  # callers such as timers and worker threads handle no errors
             self._fail(bug)
 
     def _process_input(self, given: Input, now_ms: int) -> None:
@@ -146,7 +146,7 @@ class ClusterNode:
             self._perform_output(output)
 
     def _observed_state(self) -> tuple[Role, int, str | None]:
-        """Return the values that other tasks watch: the role, the epoch and the leader's name."""
+        """Return the role, the epoch and the leader's name. Other tasks wait for changes of these values."""
         leadership = self.election.leadership
         return self.election.role, leadership.epoch, leadership.leader and leadership.leader.node
 
@@ -168,7 +168,7 @@ class ClusterNode:
             )
 
     def _begin(self, action: ActionType, argument: Any) -> Coroutine[Any, Any, Input | None]:
-        """Return a coroutine that runs an action and returns the resulting election input."""
+        """Return a coroutine that runs an action and returns its result as an input to the state machine."""
         if action in _LEADER_ACTIONS:
             return _LEADER_ACTIONS[action](self, argument)
         if action is ActionType.CHECK_HEALTH and self.election.role is Role.LEADING:
@@ -176,7 +176,7 @@ class ClusterNode:
         return self._run_in_worker(partial(ACTION_METHODS[action], self.actions, argument))
 
     async def _perform_action(self, action: ActionType, argument: Any) -> None:
-        """Run an action, and pass its result to the election."""
+        """Run an action, and pass its result to the state machine."""
         try:
             answer = await self._begin(action, argument)
         except FAILURES as error:
@@ -194,7 +194,7 @@ class ClusterNode:
             self.handle_input(answer)
 
     def _apply_result(self, answer: Input) -> None:
-        """Update the node from the result of an action before the election receives the result."""
+        """Update the node from the result of an action before the state machine receives the result."""
         self.actions.apply_result(answer)
         if isinstance(answer, inputs.ReplicaOpened):
             if self._has_opened:
@@ -226,7 +226,7 @@ class ClusterNode:
             self.handle_input(tick)
 
     def _pass_input(self, given: Input, now_ms: int) -> None:
-        """Pass an input to the election from a worker thread."""
+        """Pass an input from a worker thread to the state machine."""
         self._loop.call_soon_threadsafe(self.handle_input, given, now_ms)
 
     def _fail(self, bug: BaseException) -> None:
@@ -285,7 +285,7 @@ class ClusterNode:
             self._fail(bug)
 
     def _schedule_proof(self) -> None:
-        """Schedule at most one proof request per event loop iteration."""
+        """Schedule a proof request unless a request is already pending."""
         if not self._is_proof_asked:
             self._is_proof_asked = True
             self._loop.call_soon(self._ask_for_proof)
@@ -306,33 +306,33 @@ class ClusterNode:
 
     @property
     def epoch(self) -> int:
-        """The newest epoch read from the shared log."""
+        """The newest epoch that this node has read from the shared log."""
         return self.election.leadership.epoch
 
     @property
     def known_leader(self) -> Member | None:
-        """The leader of the cluster, or None if unknown.
+        """The leader of the cluster, or None if the leader is unknown.
 
-        The leader is also None if the shared log names this node but the node is not serving clients, for
-        example after a restart.
+        The leader is also None if this node is the leader according to the shared log but does not serve
+        clients, for example after a restart.
         """
         return self.election.leadership.leader_unless_own(leads=self.role is Role.LEADING)
 
     @property
     def refusal(self) -> str:
-        """The reason the shared log refuses calls or does not respond, or "" if it responds normally."""
+        """The reason why the shared log refuses calls or does not respond, or "" if it responds normally."""
         answers = self.election.answers
         is_asked = self.role in (Role.FOLLOWING, Role.STANDING, Role.LEADING)
         return (answers.refusal or answers.unconfirmed_candidacy) if is_asked else ""
 
     @property
     def broken_records(self) -> list[str]:
-        """One sentence for each damaged record that another node cannot read. Empty on a follower."""
+        """One sentence for each damaged record that another node cannot read, or [] on a follower."""
         lead = self.leader_term if self.role is Role.LEADING else None
         return [] if lead is None else lead.log_damage.sentences()
 
     async def wait_for_leader(self, seconds: float) -> tuple[int, Member]:
-        """Wait until the leader is known. Return the epoch and the leader.
+        """Wait until the leader is known, and return the epoch and the leader.
 
         Raise TimeoutError if the leader is still unknown after `seconds`.
         """
@@ -348,12 +348,12 @@ class ClusterNode:
 
     @property
     def needed_records(self) -> dict[str, int]:
-        """The next shared log record that each announced node needs."""
+        """The offset of the next shared log record that each announced node needs, by node name."""
         return {node: one.next_record for node, one in self._holdings().items()}
 
     @property
     def node_urls(self) -> dict[str, str]:
-        """A mapping of each node's HTTP URL to its PEM certificate. This node comes first.
+        """A mapping from the HTTP URL of each node to its PEM certificate. This node is the first key.
 
         The certificate is "" if the URL does not use TLS.
         """
@@ -368,19 +368,19 @@ class ClusterNode:
         return {} if replica is None else replica.fold.holdings.all()
 
     def is_followed_by(self, secret: str) -> bool:
-        """Return whether this node is the leader and `secret` belongs to a follower."""
+        """Return whether this node is the leader and `secret` is the secret of its followers."""
         return self.leader_term is not None and self.leader_term.is_followed_by(secret)
 
     def record_position(self, node: str, end: int, unfit: str | None) -> None:
-        """Record a follower's report. Ignore it if this node is not the leader."""
+        """Record the report of a follower. Ignore the report if this node is not the leader."""
         if self.leader_term is not None:
             self.leader_term.record_position(node, end, unfit)
 
     async def _report_to_leader(self) -> None:
-        """Report this node's position to the leader every `followers.REPORT_SECONDS` seconds.
+        """Report the position of this node to the leader every `followers.REPORT_SECONDS`.
 
-        Failed reports are ignored. Reports use separate worker threads, because forwarded requests may occupy
-        all regular ones.
+        Failed reports are ignored. Reports run in the worker threads of the node, because forwarded requests
+        may occupy all threads for forwarding.
         """
         while True:
             await asyncio.sleep(followers.REPORT_SECONDS)
@@ -405,16 +405,16 @@ _FAILURES_ARE_BUGS: Final = frozenset(
 
 
 async def _assume_reached() -> bool:
-    """Return True, assuming that clients can reach this node. The default callback."""
+    """Return True. This default callback assumes that clients can reach this node."""
     return True
 
 
 def _noop() -> None:
-    """Do nothing. The default callback."""
+    """Do nothing. This function is a default callback."""
 
 
 def is_history_lost(error: Exception) -> bool:
-    """Return whether an error indicates that the shared log is inconsistent or lost."""
+    """Return whether an error shows that the shared log is inconsistent or lost."""
     return isinstance(error, (Halted, NoCluster)) and not isinstance(error, VersionUnsupported)
 
 

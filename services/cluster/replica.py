@@ -1,33 +1,33 @@
-"""A node's copy of the cluster's store. The core contains the accepted records from the shared log.
+"""The replica of the cluster's store on a node. Its core contains the accepted records of the shared log.
 
-When a node opens its copy, it recovers the core from the newest checkpoint. A follower applies each shared
-log record to its `Fold`. When a flush is accepted, the follower writes the bytes to the log files and applies
-the records to the core. On the leader, the core writes to the shared log, and the sink applies the node's own
-records to the copy.
+When a node opens its replica, the core is recovered from the newest checkpoint. A follower applies each
+shared log record to its `Fold`. When a flush is accepted, the follower writes the bytes to the log files and
+applies the records to the core. On the leader, the core writes to the shared log, and the sink applies the
+records of this node to the replica.
 
 Rules
-1. At startup, a node ignores all bytes after its newest checkpoint, even if their CRCs match. The cluster may
-   not have accepted these bytes, and a power failure may have left gaps. The core starts at the checkpoint,
-   and the node rereads all later records from the shared log. The bytes after the checkpoint stay on disk
-   until the shared log confirms them (`tail`), because they may be the only remaining copy of these records.
-   The `evidence` file holds the end of the accepted log and is updated after each accepted flush.
-2. A checkpoint contains the `Fold` state (`SHARED`) and the core state at the same log offset. Checkpoints
-   are taken between flushes and contain only accepted records.
-3. A follower's core neither appends records nor performs scheduled work. It only applies the leader's
-   records. Damage or a full disk on one node does not affect the cluster's history.
-4. The leader decides where retention cuts the log, and every node makes the cut when it applies the retention
-   record. Before the cut, the node takes a checkpoint and copies the open half messages to its keep file.
-   After that, no timer depends on the log before the cut. A node deletes a log segment once both of its
-   checkpoints cover the segment.
-5. A node takes an additional checkpoint after catching up, and another at its first check as leader. Each is
-   taken only if at least AGAIN_BYTES bytes of log follow the previous checkpoint. This shortens the next
-   startup.
-6. After a disk error, the copy and its core are unusable, and the node reopens the copy. If the copy has lost
-   records that exist only on other machines (`StoreDamaged`), the node fetches a copy from another node
-   (`services.cluster.copies`).
+1. At startup, a node ignores all log bytes after its newest checkpoint, even if the CRCs match. The cluster
+   may not have accepted these bytes, and a power failure may have left gaps. The core starts at the
+   checkpoint, and the node rereads all later records from the shared log. The bytes after the checkpoint stay
+   on disk until the shared log confirms them (`tail`), because they may be the only remaining copy of the
+   records. The `evidence` file contains the accepted end of the log and is updated after each accepted flush.
+2. A checkpoint contains the state of the `Fold` (`SHARED`) and the state of the core at the same log offset.
+   Checkpoints are written between two flushes and contain only accepted records.
+3. The core of a follower neither appends records nor performs scheduled work, and only applies the records of
+   the leader. Damage or a full disk on one node does not affect the history of the cluster.
+4. The leader determines the offset to which retention trims the log, and every node trims its log when the
+   node applies the retention record. Before trimming, the node writes a checkpoint and copies the open half
+   messages to its keep file. After that, no timer depends on the trimmed part of the log. A node deletes a
+   log segment when both of its checkpoints cover the segment.
+5. To shorten the next startup, a node writes an additional checkpoint after it has caught up, and another one
+   at its first check as leader. An additional checkpoint is written only if at least EXTRA_CHECKPOINT_BYTES
+   of log follow the previous checkpoint.
+6. After a disk error, the replica and its core are unusable, and the node reopens the replica. If the replica
+   has lost records that exist only on other machines (`StoreDamaged`), the node fetches a copy from another
+   node (`services.cluster.copies`).
 
 Cost: a follower writes and applies each record once, and needs no more memory than the leader. Limitation: at
-each startup, a node rereads up to `SNAPSHOT_LOG_BYTES_MAX` bytes of the shared log.
+each startup, a node rereads up to SNAPSHOT_LOG_BYTES_MAX bytes of the shared log.
 """
 
 from __future__ import annotations
@@ -58,42 +58,42 @@ from sharedlog.fold import Fold, Outcome, Step
 from sharedlog.sink import SharedSink
 
 LEASE_MS_MIN: Final = 30_000
-"""Minimum time in milliseconds for which a recorded lease stays valid after a takeover.
+"""Minimum time in milliseconds for which an existing lease stays valid after a takeover.
 
-Consumers cannot acknowledge during a takeover. A takeover lengthens a lease only once; see
-`services.broker.groups.leases`."""
-EXTRA_CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of log after a checkpoint before an additional one. At startup, reading 8 MiB takes 0.4 s.
+Consumers cannot acknowledge messages during a takeover. Each lease is extended only once because of takeovers
+(`services.broker.groups.leases`).
 """
+EXTRA_CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
+"""Minimum log bytes between a checkpoint and an additional checkpoint. Rereading 8 MiB takes 0.4 s."""
 _EVIDENT: Final = frozenset((Outcome.ACCEPTED, Outcome.ALIVE, Outcome.NEW_EPOCH))
-"""The record outcomes after which the evidence is updated."""
+"""The outcomes of records after which the evidence is updated."""
 _RETENTION: Final = RETENTION_TOPIC.encode()
 _IRREPLACEABLE: Final = frozenset(("log", "keep"))
-"""The parts of a store that cannot be rebuilt from other parts.
+"""The parts of a store that cannot be rebuilt from the other parts.
 
-The names are those of `services.broker.spine.values.DamagedPart`.
+The names are the part names of `services.broker.spine.values.DamagedPart`.
 """
 
 
 class SharedPart:
-    """The part of a core snapshot that contains the `Fold` state."""
+    """The part of a core snapshot that contains the state of the `Fold`."""
 
     def __init__(self, fold: Fold) -> None:
         self.fold = fold
         self.is_before_flush = False
-        """Whether the core has not yet applied the last flush accepted by the fold."""
+        """Whether the core has not yet applied the last accepted flush of the `Fold`."""
 
     def freeze(self) -> Any:
-        """Return the `Fold` state as a JSON value."""
+        """Return the state of the `Fold` as a JSON value."""
         return self.fold.freeze(before_flush=self.is_before_flush)
 
     def thaw(self, frozen: Any) -> None:
-        """Restore the `Fold` state from a snapshot."""
+        """Restore the `Fold` from the state in a snapshot."""
         self.fold = Fold.thaw(frozen)
 
 
 class Replica:
-    """A node's copy of the cluster's store. Use `Replica.open` to open a copy."""
+    """The replica of the cluster's store on a node. Use `Replica.open` to open a replica."""
 
     def __init__(self, disk: Disk, core: Broker, shared: SharedPart, evidence: EvidenceFile) -> None:
         self._disk, self.core, self._shared, self._evidence = disk, core, shared, evidence
@@ -104,16 +104,16 @@ class Replica:
         self._tail = Tail(disk, core.segment_bytes, core.end_offset)
         self._holes = holes.read(disk)
         self._of_holes: set[DamagedPart] = set()
-        """The reported damage that lies within holes."""
+        """The reported damage that is inside the holes."""
         self.sink: SharedSink | None = None
-        """The leader's sink for the core's records, or None on a follower."""
+        """The sink for the records of the core on a leader, or None on a follower."""
         self._is_settled = False
 
     @classmethod
     def open(cls, disk: Disk, settings: BrokerSettings, now_ms: int, cluster: bytes) -> Replica:
-        """Open the copy on `disk` at its newest checkpoint.
+        """Open the replica on `disk` at its newest checkpoint.
 
-        Raise `StoreDamaged` if the copy has lost data that this machine cannot recover. Raise another
+        Raise `StoreDamaged` if the replica has lost data that this machine cannot recover. Raise another
         `StoreError` or `Halted` if the store cannot be used, or OSError if the disk fails.
         """
         transfer.install_copy(disk)
@@ -129,25 +129,25 @@ class Replica:
 
     @property
     def fold(self) -> Fold:
-        """The `Fold` of the shared log records read by this node."""
+        """The `Fold` of the shared log records that this node has read."""
         return self._shared.fold
 
     @property
     def beyond_checkpoint_bytes(self) -> int:
-        """Number of accepted log bytes after the newest checkpoint, which are reread at startup."""
+        """Number of accepted log bytes after the newest checkpoint. A node rereads these bytes at startup."""
         return self.core.durable_offset - self.core.written_offset
 
     @property
     def last_led(self) -> tuple[int, int] | None:
-        """The shared log offset and CRC-32 of the newest leader record applied to this copy."""
+        """The shared log offset and the CRC-32 of the newest leader record in the evidence, or None."""
         claimed = self._proof.claimed
         return None if claimed is None else (claimed.record, claimed.crc)
 
     def require_sound(self, *, has_read_all: bool = False) -> None:
-        """Raise `StoreDamaged` if the copy has lost data that this machine cannot recover.
+        """Raise `StoreDamaged` if the replica has lost data that this machine cannot recover.
 
         The start of the log is checked only if `has_read_all` is true, because unread records may include a
-        retention cut.
+        retention record that trims the log.
         """
         for one in tuple(self.core.damage):
             if (one.part in _IRREPLACEABLE or one.lost_count) and not self._is_due_to_holes(one):
@@ -157,7 +157,7 @@ class Replica:
             raise StoreDamaged(describe_missing_segments(store.may_begin_at, store.log.first_offset))
 
     def _is_due_to_holes(self, one: DamagedPart) -> bool:
-        """Return whether the damage lies within known holes and the segment has no other damage."""
+        """Return whether the damage is inside known holes and the segment has no other damage."""
         if not self._holes.has_any or one in self._of_holes:
             return self._holes.has_any
         if one.part == "log":
@@ -176,13 +176,13 @@ class Replica:
         return True
 
     def take_record(self, offset: int, stored: bytes, now_ms: int) -> Step:
-        """Apply the next shared log record, which is stored at `offset` in that log.
+        """Apply the record at `offset` of the shared log, which must be the next record.
 
-        All CRCs and offsets of a flush are verified before any of its bytes are written.
+        All CRCs and offsets of a flush are verified before the flush is written to the log files.
 
-        Raise `LogTrimmed` for a GENESIS record if this node lacks the data that precedes it. Raise `Halted`
-        if the shared log contradicts the copy, or OSError if the disk fails. After an OSError, the copy is
-        unusable.
+        Raise `LogTrimmed` for a GENESIS record if this node does not have the data before that record. Raise
+        `Halted` if the shared log contradicts the replica, or OSError if the disk fails. The replica is
+        unusable after an OSError.
         """
         assert self.sink is None, "a leader's records are taken by its sink"
         step = self.fold.apply_record(offset, stored)
@@ -207,10 +207,10 @@ class Replica:
         return step
 
     def sync(self) -> None:
-        """Sync the accepted log to disk, and then sync its evidence.
+        """Sync the accepted part of the log files, and then sync the `evidence` file.
 
-        Any thread may call this method, but only one thread at a time. Raise OSError if the disk fails. After
-        an OSError, the copy is unusable.
+        Any thread may call this method, but only one thread at a time. Raise OSError if the disk fails. The
+        replica is unusable after an OSError.
         """
         written = self._evidence.written
         if written is None:
@@ -222,10 +222,11 @@ class Replica:
         self._synced_end = max(self._synced_end, end)
 
     def prepare_to_lead(self) -> None:
-        """Prepare the copy for leadership. The node must have read the whole shared log.
+        """Prepare the replica of a candidate for leadership. The node must have read the whole shared log.
 
-        Bytes after the end of the accepted log are set aside. Raise `EngineUnavailable` if a node with this
-        copy is not allowed to lead, or OSError if the disk fails. After an OSError, the copy is unusable.
+        Valid records after the accepted end of the log are set aside. Raise `EngineUnavailable` if the
+        evidence of this node is not confirmed yet, or OSError if the disk fails. The replica is unusable
+        after an OSError.
         """
         if not self._proof.can_lead:
             raise EngineUnavailable(
@@ -235,7 +236,7 @@ class Replica:
         self._tail.cut_at(self.core.end_offset)
 
     def checkpoint(self, now_ms: int) -> None:
-        """Write a checkpoint, and delete the log segments covered by both checkpoints.
+        """Write a checkpoint, and delete the log segments that both checkpoints cover.
 
         Raise OSError if the disk fails.
         """
@@ -248,8 +249,8 @@ class Replica:
     def claim_due_checkpoint(self) -> bool:
         """Return whether an additional checkpoint is due after a catch-up or a takeover.
 
-        Return True at most once each time the copy is opened and after each takeover, and only after the node
-        has read the shared log up to the evidence.
+        Return True at most once after the replica is opened and at most once after each takeover. Return
+        False before the node has read the shared log up to the evidence record.
         """
         if self._is_settled or not self._proof.can_lead:
             return False
@@ -257,9 +258,10 @@ class Replica:
         return self.beyond_checkpoint_bytes >= EXTRA_CHECKPOINT_BYTES
 
     def start_lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
-        """Allow the core to write to the shared log. This node's EPOCH record must be the newest one.
+        """Let the core write to the shared log. The newest EPOCH record must be the record of this node.
 
-        The core's first record contains the epoch, the node name `node` and the finalized version.
+        The first record of the core contains the epoch, the node name `node` and the finalized version. Raise
+        the same errors as `prepare_to_lead`.
         """
         self.prepare_to_lead()
         self._is_settled = False
@@ -271,7 +273,7 @@ class Replica:
         self.core.receiving.record_lengthened(now_ms)
 
     def _write_evidence(self) -> None:
-        """Write new evidence of the accepted records, which must already be in the log files.
+        """Write new evidence. The log files must already contain all records that the evidence covers.
 
         Raise OSError if the disk fails.
         """
@@ -282,13 +284,13 @@ class Replica:
 
 
 def newest_checkpoint(disk: Disk) -> int:
-    """Return the offset of the newest checkpoint that contains `Fold` state, or 0 if there is none."""
+    """Return the offset of the newest checkpoint with the state of a `Fold`, or 0 if there is none."""
     start = snapshot.newest(disk)
     return start.offset if start is not None and SHARED in start.parts else 0
 
 
 def reset_to_checkpoint(disk: Disk) -> int:
-    """Reset the published end of a node's store to the newest checkpoint. Return the offset.
+    """Reset the published end of a node's store to the newest checkpoint, and return its offset.
 
     Raise OSError if the disk fails.
     """
@@ -298,7 +300,7 @@ def reset_to_checkpoint(disk: Disk) -> int:
 
 
 def _is_log_cut(encoded: bytes) -> bool:
-    """Return whether an encoded record is a retention record that cuts the log."""
+    """Return whether an encoded record is a retention record that trims the log."""
     if _RETENTION not in encoded:
         return False
     return any(isinstance(fact, LogCut) and fact.is_done for fact in facts_of(decode(encoded)))

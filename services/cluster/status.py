@@ -1,4 +1,4 @@
-"""The status of a node: its own state, the leader, each follower's lag, and all copies."""
+"""The status of a node, including its role, the leader, the lag of each follower, and all copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's asyncio tasks: the current action, and the concurrent tasks cancelled by a role change."""
+"""The asyncio tasks of a node. They are the current action and the concurrent tasks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Tasks:
-    """A node's running tasks. `broken` receives the exception from a failed task."""
+    """The running tasks of a node. The callback `broken` is called with the exception of a failed task."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, broken: Callable[[BaseException], None]) -> None:
         self._loop, self._broken = loop, broken
@@ -28,7 +28,7 @@ class Tasks:
             self._broken(error)
 
     def cancel_concurrent(self) -> None:
-        """Cancel the concurrent tasks, because their results would be stale."""
+        """Cancel the concurrent tasks after a role change, because their results would be outdated."""
         for task in self._concurrent:
             task.cancel()
 

@@ -1,20 +1,21 @@
-"""The election timeout, which determines when a follower becomes a candidate.
+"""The election timeout, after which a follower becomes a candidate.
 
-A node becomes a candidate if no record is accepted for LEADER_TIMEOUT_MS + rank * RANK_DELAY_MS milliseconds.
-The rank is the node's position in the list of nodes sorted by name. The timeout is restarted while the engine
-is not responding. A leader can announce in its last BEAT record that it is stepping down, and name a
+A node becomes a candidate if no record of the leader is accepted for LEADER_TIMEOUT_MS + rank * RANK_DELAY_MS
+milliseconds. The rank of a node is its position in the list of nodes sorted by name. The timeout restarts
+while the engine is not responding. In its last BEAT record, a leader can announce its resignation and name a
 successor. The successor then becomes a candidate immediately. If no successor is named, each node waits only
-rank * RANK_DELAY_MS. An unfit node waits an additional UNFIT_DELAY_MS to let fit nodes go first.
+rank * RANK_DELAY_MS. An unfit node waits an additional UNFIT_DELAY_MS before its candidacy, which gives
+precedence to fit nodes.
 
-After a failed candidacy, a node waits PAUSE_MIN_MS before it tries again. The pause doubles with each
-failure, up to PAUSE_MAX_MS. Without it, two nodes could depose each other indefinitely. A candidate that lost
-to another candidate does not pause, and neither does a named successor.
+After a failed candidacy, a node waits PAUSE_MIN_MS before its next candidacy. The pause doubles with each
+failure, up to PAUSE_MAX_MS. Without the pause, two nodes could depose each other indefinitely. No pause
+applies to a candidate that lost to another candidate or to a named successor.
 
-Followers never depose a leader that is still writing to the shared log. Nodes do not probe each other. Two
-nodes that can both reach the engine agree on the leader, even if they cannot reach each other.
+A follower never deposes a leader that still writes to the shared log. Nodes do not probe each other. Two
+nodes that can reach the engine agree on the leader, even if the nodes cannot reach each other.
 
-All times are readings of the node's own monotonic clock, in milliseconds. Clocks on different machines are
-never compared.
+All times are readings of the local monotonic clock, in milliseconds. Clocks of different machines are never
+compared.
 """
 
 from __future__ import annotations
@@ -25,13 +26,13 @@ LEADER_TIMEOUT_MS: Final = 1_500
 RANK_DELAY_MS: Final = 300
 UNFIT_DELAY_MS: Final = 3_000
 HEARTBEAT_MS: Final = 300
-"""Milliseconds without a confirmed append before a leader appends a BEAT record."""
+"""Time in milliseconds without a confirmed append after which a leader appends a BEAT record."""
 PAUSE_MIN_MS: Final = 5_000
 PAUSE_MAX_MS: Final = 60_000
 
 
 class CandidacyTimer:
-    """The election timeout of one node."""
+    """The election timeout of a node."""
 
     def __init__(self, now_ms: int) -> None:
         self._heard_ms = now_ms
@@ -40,10 +41,10 @@ class CandidacyTimer:
         self._pause_ms = PAUSE_MIN_MS
 
     def record_leader_activity(self, now_ms: int, *, leaves: bool = False, is_named: bool = False) -> None:
-        """Restart the timeout because a record from the leader has been accepted.
+        """Restart the timeout, because a record of the leader was accepted.
 
-        If `leaves` is true, the leader is stepping down. If `is_named` is true, it has named this node as its
-        successor.
+        If `leaves` is true, the leader is stepping down. If `is_named` is true, the leader has named this
+        node as its successor.
         """
         self._heard_ms, self._has_left, self._is_named = now_ms, leaves, is_named
         if leaves:
@@ -54,24 +55,24 @@ class CandidacyTimer:
         self._heard_ms, self._has_left, self._is_named = now_ms, False, False
 
     def record_candidacy(self, now_ms: int) -> None:
-        """Record this node's candidacy. Double the pause if the previous candidacy failed."""
+        """Record a candidacy of this node. Double the pause if the previous candidacy failed."""
         if self._stood_ms is not None:
             self._pause_ms = min(2 * self._pause_ms, PAUSE_MAX_MS)
         self._stood_ms = now_ms
 
     def record_defeat(self) -> None:
-        """Record that this candidate lost to another candidate without deposing a leader."""
+        """Record that this candidate has lost to another candidate and has not deposed a leader."""
         self._stood_ms = None
 
     def record_success(self) -> None:
-        """Record that the shared log has accepted an append by this node as leader."""
+        """Record that the engine has confirmed an append by this node as the leader."""
         self._stood_ms, self._pause_ms = None, PAUSE_MIN_MS
 
     def candidacy_due_ms(self, rank: int, *, is_unfit: bool = False) -> int:
         """Return the time in milliseconds at which this node becomes a candidate.
 
-        `rank` is the node's zero-based position in the list of nodes sorted by name. If `is_unfit` is true,
-        other nodes get a head start.
+        The argument `rank` is the zero-based position of the node in the list of nodes sorted by name. If
+        `is_unfit` is true, the candidacy is delayed by UNFIT_DELAY_MS.
         """
         silent_ms = (0 if self._has_left else LEADER_TIMEOUT_MS) + (UNFIT_DELAY_MS if is_unfit else 0)
         candidacy_due_ms = self._heard_ms + silent_ms + RANK_DELAY_MS * (0 if self._is_named else rank)

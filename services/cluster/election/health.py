@@ -1,16 +1,17 @@
-"""Determines from the clock and the free disk space whether a node is fit to lead.
+"""Determines the fitness of a node to lead from its clock and its free disk space.
 
-Each follower reports to the leader whether it is fit and, if not, why (`followers`). An unfit leader steps
-down and names a fit follower as its successor. If no follower is fit, it continues to lead and checks again.
+In its reports to the leader, each follower includes the reason why the follower is unfit, if any
+(`followers`). An unfit leader steps down and names a fit follower as its successor. If no follower is fit,
+the leader continues to lead and repeats the check.
 
-    reason for being unfit    consequence if the node leads
+    reason for unfitness      consequence if the node leads
     clock off (`pace`)        messages are delivered at wrong times
     no free disk space        new messages are refused
 
-Other nodes never depose an unfit leader. If the engine's clock is wrong, all nodes appear unfit, and the
-leader continues to lead. Unfit followers become candidates later than fit ones (`candidacy_timer`).
+Other nodes never depose an unfit leader. If the clock of the engine is wrong, all nodes appear unfit, and the
+leader continues to lead. Unfit followers become candidates later than fit followers (`candidacy_timer`).
 
-Limitation: after a clock jump, a leader delivers messages at the wrong time until it steps down.
+Limitation: after a clock jump, a leader delivers messages at wrong times until the leader steps down.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ from services.broker.housekeeping import DISK_USED_REFUSE
 from services.cluster.election.lag_and_skew import LagAndSkew
 
 HAND_OVER_AGAIN_MS: Final = 10_000
-"""Milliseconds before an unfit leader retries a handover."""
+"""Time in milliseconds before an unfit leader retries a handover."""
 CLOCK_OFF: Final = "its clock is off"
 NO_ROOM: Final = "its disk has no room"
 SEGMENTS_FREE_MIN: Final = 2
-"""Minimum free disk space of a fit node, in segments. A leader reserves one of them."""
+"""Minimum free disk space of a fit node, in segments. A leader reserves the space of one segment."""
 
 log = structlog.get_logger()
 
 
 class Health:
-    """Tracks whether a node is fit to lead. `pace` measures its clock skew."""
+    """Tracks the fitness of a node to lead. The object `pace` measures the clock skew of the node."""
 
     def __init__(self, pace: LagAndSkew) -> None:
         self.lag_and_skew = pace
@@ -42,13 +43,13 @@ class Health:
         self._is_off_told = False
 
     def unfit_reason(self) -> str:
-        """Return why this node is unfit to lead, or "" if it is fit."""
+        """Return the reason why this node is unfit to lead, or "" if the node is fit."""
         if self.lag_and_skew.is_off:
             return CLOCK_OFF
         return "" if self.has_room else NO_ROOM
 
     def log_clock_change(self) -> None:
-        """Log a message if the clock has become wrong or correct since the last call."""
+        """Log a message if the clock has become wrong or right since the last call."""
         if self.lag_and_skew.is_off is self._is_off_told:
             return
         self._is_off_told = not self._is_off_told

@@ -1,7 +1,7 @@
-"""The inputs of the election: action results, shared log records, ticks, and commands.
+"""The inputs of the election state machine, such as action results, shared log records and commands.
 
-Inputs are immutable. Worker threads and the event loop create them. The state machine ignores fields of type
-Any, which are used by the node or a later action.
+Inputs are immutable, and are created by worker threads and by the event loop. The state machine does not read
+fields of type Any, which are for the node or for a later action.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NO_FACTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class ReadProgress(NamedTuple):
-    """A node's read position in the shared log, and the number of records it has skipped."""
+    """The read position of a node in the shared log, and the number of records that the node has skipped."""
 
     end: int = 0
     next_record: int = 0
@@ -27,12 +27,16 @@ class ReadProgress(NamedTuple):
 
 
 def read_progress_of(fold: Fold) -> ReadProgress:
-    """Return the read position of a `Fold`, and the number of records it has skipped."""
+    """Return the read position of a `Fold`, and the number of records that the `Fold` has skipped."""
     return ReadProgress(fold.end, fold.next_offset, fold.foreign_count, fold.repeated_count)
 
 
 class ReplicaOpened(NamedTuple):
-    """The result of OPEN_REPLICA: the checkpoint's epoch (or 0) and facts, position, and replica."""
+    """The result of OPEN_REPLICA.
+
+    The fields `epoch` and `leads` are the newest epoch in the checkpoint (or 0) and the fields of its EPOCH
+    record.
+    """
 
     epoch: int
     leads: Mapping[str, Any]
@@ -43,45 +47,51 @@ class ReplicaOpened(NamedTuple):
 class ReadCompleted(NamedTuple):
     """The result of READ_LOG or CATCH_UP.
 
-    `records` is the number of records read, or 0 at the end of the log.
+    The field `records` is the number of records that were read, or 0 at the end of the log.
     """
 
     records: int
     seen: ReadProgress
     is_founded: bool
     is_listed: bool
-    """Whether the shared log contains this node's holding."""
+    """Whether the shared log contains a `Holding` of this node."""
     unfit: str
-    """Why this node is unfit to lead, or "" if it is fit."""
+    """The reason why this node is unfit to lead, or "" if the node is fit."""
 
 
 class EpochAppended(NamedTuple):
-    """The result of APPEND_EPOCH: the candidate and its EPOCH offset, or None if it was refused."""
+    """The result of APPEND_EPOCH, as the candidate and the offset of its EPOCH record.
+
+    The field is None if the shared log has leader records that this node has not read.
+    """
 
     candidacy: tuple[Any, int] | None
 
 
 class EpochConfirmed(NamedTuple):
-    """The result of CONFIRM_EPOCH. `has_won` is None until the EPOCH record has been read back."""
+    """The result of CONFIRM_EPOCH. The field is None until the EPOCH record has been read back."""
 
     has_won: bool | None
 
 
 class LeadershipGained(NamedTuple):
-    """The result of SERVE_CLIENTS. `proven_ms` is the monotonic start time of the last confirmed append."""
+    """The result of SERVE_CLIENTS.
+
+    The field `proven_ms` is the monotonic start time of the last confirmed append.
+    """
 
     proven_ms: int
 
 
 class HeartbeatAppended(NamedTuple):
-    """The result of APPEND_BEAT: the start time of the last confirmed append, and the changed facts."""
+    """The result of APPEND_BEAT, with the start time of the last confirmed append and the changed fields."""
 
     proven_ms: int
     changed_facts: Mapping[str, Any] = NO_FACTS
 
 
 class HealthCheckCompleted(NamedTuple):
-    """The result of CHECK_HEALTH. A leader also reports the fittest follower and all complaints."""
+    """The result of CHECK_HEALTH. On a leader, it includes the fittest follower and all complaints."""
 
     seen: ReadProgress
     has_room: bool = True
@@ -92,34 +102,34 @@ class HealthCheckCompleted(NamedTuple):
 
 
 class ClientProbeCompleted(NamedTuple):
-    """The result of PROBE_CLIENTS: whether any client responded after `node` complained."""
+    """The result of PROBE_CLIENTS. The flag is true if any client responded after the complaint of `node`."""
 
     node: str
     is_reached: bool
 
 
 class LeadershipEnded(NamedTuple):
-    """The result of HAND_OVER. The node no longer serves clients."""
+    """The result of HAND_OVER. The node has stopped serving clients."""
 
 
 class CopiesFound(NamedTuple):
-    """An intermediate result of FETCH_COPY: the newest epoch in the log (or 0) and its facts."""
+    """An intermediate result of FETCH_COPY, with the newest epoch in the log and its fields."""
 
     epoch: int
     leads: Mapping[str, Any]
 
 
 class CopyFetched(NamedTuple):
-    """The result of FETCH_COPY. The node has fetched a copy from `source`."""
+    """The result of FETCH_COPY. The copy was fetched from `source`."""
 
     source: str
 
 
 class ActionFailed(NamedTuple):
-    """An action failed with one of the errors in FAILURES.
+    """The failure of an action with one of the errors in FAILURES.
 
-    If the shared log is inconsistent, `recovery_advice` tells the operator what to do. `where` is the
-    unreadable record that caused the failure, or None.
+    If the shared log is inconsistent, the field `recovery_advice` contains advice for the operator. The field
+    `where` is the unreadable record that caused the failure, or None.
     """
 
     action: ActionType
@@ -129,42 +139,46 @@ class ActionFailed(NamedTuple):
 
 
 class RecordApplied(NamedTuple):
-    """A shared log record has been read and applied. `step` is the outcome."""
+    """A shared log record that was read and applied, with the outcome `step`."""
 
     step: Step
 
 
 class Tick(NamedTuple):
-    """A timer tick. On the leader: the start time of the last confirmed append, and the changed facts."""
+    """A timer tick.
+
+    On the leader, a tick contains the start time of the last confirmed append and the changed fields.
+    """
 
     proven_ms: int = 0
     changed_facts: Mapping[str, Any] = NO_FACTS
 
 
 class ProofRequested(NamedTuple):
-    """A response to a client requires proof of leadership."""
+    """A request for a proof of leadership, which the response to a client requires."""
 
 
 class CoreReleased(NamedTuple):
-    """The core was released because of an unconfirmed append or a disk failure."""
+    """The release of the core after an unconfirmed append or a disk failure."""
 
     error: Exception
 
 
 class ShutdownRequested(NamedTuple):
-    """The process is shutting down, so the node must stop following or leading."""
+    """A request to stop following or leading, because the process is shutting down."""
 
 
 class LeadershipTransferRequested(NamedTuple):
-    """An operator command to transfer the leadership to node `to`, or to any node if `to` is empty."""
+    """An operator command to transfer the leadership to the node `to`, or to any node if `to` is empty."""
 
     to: str
 
 
 class BeatRequest(NamedTuple):
-    """An operator command to be written to a BEAT record.
+    """A request to append a BEAT record with the fields `facts`, for example for an operator command.
 
-    The state machine ignores `written`, which the node uses.
+    The state machine does not read the field `written`. The node sets this future when the append is
+    confirmed.
     """
 
     facts: Mapping[str, Any]
@@ -206,7 +220,7 @@ INPUT_STAGES: Final[Mapping[type[Any], frozenset[Stage]]] = {
         frozenset((Stage.LEADING,)),
     ),
 }
-"""The stages that accept each input. Other inputs are accepted except in HALTED and LEFT."""
+"""The stages that accept each input. All other inputs are accepted in all stages but HALTED and LEFT."""
 FAILURE_STAGES: Final[Mapping[ActionType, frozenset[Stage]]] = {
     ActionType.OPEN_REPLICA: frozenset((Stage.OPENING,)),
     ActionType.READ_LOG: frozenset((Stage.READING,)),
@@ -217,4 +231,4 @@ FAILURE_STAGES: Final[Mapping[ActionType, frozenset[Stage]]] = {
         (ActionType.CATCH_UP, ActionType.APPEND_EPOCH, ActionType.CONFIRM_EPOCH), frozenset(CANDIDATE_STAGES)
     ),
 }
-"""The stages that accept a failure of each action. All stages accept a CHECK_HEALTH failure."""
+"""The stages that accept a failure of each action. A CHECK_HEALTH failure is accepted in all stages."""

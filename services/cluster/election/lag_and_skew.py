@@ -1,25 +1,26 @@
-"""Measures a node's lag behind the shared log and its clock skew relative to the engine.
+"""Measures the lag of a node behind the shared log, and its clock skew relative to the engine.
 
     lag in records    the number of records in the engine minus the number of records that this node has read,
                       measured at most once every LAG_QUERY_MS
     lag in ms         the age of the newest record when it was read, or zero after a read without new records,
                       plus the time since that read
-    skew              this node's clock minus the engine's clock
+    skew              the clock of this node minus the clock of the engine
 
-The engine timestamps a record after its append starts and before any read returns it. The timestamp therefore
-lies between two times measured by the node. Both bounds on the skew are relative to the monotonic clock, and
-are the tightest bounds from the last SAMPLES records. The wall clock is read only when the skew is requested,
-so a jump of the wall clock is detected immediately.
+The engine sets the timestamp of a record after the append has started and before any read returns the record.
+The timestamp is therefore between two times that the node can measure. Both bounds of the skew are relative
+to the monotonic clock, and are the tightest bounds of the last SAMPLES records. A jump of the wall clock is
+detected immediately, because the wall clock is read only when the skew is requested.
 
     reads              the time of the read minus the engine's timestamp is an upper bound of the skew
     own appends        the start of the append minus the engine's timestamp is a lower bound of the skew
 
-A clock is off if the bounds prove a difference of more than OFF_MS. A follower appends no records, so it
-cannot distinguish a fast clock from SAMPLES slow reads in a row. In both cases, it considers the clock to be
-off. Only records read after the node has caught up are used to measure the skew.
+A clock is off if the bounds prove a difference of more than OFF_MS. A follower cannot distinguish a fast
+clock from SAMPLES consecutive slow reads, because a follower appends no records. In both cases, the follower
+considers its clock to be off. Only records that are read after the node has caught up are used to measure the
+skew.
 
-Limitation: the lag in bytes is unknown, because the sizes of unread records are unknown. If the engine's
-clock jumps, all nodes' clocks appear to be off, and no node is preferred as leader.
+Limitation: the lag in bytes is unknown, because the sizes of unread records are unknown. If the clock of the
+engine jumps, the clocks of all nodes appear to be off, and no node is preferred as the leader.
 """
 
 from __future__ import annotations
@@ -35,13 +36,14 @@ from sharedlog.errors import EngineUnavailable
 LAG_QUERY_MS: Final = 1_000
 SAMPLES: Final = 64
 OFF_MS: Final = 2_000
-"""Difference from the engine's clock, in milliseconds, above which a clock is off."""
+"""Difference from the clock of the engine in milliseconds above which a clock is off."""
 
 
 class LagAndSkew:
-    """A node's lag and clock skew.
+    """The lag and the clock skew of a node.
 
-    `clock` returns the wall-clock time and `monotonic` the monotonic time, both in milliseconds.
+    The function `clock` returns the wall-clock time, and `monotonic` returns the monotonic time, both in
+    milliseconds.
     """
 
     def __init__(self, clock: Callable[[], int], monotonic: Callable[[], int]) -> None:
@@ -54,10 +56,10 @@ class LagAndSkew:
         self._at_most: deque[int] = deque(maxlen=SAMPLES)
         self._at_least: deque[int] = deque(maxlen=SAMPLES)
         self._bounds_ms: tuple[int | None, int | None] = None, None
-        """The bounds of the monotonic clock minus the engine's clock, in milliseconds."""
+        """The bounds of the monotonic clock minus the clock of the engine, in milliseconds."""
 
     def record_read(self, found: list[Stored], end: Callable[[], int]) -> None:
-        """Record the result of a read. `end` returns the end offset of the engine's log."""
+        """Record the result of a read. The function `end` returns the end offset of the engine's log."""
         self._read_ms = now_ms = self._monotonic()
         if not found:
             self._has_all, self._age_ms, self._lag_records = True, 0, 0
@@ -73,9 +75,9 @@ class LagAndSkew:
                 self._lag_records = max(0, end() - newest.offset - 1)
 
     def record_own_append(self, began_ms: int, found: list[Stored]) -> None:
-        """Update the leader's bounds from the newest record, which it has just read back.
+        """Update the bounds of a leader from the newest record, which the leader has just read back.
 
-        `began_ms` is the monotonic start time of the last confirmed append.
+        The argument `began_ms` is the monotonic start time of the last confirmed append.
         """
         if found:
             self._at_most.append(self._monotonic() - found[-1].appended_ms)
@@ -83,12 +85,12 @@ class LagAndSkew:
             self._narrow()
 
     def drop_append_bounds(self) -> None:
-        """Discard the bounds derived from this node's appends as leader."""
+        """Discard the bounds that were derived from appends of this node as the leader."""
         self._at_least.clear()
         self._narrow()
 
     def _narrow(self) -> None:
-        """Recompute the bounds. A single assignment publishes the bounds atomically to other threads."""
+        """Recompute both bounds, and publish the bounds to other threads in a single atomic assignment."""
         self._bounds_ms = (
             max(self._at_least) if self._at_least else None,
             min(self._at_most) if self._at_most else None,
@@ -96,13 +98,13 @@ class LagAndSkew:
 
     @property
     def skew_ms(self) -> int | None:
-        """The largest possible clock skew in milliseconds, or None if unknown."""
+        """The upper bound of the clock skew in milliseconds, or None if the skew is unknown."""
         _, at_most = self._bounds_ms
         return None if at_most is None else at_most + self._ahead_ms()
 
     @property
     def is_off(self) -> bool:
-        """Whether the clock differs from the engine's clock by more than OFF_MS."""
+        """Whether the clock of this node differs from the clock of the engine by more than OFF_MS."""
         at_least, at_most = self._bounds_ms
         if at_most is None:
             return False
@@ -113,7 +115,7 @@ class LagAndSkew:
         return self._clock() - self._monotonic()
 
     def view(self, *, leads: bool) -> dict[str, Any]:
-        """Return the lag and the skew as a JSON-serializable dictionary. Unknown values are None."""
+        """Return the lag and the skew as a JSON-serializable dictionary, with None for unknown values."""
         since_ms = None if self._read_ms is None else self._monotonic() - self._read_ms
         return {
             "lag_records": 0 if leads else self._lag_records,

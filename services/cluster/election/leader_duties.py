@@ -1,16 +1,16 @@
-"""The duties of a leader: BEAT appends, periodic checks, and the handover.
+"""The duties of a leader, which are BEAT appends, periodic health checks, and the handover.
 
     condition                                 action
-    an answer requires a proof of leadership  append a BEAT immediately (`services.live.durability`)
-    an operator command is pending            append a BEAT with the facts of the command immediately
-    the leader's certificate has changed      append a BEAT at the next tick
-    no append was confirmed for BEAT_MS       append a BEAT at the next tick as a heartbeat
-    LOOK_SECONDS since the last check         check the copy, the disk, the clock and the log
+    an answer requires a proof of leadership  append a BEAT record at once (`services.live.durability`)
+    an operator command is pending            append a BEAT record with the command at once
+    the leader's certificate has changed      append a BEAT record at the next tick
+    no append confirmed for HEARTBEAT_MS      append a BEAT record at the next tick
+    HEALTH_CHECK_SECONDS since the last check check the store, the disk, the clock and the log
     the leader is unfit; a follower is fit    hand over the leadership to that follower (`health`)
     a node complains; no client responds      hand over the leadership to that node (`reach`)
 
-At most one BEAT append and one check run at a time. This module performs no I/O. All times are monotonic
-clock readings in milliseconds.
+At most one BEAT append and one health check run at the same time. This module performs no I/O. All times are
+monotonic clock readings in milliseconds.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ LeaderInput = ProofRequested | BeatRequest | HeartbeatAppended
 
 
 class LeaderDuties:
-    """The duties of the leader `name`. `put` receives actions, and `say` receives log lines."""
+    """The duties of the leader `name`.
+
+    The callback `put` receives actions, and the callback `say` receives log lines.
+    """
 
     def __init__(self, name: str, put: Callable[[ActionType, Any], None], say: WriteLogLine) -> None:
         self._name, self._add_action, self._write_log_line = name, put, say
@@ -52,11 +55,11 @@ class LeaderDuties:
 
     @property
     def is_proven(self) -> bool:
-        """Whether the engine has confirmed an append that follows this leader's EPOCH record."""
+        """Whether the engine has confirmed an append after the EPOCH record of this leader."""
         return self._proven_ms > self._began_ms
 
     def begin(self, epoch: int, proven_ms: int, now_ms: int) -> None:
-        """Start leading. `proven_ms` is the start time of the confirmed EPOCH append."""
+        """Start to lead. The argument `proven_ms` is the start time of the confirmed EPOCH append."""
         self._epoch, self._began_ms, self._proven_ms = epoch, proven_ms, proven_ms
         self._beat_requests.clear()
         self._is_beat_pending = self._is_proof_requested = False
@@ -65,13 +68,13 @@ class LeaderDuties:
     # BEATs.
 
     def tick(self, given: Tick, now_ms: int) -> None:
-        """Start a BEAT append and a check if they are due."""
+        """Start a BEAT append and a health check if they are due."""
         self._proven_ms = max(self._proven_ms, given.proven_ms)
         self._append_beat_if_due(given.changed_facts, now_ms)
         self.start_health_check_if_due(now_ms, has_read_all=True)
 
     def handle_input(self, given: LeaderInput, now_ms: int) -> None:
-        """Handle a proof request, a command, or a confirmed BEAT, and append a BEAT if one is due."""
+        """Handle a proof request, a command, or a confirmed BEAT append. Append a BEAT record if one is due."""
         if isinstance(given, ProofRequested):
             self._is_proof_requested = True
         elif isinstance(given, BeatRequest):
@@ -97,22 +100,22 @@ class LeaderDuties:
     # Periodic checks, which followers also perform.
 
     def start_health_check_if_due(self, now_ms: int, *, has_read_all: bool) -> None:
-        """Start a check if one is due and none is running."""
+        """Start a health check if a check is due and none is running."""
         if not self._is_checking_health and now_ms >= self._health_check_due_ms:
             self._is_checking_health = True
             self._health_check_due_ms = now_ms + int(election_table.HEALTH_CHECK_SECONDS * 1000)
             self._add_action(ActionType.CHECK_HEALTH, has_read_all)
 
     def record_health_check_end(self, now_ms: int | None = None) -> None:
-        """Record that the check has ended. If `now_ms` is given, restart the interval at that time."""
+        """Record the end of a health check. If `now_ms` is given, restart the check interval at that time."""
         self._is_checking_health = False
         if now_ms is not None:
             self._health_check_due_ms = now_ms + int(election_table.HEALTH_CHECK_SECONDS * 1000)
 
     def choose_successor(self, given: HealthCheckCompleted, now_ms: int) -> str:
-        """If this node is unfit, return a fit follower to hand over to. Otherwise, return "".
+        """Return a fit follower as the successor if this node is unfit. Otherwise, return "".
 
-        In the latter case, probe the clients if another node has complained about the leader.
+        If "" is returned, also probe the clients if another node has complained about the leader.
         """
         again_ms = (self._handed_over_ms or 0) + health.HAND_OVER_AGAIN_MS
         if given.unfit and given.fitter and (self._handed_over_ms is None or now_ms >= again_ms):
@@ -129,7 +132,7 @@ class LeaderDuties:
         return ""
 
     def resign_unless_reached(self, given: ClientProbeCompleted, now_ms: int) -> bool:
-        """Return whether to step down because no client responded after a complaint."""
+        """Return whether the leader must step down because no client responded after a complaint."""
         if not given.is_reached:
             self._write_log_line(
                 "warning", "leaves: no client answers here, and another node is called", to=given.node
