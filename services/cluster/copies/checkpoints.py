@@ -1,16 +1,17 @@
-"""Announces this node's copy in the shared log, and finds the copies announced by other nodes.
+"""Announces the checkpoints of this node in the shared log, and finds the copies of other nodes.
 
-    own copy       checkpoint on disk --read back, with the log written since the last--> CHECKPOINT record
-    other copies   the untrimmed CHECKPOINT records of the shared log (`sharedlog.holdings`)
+    own copy       checkpoint on disk --read back with the preceding log--> CHECKPOINT record
+    other copies   the CHECKPOINT records that the shared log still contains (`sharedlog.holdings`)
 
 Rules
-1. A node verifies its copy before announcing it. It reads back the snapshot file and all preceding log
-   records, and checks the CRCs. Each log record is read back only once.
-2. A node repeats its announcement until it appears in the shared log, because records can be delayed or lost.
-3. A node never announces a damaged copy. Instead, it fetches another node's copy (`StoreDamaged`, see
-   `copying`).
+1. A node verifies a checkpoint before the node announces the checkpoint. The snapshot file and all preceding
+   log records are read back, and the CRCs are verified. Each log record is read back only once.
+2. A node repeats an announcement until the shared log contains the announcement, because appends can be
+   delayed or lost.
+3. A node never announces a damaged checkpoint. Instead, the node fetches a copy from another node
+   (`StoreDamaged`, see `copying`).
 
-Cost: a worker thread reads each byte of the log once. Each 1 KB record takes 2 us.
+Cost: a worker thread reads each byte of the log once. A record of 1 KB takes 2 us.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ from sharedlog.record import NOBODY, Kind, SharedRecord, encode, encode_facts
 from sharedlog.versions import OLDEST, SUPPORTED
 
 ANNOUNCEMENT_INTERVAL_MS: Final = 10_000
-"""Milliseconds before an announcement missing from the shared log is repeated."""
+"""Time in milliseconds after which an announcement is repeated if the shared log does not contain it."""
 _SECRET_BYTES: Final = 16
 
 
 class OwnCopy:
-    """This node's copy. Other nodes fetch the copy from the URL `http` with the given certificate."""
+    """The copy of the store that this node provides to other nodes at the URL `http`."""
 
     def __init__(
         self, name: str, http: str, began: Beginning, disk: Disk, certificate: Callable[[], str]
@@ -48,19 +49,19 @@ class OwnCopy:
         self._name, self._http, self._began, self._disk = name, http, began, disk
         self._certificate = certificate
         self.secret = secrets.token_hex(_SECRET_BYTES)
-        """The secret required to fetch the copy. Each process generates a new one.
-        """
+        """The secret that other nodes need to fetch the copy. Each process generates a new secret."""
         self._announced: Holding | None = None
         self._announced_ms = 0
         self._checked_end = 0
         self._lock, self.number = Lock(), 0
-        """The copy number. A check with an older number refers to a discarded copy."""
+        """The number of the current copy. A check with a lower number applies to a discarded copy."""
 
     def checkpoint_announcement(self, replica: Replica, now_ms: int) -> bytes | None:
-        """Return a record announcing the newest checkpoint, or None if no announcement is due.
+        """Return a record that announces the newest checkpoint, or None if no announcement is due.
 
-        If the node has no checkpoint, announce that it needs the whole shared log. A new checkpoint is read
-        back first. Raise `StoreDamaged` if the checkpoint is damaged, or OSError if the disk fails.
+        If the node has no checkpoint, the record announces that the node needs the whole shared log. A new
+        checkpoint is read back before the announcement. Raise `StoreDamaged` if the checkpoint is damaged, or
+        OSError if the disk fails.
         """
         number, shared = self.number, replica.core.shared_in_checkpoint
         known = replica.fold.holdings.of(self._name)
@@ -91,15 +92,16 @@ class OwnCopy:
         return self._record(Kind.CHECKPOINT, found)
 
     def record_verified_end(self, end: int) -> None:
-        """Record that the log has been verified up to the offset `end`."""
+        """Record that the log was verified up to the offset `end`."""
         self._checked_end = end
 
     def copy_withdrawal(
         self, next_record: int, finalized: int = OLDEST, unreadable: Unreadable | None = None
     ) -> bytes:
-        """Return a record stating that this node has no copy and needs the log from `next_record` on.
+        """Return a HOLD record for a node that has no copy and needs the log from `next_record` on.
 
-        If `unreadable` is given, the record also reports it.
+        The record also reports the unreadable record `unreadable` if one is given. Earlier copies of this
+        node become invalid.
         """
         with self._lock:
             self.number += 1
@@ -109,7 +111,7 @@ class OwnCopy:
         )
 
     def _holding_without_copy(self, next_record: int, finalized: int) -> Holding:
-        """Return the `Holding` to announce if this node has no copy."""
+        """Return the `Holding` that a node without a copy announces."""
         return Holding(
             next_record,
             http=self._http,
@@ -119,20 +121,21 @@ class OwnCopy:
         )
 
     def complaint(self, known: Holding, epoch: int, number: int) -> bytes:
-        """Return this node's `Holding` with a complaint that the leader is unreachable."""
+        """Return a record with the `Holding` of this node and a complaint about an unreachable leader."""
         kind = Kind.HOLD if known.end is None else Kind.CHECKPOINT
         return self._record(kind, known, {"unreached": [epoch, number]})
 
     def unreadable_report(self, known: Holding, where: Unreadable) -> bytes:
-        """Return this node's `Holding` with a report of an unreadable record."""
+        """Return a record with the `Holding` of this node and a report of an unreadable record."""
         return self._record(
             Kind.HOLD if known.end is None else Kind.CHECKPOINT, known, _unreadable_facts(where)
         )
 
     def _verify_checkpoint(self, replica: Replica, known: Holding | None, end: int) -> bool:
-        """Read back a checkpoint and the log written since the last announcement.
+        """Read back a checkpoint and the part of the log that was written after the last announcement.
 
-        Return False if the checkpoint has been replaced. Raise `StoreDamaged` if the data is damaged.
+        Return False if the checkpoint was replaced. Raise `StoreDamaged` if the checkpoint or the log is
+        damaged.
         """
         if end not in snapshot.offsets(self._disk):
             return False
@@ -156,17 +159,18 @@ class OwnCopy:
 
 
 def _unreadable_facts(unreadable: Unreadable | None) -> dict[str, Any]:
-    """Return the facts for reporting an unreadable record, or {} if there is none."""
+    """Return the fields that report an unreadable record, or {} if there is none."""
     return {} if unreadable is None else {"unreadable": list(unreadable)}
 
 
 class LogFacts(NamedTuple):
-    """The information from the shared log that a node needs to fetch a copy.
+    """The state of the shared log that a node needs to fetch a copy.
 
-    `first` is the offset of the first record in the log. `copies` lists the usable copies of other nodes,
-    newest first. A copy is usable if the log still contains all records that follow it. `epoch` is the newest
-    EPOCH record, updated with the leader's current certificate. `finalized` is the newest cluster version in
-    any `Holding`, and `own` is this node's `Holding`.
+    The field `first` is the offset of the first record in the shared log. The field `copies` contains the
+    usable copies of other nodes, newest first. A copy is usable if the shared log still contains all records
+    after the copy. The field `epoch` is the newest EPOCH record, updated with the current certificate of the
+    leader. The field `finalized` is the newest cluster version in any `Holding`, and `own` is the `Holding`
+    of this node.
     """
 
     first: int
@@ -177,7 +181,7 @@ class LogFacts(NamedTuple):
 
 
 def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> LogFacts:
-    """Find copies that node `name` can fetch. The copies must extend past the record `beyond`.
+    """Find the copies that the node `name` can fetch. Each copy extends past the record `beyond`.
 
     Raise `EngineUnavailable` if the engine does not respond.
     """
@@ -198,7 +202,7 @@ def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> 
 
 
 def holdings_view(holdings: Holdings) -> dict[str, dict[str, Any]]:
-    """Return the `Holding` of each node as a JSON-serializable dictionary without secrets."""
+    """Return the `Holding` of each node, without secrets, as a JSON-serializable dictionary."""
     return {
         node: {
             "next_record": one.next_record,

@@ -1,25 +1,27 @@
-"""Announces this node's copy, trims the shared log, and fetches copies from other nodes.
+"""Announces checkpoints, trims the shared log, and fetches copies of the store from other nodes.
 
-The node reads back each checkpoint before announcing it in the shared log (`checkpoints`). The leader trims
-records that no node needs.
+A node reads back each checkpoint before the node announces the checkpoint in the shared log (`checkpoints`).
+The leader trims shared log records that no node needs.
 
-To fetch a copy, a node appends a HOLD record to prevent trimming, and requests a complete copy from another
-node (`transfer`). If a record is unreadable, the copy must extend past that record (`log_damage`). If no node
-provides a copy but the shared log is complete, the node deletes its store and reads the log from the start.
-The node verifies a fetched copy when opening it, because transfer checksums do not detect damage on the
-sender's disk.
+To fetch a copy, a node appends a HOLD record, which prevents trimming, and requests a complete copy from
+another node (`transfer`). If a record is unreadable, the copy must extend past that record (`log_damage`). If
+no node provides a copy but the shared log is complete, the node deletes its store and reads the shared log
+from the start. A node verifies a fetched copy when the copy is opened, because the checksums of the transfer
+do not detect damage on the disk of the sender.
 
 Rules
 1. A failed announcement is repeated (`OwnCopy`). A failed trim is retried at the next periodic check.
-2. The node tries the newest copy first. Each retry tries the next copy, because any copy may be damaged.
-3. A node does not fetch a copy if it does not support the cluster version.
-4. A node replaces its copy only if the replacement covers its evidence (`services.cluster.evidence`). The
-   replacement is another copy or the complete shared log.
+2. A node first requests the newest copy. Each retry begins with the next copy, because any copy may be
+   damaged.
+3. A node that does not support the cluster version fetches no copy.
+4. A node replaces its store only if the replacement covers the evidence of the node
+   (`services.cluster.evidence`). The replacement is a copy from another node or the complete shared log.
 
-All methods block on the engine, disk, or network. Call them from a worker thread, one at a time.
+All methods block on the engine, the disk, or the network. Call the methods one at a time from a worker
+thread.
 
-Cost: a copy is read twice and written once. For the cost of announcing and sending a copy, see `checkpoints`
-and `transfer`.
+Cost: the receiver reads a copy twice and writes it once. The cost of announcements and of sending a copy is
+described in `checkpoints` and `transfer`.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ from sharedlog.versions import SUPPORTED, describe_unsupported
 from sharedlog.witness import GONE, read_crc
 
 COMPARED_BYTES: Final = 1024 * 1024
-"""Number of bytes to compare before the accepted end if the copy's chain starts after it."""
+"""Number of bytes to compare before the accepted end if the chain of a copy begins after that end."""
 _LOOKS: Final = {None: RecordLookup.TRIMMED, GONE: RecordLookup.GONE}
 log = structlog.get_logger()
 
@@ -65,26 +67,27 @@ Fetch = Callable[[str, str, str, Disk, transfer.Require], None]
 
 
 class StoreCopier:
-    """Manages this node's copy on `disk`, and fetches the copies announced in `engine`."""
+    """Announces the store on `disk`, and fetches the copies that are announced in `engine`."""
 
     def __init__(self, name: str, own_copy: OwnCopy, began: Beginning, engine: Engine, disk: Disk) -> None:
         self._name, self._own, self._began, self._engine, self._disk = name, own_copy, began, engine, disk
         self._attempts, self._words = 0, Lock()
-        """The lock that prevents announcing a discarded copy after a newer one."""
+        """The lock that prevents the announcement of a copy after its withdrawal."""
         self._reported_unreadable: tuple[int, int] | None = None
-        """The last reported unreadable record, and the epoch of the report."""
+        """The unreadable record that was reported last, and the epoch of that report."""
         self._is_fetched = False
         self.fetch: Fetch = transfer.fetch_copy
-        """The function that fetches a copy from another node.
+        """The function that fetches a copy from another node, by default `transfer.fetch_copy`.
 
         The arguments are the URL, the certificate and the secret of the other node, the disk of this node,
-        and a callback that raises `CopyRefused` if the fetched copy must not replace this node's copy.
+        and a callback. The callback raises `CopyRefused` if the fetched copy must not replace the store of
+        this node.
         """
         self.trimmed_below = 0
-        """The offset before which this node has trimmed the shared log."""
+        """The shared log offset up to which this node has trimmed the log."""
 
     def announce_checkpoint(self, replica: Replica, now_ms: int) -> None:
-        """Read back and announce a new checkpoint. Raise `StoreDamaged` if the copy is damaged."""
+        """Read back and announce a new checkpoint. Raise `StoreDamaged` if the data is damaged."""
         number = self._own.number
         try:
             stored = self._own.checkpoint_announcement(replica, now_ms)
@@ -99,7 +102,7 @@ class StoreCopier:
                     self._engine.append_unchecked(stored)
 
     def trim_log(self, fold: Fold) -> None:
-        """Trim the shared log records that no node needs. `fold` contains each node's `Holding`."""
+        """Trim the shared log records that no node needs according to the holdings in `fold`."""
         below = fold.holdings.first_needed_record
         if below > self.trimmed_below:
             with suppress(EngineUnavailable, EngineRefused):
@@ -107,10 +110,10 @@ class StoreCopier:
                 self.trimmed_below = below
 
     def find_copies(self, where: Unreadable | None = None) -> LogFacts:
-        """Find the copies that this node can fetch, and report the unreadable record `where`.
+        """Find the copies that this node can fetch, and report the unreadable record `where` if one is given.
 
-        The record is reported once per epoch. Raise `EngineUnavailable` if the engine does not respond, or
-        `VersionUnsupported` if the cluster version is not supported.
+        The unreadable record is reported once per epoch. Raise `EngineUnavailable` if the engine does not
+        respond, or `VersionUnsupported` if this node does not support the cluster version.
         """
         beyond = -1 if where is None else where.record
         found = find_copies(self._engine, self._began.cluster, self._name, beyond)
@@ -125,7 +128,7 @@ class StoreCopier:
         return found
 
     def fetch_copy(self, found: LogFacts, where: Unreadable | None = None) -> str:
-        """Fetch an announced copy, or prepare to read the log from its beginning.
+        """Fetch an announced copy, or delete the store to read the shared log from the start.
 
         Return a description of the source. Raise `CopyRefused` if no node provides a copy,
         `EngineUnavailable` if the engine does not respond, or OSError if the disk fails.
@@ -157,9 +160,9 @@ class StoreCopier:
         raise CopyRefused(f"The shared log begins at record {found.first}, so a copy is needed. {told}")
 
     def _require_covered(self, copy: FetchedCopy | None) -> None:
-        """Raise `CopyRefused` if `copy` lacks accepted records that this node has read.
+        """Raise `CopyRefused` if `copy` may lack accepted records that this node has read.
 
-        If `copy` is None, check the whole shared log instead.
+        If `copy` is None, the replacement is the whole shared log.
         """
         claimed = evidence_file.read(self._disk)
         if claimed is None or claimed.cluster != self._began.cluster:
@@ -185,7 +188,7 @@ class StoreCopier:
             )
 
     def _look_up_evidence(self, claimed: Evidence) -> RecordLookup:
-        """Look up the evidence record in the engine.
+        """Compare the evidence record with the record at the same offset of the shared log.
 
         Raise `EngineUnavailable` if the engine does not respond.
         """
@@ -193,9 +196,9 @@ class StoreCopier:
         return RecordLookup.SAME if crc == claimed.crc else _LOOKS.get(crc, RecordLookup.ANOTHER)
 
     def _has_lacking_records(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
-        """Return whether the shared log contains all accepted records missing from the copy.
+        """Return whether the shared log contains all accepted records that the copy lacks.
 
-        All of these records are read, because the engine may have lost some of them.
+        This method reads all of these records, because the engine may have lost some of them.
         """
         fold = Fold(self._began.cluster) if copy is None else copy.fold()
         try:
@@ -206,7 +209,7 @@ class StoreCopier:
         return fold.has_position(Position(claimed.end, claimed.chain)) is True
 
     def verify_fetched_copy(self, replica: Replica) -> None:
-        """Verify a newly fetched copy when it is first opened.
+        """Verify a fetched copy when the copy is opened for the first time.
 
         Raise `StoreDamaged` if the copy is damaged.
         """

@@ -1,10 +1,11 @@
-"""Replaces the copy of a halted node at an operator's request, and provides recovery advice.
+"""Replaces the store of a halted node at the request of an operator, and provides recovery advice.
 
 The command `tidewheel cluster refetch` creates the `refetch` file in the store of a stopped node. When the
-node restarts, it replaces its copy with another node's copy. The new copy must cover the evidence.
+node restarts, the store is replaced with a copy from another node. The copy must cover the evidence of the
+node.
 
-With `--accept-loss-of N`, the command deletes the evidence and the copy immediately. N must equal the
-accepted end in the evidence, or 0 if the evidence is damaged or missing.
+With the option `--accept-loss-of N`, the command immediately deletes the evidence and the data of the store.
+N must be equal to the accepted end in the evidence, or 0 if the evidence is damaged or missing.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ AFTER_HALT: Final = (
     "does, the others go on without that: stop it, and it may get another's copy: tidewheel cluster refetch "
     "--store STORE"
 )
-"""Advice for the operator if the shared log is inconsistent."""
+"""Advice for the operator of a node that has found an inconsistent shared log."""
 _SEEN: Final = (
     "This node has seen the log accepted {said}. {after}. "
     "A copy that lacks some of that is refused; to give it up: --accept-loss-of {end}."
@@ -33,7 +34,7 @@ _SEEN: Final = (
 
 
 def recovery_advice(disk: Disk) -> str:
-    """Return advice for the operator of a halted node, including the accepted end if known."""
+    """Return advice for the operator of a halted node, with the accepted end if it is known."""
     claimed = _read_evidence(disk)
     return (
         AFTER_HALT
@@ -43,7 +44,7 @@ def recovery_advice(disk: Disk) -> str:
 
 
 def _read_evidence(disk: Disk) -> Evidence | None:
-    """Return the node's evidence, or None if the file is missing or unreadable."""
+    """Return the evidence of the node, or None if the file is missing or unreadable."""
     try:
         return evidence_file.read(disk)
     except (EvidenceDamaged, OSError):
@@ -51,10 +52,10 @@ def _read_evidence(disk: Disk) -> Evidence | None:
 
 
 def request_refetch(disk: Disk, accepted_loss: int | None) -> None:
-    """Make the node fetch another node's copy the next time it starts.
+    """Make the node fetch a copy from another node at the next startup.
 
-    If `accepted_loss` is given, also delete the copy and the evidence. Raise `LossNotAccepted` if
-    `accepted_loss` differs from the accepted end, or OSError if the disk fails.
+    If `accepted_loss` is given, delete the evidence and the data of the store instead of marking the store.
+    Raise `LossNotAccepted` if `accepted_loss` differs from the accepted end, or OSError if the disk fails.
     """
     if accepted_loss is None:
         disk.write(layout.REFETCH, 0, b"")

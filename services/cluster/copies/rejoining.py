@@ -1,17 +1,18 @@
-"""Rejoins a cluster using a store snapshot (`store snapshot`) and later shared log records.
+"""Adds a node to its cluster from a store snapshot (`store snapshot`) and later shared log records.
 
-    checkpoint of the snapshot          --> offset N of the next shared log record
-    shared log records from N onward    --> store of the node
+    checkpoint in the snapshot          --> offset N of the next shared log record
+    shared log records from N on        --> store of the node
 
-A snapshot has the format of a standalone broker's store, so a node cannot mistake it for its own store. The
-records that follow it come from the shared log or an engine backup.
+A snapshot has the format of the store of a standalone broker, and a node therefore does not start from a
+snapshot by mistake. The records after the snapshot are read from the shared log or from a backup of the
+engine.
 
     log begins after N     records between the snapshot and the start of the log were trimmed (`LogTrimmed`)
     log ends before N      the backup of the engine is older than the snapshot (`Halted`)
     different cluster      the snapshot and the log belong to different clusters (`Halted`)
 
-Data written after the snapshot's checkpoint is ignored, because the shared log contains all accepted data.
-Limitation: a snapshot from a different history of the same cluster is not detected until the node reads new
+Data after the checkpoint in the snapshot is ignored, because the shared log contains all accepted data.
+Limitation: a snapshot from a different history of the same cluster is detected only when the node reads new
 records. The node then halts.
 """
 
@@ -32,10 +33,11 @@ from sharedlog.fold import Fold
 
 
 def rejoin_cluster(engine: SharedLog, root: Path, node: str) -> int:
-    """Restore a snapshot as the store for `node`, and return the offset of the next record.
+    """Make the snapshot at `root` the store of the node `node`. Return the offset of the next record.
 
-    Raise `NotAStore`, `LogTrimmed`, `Halted`, `NoCluster`, or `EngineUnavailable` if the node cannot continue
-    from the snapshot. On error, the store is unchanged.
+    Raise `NotAStore` if the snapshot contains no checkpoint of a node. Raise `LogTrimmed`, `Halted`,
+    `NoCluster`, or `EngineUnavailable` if the node cannot continue from the snapshot. On error, the store is
+    unchanged.
     """
     with lock_store(root, is_node=False) as disk:
         start = snapshot.newest(disk)

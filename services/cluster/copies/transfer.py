@@ -1,4 +1,4 @@
-"""Transfers a node's newest checkpoint to another node. Only a complete copy is installed.
+"""Transfers the newest checkpoint of a node to another node, which installs only a complete copy.
 
 The response to `GET /api/cluster/copy` contains the files of the newest checkpoint in the following format:
 
@@ -7,12 +7,12 @@ The response to `GET /api/cluster/copy` contains the files of the newest checkpo
     for each file, and once more for the end:
     4               header_bytes, big-endian
     header_bytes    JSON: path, length, room_bytes; at the end: end (CommitLog offset), segment_bytes, files
-    16              BLAKE2b checksum of all preceding bytes of the stream except the checksums themselves
+    16              BLAKE2b checksum of all preceding bytes of the stream except the checksums
     length          the first bytes of the file; the receiver pads the file with zeros to room_bytes
     16              BLAKE2b checksum, as above
 
-The receiver first writes all files to the folder `fetched`. The files then replace the store in steps that
-can safely be interrupted by a process kill or power failure:
+The receiver first writes all files to the folder `fetched`. The files then replace the store in several
+steps. A process kill or a power failure between two steps is safe:
 
     files 0, 1, ...    --all files synced-->      fetched/whole
     fetched/whole      --old store deleted-->     fetched/moving
@@ -25,17 +25,17 @@ can safely be interrupted by a process kill or power failure:
     damaged fetched/whole                 delete the copy, and keep the store
     damaged fetched/moving                delete the store, because its missing files are unknown
 
-If a previous process was killed before syncing a folder, its renames may be visible but not durable.
-Therefore, if the marker `fetched/moving` exists at startup, the node first syncs the folder `fetched`. Before
-deleting the marker, the node syncs every folder that received a file.
+If a previous process was killed before a folder was synced, renames in that folder may be visible but not
+durable. If the marker `fetched/moving` exists at startup, the node therefore first syncs the folder
+`fetched`. Before the node deletes the marker, the node syncs every folder to which a file was moved.
 
-A store never mixes files from two nodes. Queues and the key index are derived data. They are transferred only
-if that is cheaper than a rebuild (`services.store.copying.derived`).
+A store never contains files from two nodes. Queues and the key index are derived data, and are transferred
+only if the transfer is cheaper than a rebuild (`services.store.copying.derived`).
 
 Cost: the store is sent over the network once. During the transfer, the receiver needs disk space for both
-stores. Limitation: the checksums protect only the transfer and do not detect damage on the sender's disk.
-When opening the copy (`copies.copying`), the receiver verifies the log, deletes a damaged key index, and
-checks queues against the CRCs in the snapshot.
+stores. Limitation: the checksums protect only the transfer and do not detect damage on the disk of the
+sender. When the receiver opens the copy (`copies.copying`), it verifies the log, deletes a damaged key index,
+and verifies queues against the CRCs in the snapshot.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from sharedlog.fold import Fold
 
 PATH: Final = "/api/cluster/copy"
 READ_SECONDS: Final = 30.0
-"""Timeout in seconds for each read from the other node."""
+"""Timeout in seconds of each read from the other node."""
 MAGIC: Final = b"TWCOPY01"
 _HEADER_BYTES: Final = struct.Struct(">I")
 _HEADER_BYTES_MAX: Final = 64 * 1024
@@ -82,7 +82,7 @@ _REPLACED: Final = (
     *(layout.TIMERS, layout.TIMER_NAMES, layout.TIMER_ENDS, layout.KEEP, layout.RESERVE, layout.DURABLE),
     *(imported.PATH, layout.HOLES, layout.REFETCH),
 )
-"""The files and folders of a store, except its identity and evidence."""
+"""The files and folders of a store that a copy replaces, without its identity and evidence."""
 _PATH: Final = re.compile(
     rf"(?:{layout.COMMITLOG}|{layout.SNAPSHOTS}|{layout.KEEP}|{layout.TIMERS}|{layout.TIMER_NAMES}"
     rf"|{layout.TIMER_ENDS}|{layout.KEYINDEX})/[0-9a-z.-]{{1,64}}|{imported.PATH}|{layout.HOLES}|{layout.QUEUES_WHOLE}"
@@ -91,13 +91,13 @@ _PATH: Final = re.compile(
 
 
 class FetchedCopy:
-    """A complete copy in the folder `fetched`. `paths` lists the final paths of its files."""
+    """A complete copy in the folder `fetched`. The list `paths` contains the final paths of the files."""
 
     def __init__(self, disk: Disk, paths: list[str], end: int) -> None:
         self._disk, self._numbers, self.end = disk, {path: n for n, path in enumerate(paths)}, end
 
     def fold(self) -> Fold:
-        """Return the `Fold` in the copy's checkpoint. Raise `CopyRefused` if there is no checkpoint."""
+        """Return the `Fold` in the checkpoint of the copy. Raise `CopyRefused` if there is no checkpoint."""
         found = self._snapshot()
         if found is None or SHARED not in found.parts:
             raise CopyRefused(f"The copy has no checkpoint at byte {self.end}.")
@@ -108,10 +108,10 @@ class FetchedCopy:
         return snapshot.decode(self._disk.read(kept, 0, max(0, self._disk.size(kept))), self.end)
 
     def has_same_bytes_before(self, end: int, bytes_max: int) -> bool:
-        """Return whether the bytes before `end` are the same in the copy and in the store.
+        """Return whether the copy and the store contain the same log bytes before `end`.
 
-        Compare at most the last `bytes_max` bytes that both logs contain. Return False if there are no such
-        bytes or if all of them are zero.
+        At most the last `bytes_max` bytes that both logs contain are compared. Return False if no bytes can
+        be compared or if all compared bytes are zero.
         """
         theirs = {layout.segment_path(first): first for first in self._segment_offsets}
         start = max(0, end - bytes_max, min(self._segment_offsets, default=end))
@@ -130,14 +130,14 @@ class FetchedCopy:
 
     @property
     def _segment_offsets(self) -> list[int]:
-        """The start offsets of the copy's log segments."""
+        """The start offsets of the log segments in the copy."""
         found = (path.partition(f"{layout.COMMITLOG}/")[2] for path in self._numbers)
         return [int(one) for one in found if one.isdecimal()]
 
     def _segment_bounds(self, offset: int, end: int) -> tuple[int, int]:
         """Return the start offsets of the store segment that contains `offset` and of the next segment.
 
-        If there is no next segment, the second value is `end`.
+        The second value is `end` if there is no next segment.
         """
         firsts = layout.segment_offsets(self._disk)
         return max(one for one in firsts if one <= offset), min(
@@ -149,16 +149,16 @@ Require = Callable[[FetchedCopy], None]
 
 
 class Source(Protocol):
-    """A source of copy data."""
+    """A source of the bytes of a copy stream."""
 
     def read(self, count: int, /) -> bytes:
         """Return up to `count` bytes, or b"" at the end. Raise OSError if the source fails."""
 
 
 def stream_copy(root: Path) -> Generator[bytes]:
-    """Yield the newest checkpoint in the store at `root` as a copy stream.
+    """Yield the bytes of a copy stream with the newest checkpoint in the store at `root`.
 
-    Raise a `StoreError` if the store cannot be read.
+    Raise a `StoreError` if the store cannot be read, or `CopyRefused` if there is no checkpoint of a node.
     """
     with ExitStack() as stack:
         held = hold_store(root, stack)
@@ -178,10 +178,11 @@ def stream_copy(root: Path) -> Generator[bytes]:
 
 
 def fetch_copy(url: str, certificate: str, secret: str, disk: Disk, require: Require) -> None:
-    """Fetch a copy through the HTTP interface at `url`. `install_copy` later replaces the store with it.
+    """Fetch a copy through the HTTP interface at `url`. Call `install_copy` to replace the store.
 
-    `certificate` is the other node's certificate, or "" for plaintext HTTP. For the callback `require`, see
-    `receive_copy`. Raise `CopyRefused` if no copy is available, or OSError if the disk fails.
+    The argument `certificate` is the certificate of the other node, or "" for plaintext HTTP. The callback
+    `require` is described in `receive_copy`. Raise `CopyRefused` if no copy is available, or OSError if the
+    disk fails.
     """
     try:
         connection = connect_to(url, certificate, READ_SECONDS)
@@ -204,10 +205,10 @@ def fetch_copy(url: str, certificate: str, secret: str, disk: Disk, require: Req
 
 
 def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) -> None:
-    """Write a complete copy to the store's `fetched` folder.
+    """Write a complete copy from `source` to the folder `fetched` of the store.
 
-    `require` must raise `CopyRefused` if the copy must not replace the store. Raise `CopyRefused` if the copy
-    is incomplete or damaged, or OSError if the disk fails.
+    The callback `require` must raise `CopyRefused` if the copy must not replace the store. Raise
+    `CopyRefused` if the copy is incomplete or damaged, or OSError if the disk fails.
     """
     delete_pending_copy(disk)
     received = _CopyReader(source)
@@ -218,7 +219,7 @@ def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) 
         kept = f"{layout.FETCHED}/{len(paths)}"
         _receive_file(received, header, kept, disk)
         if header["path"].startswith(layout.KEYINDEX) and not keyindex.is_undamaged_run(disk, kept):
-            disk.delete(kept)  # the file was damaged on the sender's disk; the receiver rebuilds the index
+            disk.delete(kept)  # damaged on the sender's disk; the receiver rebuilds the index
         paths.append(header["path"])
     if header["files"] != len(paths):
         raise CopyRefused(f"The copy has {len(paths)} files, and {header['files']} were sent.")
@@ -235,9 +236,11 @@ def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) 
 
 
 def install_copy(disk: Disk) -> bool:
-    """Replace the store with the pending copy if it is complete. Return whether the store was replaced.
+    """Replace the store with the pending copy if the copy is complete.
 
-    Raise `StoreDamaged` if the file list is damaged, or OSError if the disk fails.
+    Return whether the store was replaced.
+
+    Raise `StoreDamaged` if the file list of a partly installed copy is damaged, or OSError if the disk fails.
     """
     if is_moving(disk):
         disk.sync_folder(layout.FETCHED)
@@ -261,15 +264,15 @@ def install_copy(disk: Disk) -> bool:
         if disk.size(f"{layout.FETCHED}/{number}") >= 0:
             disk.rename(f"{layout.FETCHED}/{number}", path)
     for folder in sorted({above.as_posix() for path in paths for above in Path(path).parents}):
-        disk.sync_folder("" if folder == "." else folder)  # the subfolders may be new and not yet durable
-    # Delete the marker first, because the deletion of the folder may be interrupted.
+        disk.sync_folder("" if folder == "." else folder)  # subfolders may be new and not yet durable
+    # Delete the marker first, because the deletion of the folder can be interrupted.
     disk.delete(_MOVING)
     disk.delete(layout.FETCHED)
     return True
 
 
 def _delete_replaced_files(disk: Disk) -> None:
-    """Delete the data that a copy replaces. Queue files that cannot be deleted are moved aside."""
+    """Delete the store data that a copy replaces. Queue files that cannot be deleted are moved aside."""
     for path in _REPLACED:
         if path == layout.CONSUMEQUEUE:
             dispatch.delete_files(disk)
@@ -278,7 +281,7 @@ def _delete_replaced_files(disk: Disk) -> None:
 
 
 def _read_file_list(disk: Disk, path: str) -> list[str] | None:
-    """Return the file list from a marker, or None if the marker is missing or invalid."""
+    """Return the file list in a marker file, or None if the marker is missing or invalid."""
     if (size := disk.size(path)) < 0:
         return None
     try:
@@ -294,19 +297,19 @@ def _may_be_moved(path: str) -> bool:
 
 
 def is_moving(disk: Disk) -> bool:
-    """Return whether a copy is currently replacing the store."""
+    """Return whether the replacement of the store with a copy has begun but is not complete."""
     return disk.size(_MOVING) >= 0
 
 
 def pending_copy_end(disk: Disk) -> int:
-    """Return the end of the log in a complete pending copy, or -1 if there is none."""
+    """Return the end offset of the log in a complete pending copy, or -1 if there is none."""
     found = (one.partition(f"{layout.SNAPSHOTS}/")[2] for one in _read_file_list(disk, _WHOLE) or [])
     return max((int(one) for one in found if one.isdecimal()), default=-1)
 
 
 def delete_store(disk: Disk) -> None:
-    """Delete the store's data. Raise OSError if the disk fails."""
-    if is_moving(disk):  # complete an interrupted move first, because the moved files would look like a store
+    """Delete the data of the store. Raise OSError if the disk fails."""
+    if is_moving(disk):  # complete an interrupted move first, because the moved files resemble a store
         with suppress(StoreDamaged):
             install_copy(disk)
     delete_pending_copy(disk)
@@ -314,7 +317,7 @@ def delete_store(disk: Disk) -> None:
 
 
 def delete_pending_copy(disk: Disk) -> None:
-    """Delete the pending copy. The marker is deleted first, in case the deletion is interrupted."""
+    """Delete the pending copy. The marker is deleted first, because the deletion can be interrupted."""
     assert disk.size(_MOVING) < 0, "a copy that is moving is the store"
     disk.delete(_WHOLE)
     disk.delete(layout.FETCHED)
@@ -339,12 +342,12 @@ def _header(facts: dict[str, Any]) -> bytes:
 
 
 def _receive_file(received: _CopyReader, header: dict[str, Any], path: str, disk: Disk) -> None:
-    """Write one file of the copy, verify its checksum, and sync it."""
+    """Write one file of a copy to `path`, verify its checksum, and sync the file."""
     if not _PATH.fullmatch(header["path"]):
         raise CopyRefused(f"The copy has a file {header['path']!r}, which no store has.")
     if header["room_bytes"]:
         disk.allocate(path, header["room_bytes"])
-    disk.write(path, 0, b"")  # the write creates the file even if the file is empty
+    disk.write(path, 0, b"")  # create the file even if it is empty
     position = 0
     while position < header["length"]:
         chunk = received.read_exactly(min(_CHUNK_BYTES, header["length"] - position))
@@ -360,7 +363,7 @@ def _write(disk: Disk, path: str, content: bytes) -> None:
 
 
 class _CopyReader:
-    """Reads a copy stream and maintains a running checksum."""
+    """Reads a copy stream and computes its running checksum."""
 
     def __init__(self, source: Source) -> None:
         self._source, self._digest = source, blake2b(digest_size=_DIGEST_BYTES)
@@ -376,13 +379,13 @@ class _CopyReader:
         return header
 
     def read_exactly(self, count: int) -> bytes:
-        """Return the next `count` bytes. Raise `CopyRefused` if the stream ends prematurely."""
+        """Return the next `count` bytes. Raise `CopyRefused` if the stream ends before these bytes."""
         found = self._bytes(count)
         self._digest.update(found)
         return found
 
     def check(self, what: str) -> None:
-        """Read a checksum, and raise `CopyRefused` if it does not match the received bytes."""
+        """Read a checksum. Raise `CopyRefused` if the checksum does not match the received bytes."""
         if self._bytes(_DIGEST_BYTES) != self._digest.digest():
             raise CopyRefused(f"The copy was spoiled on its way, up to {what}.")
 
@@ -397,7 +400,7 @@ class _CopyReader:
 
 
 class _NetworkSource:
-    """Reads copy data from an HTTP response. Raises `CopyRefused` on network errors."""
+    """Reads a copy stream from an HTTP response. A network error is raised as `CopyRefused`."""
 
     def __init__(self, answer: Source, url: str) -> None:
         self._answer, self._url = answer, url

@@ -74,7 +74,7 @@ class LeaderDuties:
         self.start_health_check_if_due(now_ms, has_read_all=True)
 
     def handle_input(self, given: LeaderInput, now_ms: int) -> None:
-        """Handle a proof request, a command, or a confirmed BEAT append. Append a BEAT record if one is due."""
+        """Handle a proof request, a command, or a confirmed BEAT append, and append a BEAT record if due."""
         if isinstance(given, ProofRequested):
             self._is_proof_requested = True
         elif isinstance(given, BeatRequest):

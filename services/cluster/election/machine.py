@@ -1,12 +1,12 @@
-"""The election state machine, which decides what a node does next.
+"""The election state machine, which determines the next action of a node.
 
     stage          action                        done                      else
     OPENING        open the replica              READING                   REOPENING, or COPYING
-    READING        check old records, read       READING while new records IDLE if the engine is unresponsive
+    READING        verify old records, read new  READING while new records IDLE if the engine is unresponsive
                    leader silent                 CATCHING_UP               IDLE, then READING
     CATCHING_UP    read to the end               APPENDING                 IDLE
     APPENDING      append an EPOCH record        CONFIRMING                IDLE
-    CONFIRMING     read it back and compare it   STARTING                  IDLE
+    CONFIRMING     read the record back          STARTING                  IDLE
     STARTING       serve clients                 LEADING                   REOPENING
     LEADING        BEATs (`leader_duties`)       HANDING_OVER
     HANDING_OVER   stop, name a successor        OPENING                   COPYING, or HALTED
@@ -16,27 +16,27 @@
 The transition table (`services.cluster.election.table`) maps a stage and an event to the next stage and its
 action. An input (`services.cluster.election.inputs`) is an action result, a shared log record, a tick, or a
 command. This module translates inputs into events and returns the actions to perform, including log output.
-The node (`services.cluster.node`) or the simulation performs them. The state machine never accesses clocks,
-files, or the network.
+The actions are performed by the node (`services.cluster.node`) or by the simulation. The state machine never
+accesses clocks, files, or the network.
 
 Rules
 1. Each stage performs exactly one action or a WAIT. A result that arrives after the stage has changed is
-   discarded. An early tick merely starts the next action early. Checks, complaints, BEAT appends, and client
-   probes run concurrently with the stage's action.
-2. The shared log alone determines the leader. A node enters LEADING only after reading back its own EPOCH
-   record and finding that it is the newest. It leaves LEADING if an append is not confirmed. A node that
-   stops leading discards its core (OPENING), because the core may contain records that were not accepted.
+   discarded. An early tick only starts the next action early. Health checks, complaints, BEAT appends, and
+   client probes run concurrently with the action of the stage.
+2. The shared log alone determines the leader. A node enters LEADING only after it has read back its own EPOCH
+   record and found no newer one. A node leaves LEADING if an append is not confirmed. A node that stops
+   leading discards its core (OPENING), because the core may contain records that were not accepted.
 3. If the engine does not respond, the node retries indefinitely. If the shared log is inconsistent, the node
-   stops reading it (HALTED). If a record is damaged, the node needs a copy that extends past that record
+   stops reading the log (HALTED). If a record is damaged, the node needs a copy that extends past that record
    (COPYING).
-4. If a waiting node is told to leave, it exits immediately. If an action is running, the node exits at the
-   next transition, unless it may have the right to lead. A leader first hands over the leadership, even if
-   its disk has failed.
+4. A waiting node exits immediately when a shutdown is requested. If an action is running, the node exits at
+   the next transition, unless the node may have the right to lead. A leader first hands over the leadership,
+   even if its disk has failed.
 5. An unfit node (`health`) becomes a candidate later than other nodes. A follower appends a complaint if the
    leader does not respond to forwarded calls (`reach`).
 
-Cost: each input requires one table lookup and a few comparisons. Limitation: the table shows only the effects
-of events. This module defines the conditions that cause events.
+Cost: one table lookup and a few comparisons per input. Limitation: the table shows only the effects of
+events. The conditions that cause events are defined in this module.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ FAILURES: Final = (
         DuplicateNodeName,
     ),
 )
-"""The action errors that the state machine handles (`ActionFailed`). All other errors are bugs."""
+"""The action errors that the state machine handles (`ActionFailed`). All other errors are internal errors."""
 _HALTING: Final = (Halted, NoCluster, KeyMismatch, DuplicateNodeName)
 _END: Final = Transition(Stage.LEFT, ActionType.END_PROCESS)
 
@@ -93,8 +93,8 @@ _END: Final = Transition(Stage.LEFT, ActionType.END_PROCESS)
 class Election:
     """The election state machine of the node `me`.
 
-    All times are readings of the same monotonic clock, in milliseconds. `draw` returns a new random holder
-    for each EPOCH record.
+    All times are readings of the same monotonic clock, in milliseconds. The function `draw` returns a new
+    random holder for each EPOCH record.
     """
 
     def __init__(self, me: Member, now_ms: int, draw: Callable[[], bytes]) -> None:
@@ -104,33 +104,34 @@ class Election:
         self.duties = LeaderDuties(me.node, self._add_action, self._add_log_line)
         self.answers = LogAnswers(self._add_log_line)
         self.halted = self._recovery_advice = ""
-        """Why this node has halted, or "" if it has not."""
+        """The reason why this node has halted, or "" if the node has not halted."""
         self.copying = ""
-        """Why this node needs a copy and has not received one yet, or "" if it needs none.
-        """
+        """The reason why this node needs a copy, or "" if the node needs no copy."""
         self.reopened = ""
-        """Why the node has reopened the replica. Reset to "" when the whole log has been read.
+        """The reason why the node has reopened the replica.
+
+        The reason is reset to "" when the whole log has been read.
         """
         self.takeovers, self.is_shutting_down = 0, False
         self._must_check = True
-        """Whether the next read must verify that the log still contains the records already read."""
+        """Whether the next read must verify that the log still contains the records that were read before."""
         self._candidacy_reason, self._epoch_until_ms = "", 0
         self._candidacy: Any = None
         self._is_core_released = False
-        """Whether the leader's core is unusable. Can be set even before the node serves clients."""
+        """Whether the core of the leader is unusable, possibly even before the node serves clients."""
         self._failure: Exception | None = None
-        """A copy or log failure found by a check. It ends the current role."""
+        """A failure that a health check or a read has found. The failure ends the current role."""
         self._unreadable_record: Unreadable | None = None
         """The unreadable record that caused the last failure, or None."""
         self._copied_ms: int | None = None
         self._outputs: list[Output] = []
 
     def begin(self) -> list[Output]:
-        """Return the first action, which opens the replica."""
+        """Return the first action of a node, which opens the replica."""
         return [Output(ActionType.OPEN_REPLICA)]
 
     def handle_input(self, given: Input, now_ms: int) -> list[Output]:
-        """Apply an input, and return the resulting actions in order."""
+        """Apply an input, and return the resulting actions in the order of execution."""
         kind = type(given)
         if self.stage is Stage.LEFT or (self.stage is Stage.HALTED and kind is not inputs.ShutdownRequested):
             return []
@@ -140,7 +141,7 @@ class Election:
         return outputs
 
     def _apply_event(self, event: Event, argument: Any = None) -> None:
-        """Apply the table row for an event. Ignore events without a row."""
+        """Apply the row of the transition table for an event. Ignore events without a row."""
         row = TRANSITIONS.get((self.stage, event))
         if row is None:
             return
@@ -191,7 +192,7 @@ class Election:
             self._apply_event(Event.LOG_END_REACHED, holder)
 
     def _continue_following(self, given: inputs.ReadCompleted, now_ms: int) -> None:
-        """Start any check or complaint that is due. Then keep reading, wait, or become a candidate."""
+        """Start a health check or a complaint if due. Then read, wait, or become a candidate."""
         leadership = self.leadership
         try:
             leadership.check(is_newest=not given.records)
@@ -201,7 +202,7 @@ class Election:
             self._handle_failure(self._failure, now_ms)
             return
         self.duties.start_health_check_if_due(now_ms, has_read_all=leadership.has_read_all)
-        # Until the node has read the whole log, its entry in the holdings may describe a discarded copy.
+        # Before the node has read the whole log, its entry in the holdings may describe a discarded copy.
         if given.is_listed and leadership.has_read_all:
             self._complain_if_due(now_ms)
         if not given.records:
@@ -218,7 +219,7 @@ class Election:
             self._apply_event(Event.CAUGHT_UP)
 
     def _complain_if_due(self, now_ms: int) -> None:
-        """Append a complaint if the leader does not respond to forwarded calls."""
+        """Append a complaint about the leader if the leader does not respond to forwarded calls."""
         epoch = self.leadership.epoch
         if (number := self.reachability.next_complaint(epoch, now_ms)) is not None:
             self._add_log_line("warning", "the leader does not answer what clients ask", epoch=epoch)
@@ -332,7 +333,7 @@ class Election:
         else:
             self._add_log_line("info", "the candidacy was lost to another node", reason=str(error))
             self.leadership.candidacy_timer.record_defeat()
-        self._must_check = True  # the engine may have lost records that this node has already read
+        self._must_check = True  # the engine may have lost records that this node has read
         self._apply_event(Event.ELECTION_LOST)
 
     def _handle_failure(self, error: Exception, now_ms: int) -> None:

@@ -1,23 +1,25 @@
-"""Detects a leader that no client can reach. Such a leader must step down.
+"""Detects a leader that no client can reach, and makes this leader step down.
 
-If the leader has not responded to forwarded calls for UNREACHABLE_MS, the follower appends a complaint to the
-shared log. The leader then probes all connected clients. If none responds, it hands over the leadership to
-that follower.
+A follower appends a complaint to the shared log if the leader has not responded to forwarded calls for
+UNREACHABLE_MS. The leader then probes all connected clients. If no client responds, the leader hands over the
+leadership to that follower.
 
-Such a leader still writes to the shared log, so the election timeout does not expire. A complaint does not
-affect the right to lead, and older versions of the software ignore it. Only the leader itself decides whether
-to step down. A partitioned or faulty follower therefore cannot depose a leader that serves clients.
+An unreachable leader still writes to the shared log, and the election timeout therefore does not expire. A
+complaint does not affect the right to lead, and older versions of the software ignore complaints. Only the
+leader itself decides whether to step down. A partitioned or faulty follower therefore cannot depose a leader
+that serves clients.
 
 Rules
 1. A follower complains only if a forwarded call has failed within the last RECENT_MS.
 2. A leader checks each complaint only once, and only in the epoch of the complaint. A follower repeats its
    complaint until the leader responds to calls.
-3. Two nodes without clients that cannot reach each other could pass the leadership back and forth. Therefore,
-   after stepping down because of a complaint, a node ignores further complaints during a pause. The pause
-   doubles with each such resignation. If CALM_PAUSES pauses pass without a departure, the pause is reset.
+3. Two nodes without clients that cannot reach each other could pass the leadership back and forth. A node
+   that has stepped down because of a complaint therefore ignores further complaints during a pause. The pause
+   doubles with each resignation because of a complaint, up to PAUSE_MAX_MS. The pause is reset if CALM_PAUSES
+   pauses pass without a resignation.
 
-All times are monotonic clock readings in milliseconds. Limitation: the leader cannot probe HTTP-only clients,
-because they have no open connection.
+All times are monotonic clock readings in milliseconds. Limitation: the leader cannot probe clients that use
+only HTTP, because these clients have no open connection.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from __future__ import annotations
 from typing import Final
 
 UNREACHABLE_MS: Final = 3_000
-"""Milliseconds without a response from the leader before a follower complains."""
+"""Time in milliseconds without a response from the leader after which a follower complains."""
 RECENT_MS: Final = 2_000
 REPEAT_MS: Final = 5_000
-"""Milliseconds before a follower repeats its complaint."""
+"""Time in milliseconds after which a follower repeats its complaint."""
 PAUSE_MIN_MS: Final = 10_000
 PAUSE_MAX_MS: Final = 600_000
 CALM_PAUSES: Final = 4
@@ -41,17 +43,16 @@ class LeaderReachability:
         self._epoch = self._count = 0
         self._answered_ms = 0
         self._since_ms: int | None = None
-        """The time in milliseconds at which calls stopped being answered, or None.
-        """
+        """The monotonic time in milliseconds since which the leader has not answered, or None."""
         self._failed_ms = 0
         self._told_ms: int | None = None
 
     def record_answer(self, now_ms: int) -> None:
-        """Record that the leader answered a call, regardless of the status."""
+        """Record that the leader has answered a call, regardless of the status."""
         self._answered_ms, self._since_ms = now_ms, None
 
     def record_failure(self, epoch: int, began_ms: int, now_ms: int) -> None:
-        """Record that the leader of `epoch` did not answer a call that started at `began_ms`."""
+        """Record that the leader of `epoch` has not answered a call that started at `began_ms`."""
         if epoch != self._epoch:
             self._epoch, self._since_ms, self._told_ms = epoch, None, None
         if self._since_ms is None:
@@ -89,7 +90,7 @@ class ComplaintFilter:
         return self._left_ms is None or now_ms >= self._left_ms + self._pause_ms
 
     def record_departure(self, now_ms: int) -> None:
-        """Record that the leader is stepping down because of a complaint."""
+        """Record that this leader is stepping down because of a complaint."""
         if self._left_ms is not None:
             is_calm = now_ms >= self._left_ms + CALM_PAUSES * self._pause_ms
             self._pause_ms = PAUSE_MIN_MS if is_calm else min(2 * self._pause_ms, PAUSE_MAX_MS)

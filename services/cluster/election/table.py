@@ -1,6 +1,6 @@
-"""The transition table of the election.
+"""The transition table of the election state machine.
 
-For an overview and the mapping from inputs to events, see the module `machine`.
+The module `machine` contains an overview and maps inputs to events.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from services.cluster.election.candidacy_timer import HEARTBEAT_MS
 
 
 class Role(StrEnum):
-    """A node's role, as shown in its status, probes, and metrics."""
+    """The role of a node in its status, probes, and metrics."""
 
     OPENING = "opening"
     COPYING = "copying"
@@ -28,7 +28,7 @@ Stage = Enum(
     "OPENING REOPENING COPYING COPY_PAUSED READING IDLE CATCHING_UP APPENDING CONFIRMING STARTING LEADING "
     "HANDING_OVER HALTED LEFT",
 )
-"""The states of the state machine. Each state except LEFT corresponds to a role (`STAGE_ROLES`)."""
+"""The states of the state machine. Each state except LEFT has a role (`STAGE_ROLES`)."""
 Event = Enum(
     "Event",
     "REPLICA_OPENED MORE_RECORDS CAUGHT_UP ENGINE_UNRESPONSIVE LEADER_SILENT LOG_END_REACHED EPOCH_APPENDED "
@@ -39,7 +39,7 @@ Event = Enum(
 
 
 class ActionType(Enum):
-    """The actions of a node. Each value describes the action and its argument."""
+    """The actions of a node. The value of each member describes the action and its argument."""
 
     OPEN_REPLICA = "open the replica at its newest checkpoint"
     READ_LOG = "read the shared log, fold it, write a checkpoint if due: whether to check the past first"
@@ -64,11 +64,11 @@ class ActionType(Enum):
 CONCURRENT_ACTIONS: Final = frozenset(
     (ActionType.CHECK_HEALTH, ActionType.APPEND_COMPLAINT, ActionType.APPEND_BEAT, ActionType.PROBE_CLIENTS)
 )
-"""The actions that can run concurrently with the stage's action."""
+"""The actions that can run concurrently with the action of the stage."""
 
 
 class Wait(Enum):
-    """The reason for a WAIT. Determines its duration (`WAIT_SECONDS`)."""
+    """The reason for a WAIT, which determines the duration of the WAIT (`WAIT_SECONDS`)."""
 
     POLL = "for new records"
     BEHIND = "after a failure"
@@ -83,13 +83,13 @@ WAIT_SECONDS: Final = {
     Wait.BEAT: HEARTBEAT_MS / 1000 / 3,
 }
 HEALTH_CHECK_SECONDS: Final = 1.0
-"""Interval in seconds between checks of the copy. A leader also trims the shared log."""
+"""Interval in seconds between two health checks. A leader also trims the shared log in a health check."""
 EPOCH_CONFIRMATION_SECONDS: Final = 3.0
-"""Maximum time in seconds for a candidate to read back its EPOCH record."""
+"""Maximum time in seconds that a candidate has to read back its EPOCH record."""
 
 
 class Transition(NamedTuple):
-    """A row of the transition table: the next stage, its action, and the reason for a WAIT."""
+    """A row of the transition table, with the next stage, its action, and the reason for a WAIT."""
 
     stage: Stage
     action: ActionType
@@ -97,14 +97,14 @@ class Transition(NamedTuple):
 
 
 class Output(NamedTuple):
-    """An action for the node to perform. `ActionType` describes its argument."""
+    """An action for the node to perform. `ActionType` describes the argument of each action."""
 
     action: ActionType
     argument: Any = None
 
 
 class LogLine(NamedTuple):
-    """A line for the node's log."""
+    """A line for the log of this process."""
 
     level: str
     event: str
@@ -117,7 +117,7 @@ _WORKING_STAGES: Final = (Stage.OPENING, Stage.READING, *CANDIDATE_STAGES, Stage
 LEADERSHIP_STAGES: Final = frozenset(
     (Stage.APPENDING, Stage.CONFIRMING, Stage.STARTING, Stage.LEADING, Stage.HANDING_OVER)
 )
-"""The stages in which a node may hold the right to lead. It leaves only after these stages."""
+"""The stages in which a node may have the right to lead. The node exits only after these stages."""
 STAGE_ROLES: Final[Mapping[Stage, Role]] = {
     **dict.fromkeys((Stage.OPENING, Stage.REOPENING, Stage.HANDING_OVER), Role.OPENING),
     **dict.fromkeys((Stage.COPYING, Stage.COPY_PAUSED), Role.COPYING),
@@ -126,14 +126,14 @@ STAGE_ROLES: Final[Mapping[Stage, Role]] = {
     Stage.LEADING: Role.LEADING,
     Stage.HALTED: Role.HALTED,
 }
-"""The role in each stage. A node that has left keeps its last role."""
+"""The role of a node in each stage. A node that has left keeps its last role."""
 _OPEN: Final = Transition(Stage.OPENING, ActionType.OPEN_REPLICA)
 _READ: Final = Transition(Stage.READING, ActionType.READ_LOG)
 _POLL: Final = Transition(Stage.IDLE, ActionType.WAIT, Wait.POLL)
 
 
 def _rows(stages: Iterable[Stage], event: Event, row: Transition) -> dict[tuple[Stage, Event], Transition]:
-    """Return a mapping from each stage and `event` to the same row."""
+    """Return a mapping from each pair of a stage in `stages` and `event` to `row`."""
     return {(stage, event): row for stage in stages}
 
 
@@ -170,4 +170,4 @@ TRANSITIONS: Final[Mapping[tuple[Stage, Event], Transition]] = {
     ),
     **_rows(WAITING_STAGES, Event.SHUTDOWN_REQUESTED, Transition(Stage.LEFT, ActionType.END_PROCESS)),
 }
-"""The rows by stage and event. Events without a row are ignored."""
+"""The rows of the table, by stage and event. Events without a row are ignored."""

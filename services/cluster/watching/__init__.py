@@ -1,1 +1,1 @@
-"""Periodic checks of the shared log's settings, sessions, response times, clock and records."""
+"""Periodic checks of the settings, sessions, response times, clock and records of the shared log."""

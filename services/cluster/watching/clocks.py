@@ -1,18 +1,19 @@
-"""Detects a wrong clock on this node or on the engine by comparing the clock skews of several nodes.
+"""Compares the clock skews of several nodes to detect a wrong clock on this node or on the engine.
 
-    leader      writes its clock time to each BEAT record; the engine records the time of the append
+    leader      writes its clock time to BEAT records; the engine records the time of the append
     follower    reports its clock skew with its position (`followers`)
 
     this node's clock is off (`pace`)               conclusion
-    and the clock of another node agrees with it    the engine's clock is wrong
-    but no other clock agrees with it               this node's clock may be wrong
+    and the clock of another node agrees            the engine's clock is wrong
+    but no other clock agrees                       this node's clock may be wrong
 
-A reported skew remains valid for FRESH_MS after its arrival. If the engine's clock is wrong, every node
-appears unfit to lead. There is no other effect, because timers and leases use the leader's clock.
+A reported skew is valid for FRESH_MS after its arrival. If the clock of the engine is wrong, every node
+appears unfit to lead. A wrong engine clock has no other effect, because timers and leases use the clock of
+the leader.
 
-Limitation: if two node clocks are wrong by the same amount, for example because of a faulty time server, the
-engine's clock is reported as wrong. If a BEAT append is delayed, the leader's clock appears to be behind by
-the length of the delay.
+Limitation: if the clocks of two nodes are wrong by the same amount, for example because of a faulty time
+server, the clock of the engine is reported as wrong. If a BEAT append is delayed, the clock of the leader
+appears to be slow by the duration of the delay.
 """
 
 from __future__ import annotations
@@ -35,24 +36,24 @@ log = structlog.get_logger()
 
 
 class ClockComparison:
-    """The clock skew of each node relative to the engine. `monotonic` returns milliseconds."""
+    """The clock skew of each node relative to the engine. The function `monotonic` returns milliseconds."""
 
     def __init__(self, pace: LagAndSkew, monotonic: Callable[[], int]) -> None:
         self._lag_and_skew, self._monotonic = pace, monotonic
         self._told: dict[str, tuple[int, int]] = {}
-        """Each node's last reported clock skew and its arrival time, in milliseconds."""
+        """The last reported clock skew and its arrival time in milliseconds, by node name."""
 
     def record_skew(self, node: str, skew_ms: int) -> None:
-        """Record another node's clock skew in milliseconds."""
+        """Record the clock skew of another node in milliseconds."""
         self._told[node] = skew_ms, self._monotonic()
 
     def record_leader_clock(self, stored: Stored, record: SharedRecord | None) -> None:
-        """Record the leader's clock skew if `record` is a BEAT record with a clock time."""
+        """Record the clock skew of the leader if `record` is a BEAT record with a clock time."""
         if record is not None and record.kind == Kind.BEAT and "clock_ms" in record.facts:
             self.record_skew(LEADER, int(record.facts["clock_ms"]) - stored.appended_ms)
 
     async def watch(self, pause: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
-        """Log when the engine's clock becomes wrong or correct again. Runs until cancelled."""
+        """Log each change between a right and a wrong clock of the engine, until the task is cancelled."""
         was_off = False
         while True:
             await pause(POLL_SECONDS)
@@ -64,7 +65,7 @@ class ClockComparison:
             was_off = bool(said)
 
     def engine_clock_warning(self) -> str:
-        """Return a warning if other clocks show that the engine's clock is wrong, or "" otherwise."""
+        """Return a warning if other clocks show that the clock of the engine is wrong, or "" otherwise."""
         skew_ms = self._lag_and_skew.skew_ms
         if skew_ms is None or not self._lag_and_skew.is_off:
             return ""

@@ -1,14 +1,14 @@
-"""Checks the engine settings on the leader at takeover and periodically thereafter.
+"""Checks the settings of the engine on the leader, at each takeover and periodically after that.
 
-The check runs every CHECK_SECONDS, or every TROUBLED_SECONDS if a setting is unsafe. It also runs on any node
-that is waiting for the engine (`services.cluster.watching.unanswered`). If a setting is unsafe, new messages
-are refused with `EngineTrouble`. All other calls are still served. If the engine does not respond, the check
-has no effect, because appends fail anyway.
+The check runs every CHECK_SECONDS, or every UNSAFE_CHECK_SECONDS while a setting is unsafe. The check also
+runs on each node that waits for a response of the engine (`services.cluster.watching.unanswered`). If a
+setting is unsafe, the leader refuses new messages with `EngineTrouble` and serves all other calls. If the
+engine does not respond, the check has no effect, because appends fail in this case.
 
-No records are lost immediately, but some might be lost in the next power failure. The leader therefore keeps
-serving clients but refuses new messages until the setting is corrected.
+An unsafe setting does not lose records immediately, but the next power failure may lose some records. The
+leader therefore continues to serve clients but refuses new messages until the setting is corrected.
 
-Limitation: after an unsafe change, messages are still acknowledged until the next check.
+Limitation: after an unsafe change of a setting, messages are still acknowledged until the next check.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ from sharedlog.errors import EngineRefused, EngineUnavailable, Halted
 
 CHECK_SECONDS: Final = 60.0
 UNSAFE_CHECK_SECONDS: Final = 5.0
-"""Check interval in seconds while a setting is unsafe, so that a fix is detected quickly."""
+"""Check interval in seconds while a setting is unsafe. The short interval detects a fix quickly."""
 DOCTOR: Final = "Nothing else is refused. To look again: tidewheel cluster doctor URL"
 
 log = structlog.get_logger()
 
 Stop = Callable[[EngineTrouble | None], None]
-"""Refuses new messages with the given error, or accepts them again if given None."""
+"""Refuse new messages with the given error, or accept new messages again if the argument is None."""
 
 
 class EngineCheck:
-    """Checks the engine settings. `trouble` queries them in a worker thread."""
+    """Checks the settings of the engine.
+
+    The function `trouble` returns the unsafe settings, and runs in a worker thread.
+    """
 
     def __init__(
         self,
@@ -47,13 +50,13 @@ class EngineCheck:
     ) -> None:
         self._ask, self._executor, self._pause = trouble, executor, pause
         self.trouble: list[str] = []
-        """The unsafe settings found by this node as leader, one sentence each."""
+        """The unsafe settings that this node has found as the leader, with one sentence for each setting."""
         self._stop: Stop | None = None
-        """Refuses new messages. None if this node is not the leader."""
+        """The function that refuses new messages, or None if this node is not the leader."""
 
     @asynccontextmanager
     async def watching(self, stop: Stop, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Check the engine periodically inside the `with` block. This node must be the leader.
+        """Check the engine periodically within the block. This node must be the leader.
 
         Unexpected errors are passed to `broken`.
         """
@@ -73,10 +76,10 @@ class EngineCheck:
             await self._pause(UNSAFE_CHECK_SECONDS if self.trouble else CHECK_SECONDS)
 
     async def check_once(self) -> list[str]:
-        """Check the engine once, and return the unsafe settings.
+        """Check the settings of the engine once, and return the unsafe settings.
 
-        On a leader, also start or stop refusing new messages. If the engine cannot be checked, raise
-        `EngineUnavailable`, `EngineRefused` or `Halted` and change nothing.
+        On a leader, also refuse new messages or accept them again. Raise `EngineUnavailable`, `EngineRefused`
+        or `Halted` if the engine cannot be checked. On error, nothing is changed.
         """
         found = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask)
         if (stop := self._stop) is not None:

@@ -1,8 +1,9 @@
-"""The leader's scrub task. The scrub verifies part of the shared log every LOOK_SECONDS seconds.
+"""The scrub task of the leader, which verifies a part of the shared log every POLL_SECONDS.
 
-In each step, a worker thread checks row counts and record CRCs in part of the log (`sharedlog.scrub`). Each
-fault is logged once. `/readyz`, `cluster status` and a metric report it until a later pass completes. If the
-engine does not respond, the failure is logged, and the next step resumes at the same record.
+In each step, a worker thread verifies the number of rows and the CRCs of the records in a part of the log
+(`sharedlog.scrub`). Each fault is logged once. A fault is also reported by `/readyz`, by `cluster status` and
+by a metric until a later pass completes. If the engine does not respond, the failure is logged, and the next
+step resumes at the same record.
 
 Limitation: detecting a fault may require a full pass. The scrub does not repair faults.
 """
@@ -23,13 +24,13 @@ from sharedlog.scrub import DOCTOR, Scrub
 
 POLL_SECONDS: Final = 60.0
 FIRST_SECONDS: Final = 5.0
-"""Delay in seconds before the first step after a takeover, to serve pending calls first."""
+"""Delay in seconds before the first step after a takeover. Pending calls are served during this delay."""
 
 log = structlog.get_logger()
 
 
 class LogScrubber:
-    """Scrubs a shared log. At each takeover, `begin` returns the state of a new scrub."""
+    """Scrubs a shared log. The function `begin` returns the state of a new scrub at each takeover."""
 
     def __init__(
         self,
@@ -43,20 +44,20 @@ class LogScrubber:
 
     @property
     def faults(self) -> list[str]:
-        """The shared log faults that this node found as leader."""
+        """The faults of the shared log that this node has found as the leader."""
         return [] if self._scrub is None else self._scrub.faults
 
     def sentences(self) -> list[str]:
-        """Return one sentence for each fault for the `/readyz` response."""
+        """Return one sentence for each fault, for the response to `/readyz`."""
         return [f"the shared log is damaged: {one} {DOCTOR}" for one in self.faults]
 
     def view(self) -> dict[str, Any] | None:
-        """Return the faults and each pass's age as a JSON value, or None on a follower."""
+        """Return the faults and the age of each pass as a JSON value, or None on a follower."""
         return None if self._scrub is None else {"faults": self.faults} | self._scrub.ages()
 
     @asynccontextmanager
     async def watching(self, broken: Callable[[BaseException], None]) -> AsyncIterator[None]:
-        """Scrub the log within the block. This node must be the leader.
+        """Scrub the shared log within the block. This node must be the leader.
 
         Unexpected errors are passed to `broken`.
         """

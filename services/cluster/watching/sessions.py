@@ -1,15 +1,15 @@
-"""Checks periodically that the engine accepts new sessions from this node.
+"""Checks periodically whether the engine accepts new sessions from this node.
 
-If the engine accepts the session, the next check takes place after TRY_SECONDS. If not, the refusal is
-logged, and `/readyz`, `cluster status` and a metric report it. The next check then takes place after
-AGAIN_SECONDS.
+If the engine accepts a session, the next check starts after TRIAL_SECONDS. If the engine refuses a session,
+the refusal is logged, and is reported by `/readyz`, by `cluster status` and by a metric. The next check then
+starts after REPEAT_SECONDS.
 
-The engine verifies a password only when a session is opened. Nodes with an outdated password keep running
-until the engine restarts or the network fails, and then all fail at once. A changed rule in pg_hba.conf, a
-role without LOGIN, or an exhausted connection limit has the same effect.
+The engine verifies a password only when a session is opened. Nodes with an outdated password continue to run
+until the engine restarts or the network fails, and then fail at the same time. A changed rule in pg_hba.conf,
+a role without LOGIN, or an exhausted connection limit has the same effect.
 
-Cost: one short-lived engine session per node every TRY_SECONDS. Opening a session occupies a worker thread
-for at most about 15 s. Limitation: refusals between two checks are not detected.
+Cost: one short engine session per node every TRIAL_SECONDS. Opening a session occupies a worker thread for at
+most about 15 s. Limitation: refusals between two checks are not detected.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ log = structlog.get_logger()
 
 
 class SessionTrials:
-    """Periodic session checks. `attempt` opens and closes a session in a worker thread."""
+    """Periodic session checks. The function `attempt` opens and closes a session in a worker thread."""
 
     def __init__(
         self,
@@ -40,10 +40,10 @@ class SessionTrials:
     ) -> None:
         self._attempt, self._executor, self._pause = attempt, executor, pause
         self.refused = ""
-        """Why the engine refused the last session, or "" if accepted."""
+        """The reason why the engine refused the last session, or "" if the session was accepted."""
 
     def sentences(self) -> list[str]:
-        """Return the `/readyz` message for a refused session, if any."""
+        """Return the message for the response to `/readyz` about a refused session, or []."""
         if not self.refused:
             return []
         return [

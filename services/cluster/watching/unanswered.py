@@ -1,14 +1,15 @@
-"""Diagnoses an unresponsive shared log by checking the engine settings while a call is waiting.
+"""Diagnoses an unresponsive shared log. The settings of the engine are checked while a call waits.
 
-When a call has waited for ANSWER_MS, the node calls the engine's `check_settings` method every AGAIN_SECONDS
-seconds. If the waiting call fails, the report persists until a call to the same method is answered or a new
-record is read.
+When a call to the engine has waited for ANSWER_MS, the node calls the method `check_settings` of the engine
+every REPEAT_SECONDS. If the waiting call fails, the report persists until a call to the same method is
+answered or a new record is read.
 
-If a PostgreSQL standby is missing, leaders' and candidates' appends wait for it. A waiting candidate does not
-run the leader's check (`engine_check`). `check_settings` does not wait, so it can identify the missing
-standby. The diagnosis does not affect the waiting call.
+If a synchronous standby of PostgreSQL is disconnected, appends of leaders and candidates wait until the
+standby is connected. A waiting candidate does not run the check of the leader (`engine_check`). The method
+`check_settings` does not wait, and can therefore identify the disconnected standby. The diagnosis does not
+affect the waiting call.
 
-Limitation: a call that fails immediately is not diagnosed. It is logged and retried.
+Limitation: a call that fails immediately is logged and retried, but not diagnosed.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from sharedlog.engine import Engine, Head, Stored
 from sharedlog.errors import EngineRefused, EngineUnavailable, Halted
 
 ANSWER_MS: Final = 3_000
-"""Time in milliseconds after which a waiting call is reported."""
+"""Time in milliseconds after which a waiting call is diagnosed and reported."""
 POLL_SECONDS: Final = 1.0
 REPEAT_SECONDS: Final = 5.0
 SETTINGS_OK: Final = (
@@ -38,14 +39,17 @@ log = structlog.get_logger()
 
 
 class TimedEngine:
-    """An engine wrapper that measures how long calls wait. `clock` returns monotonic milliseconds."""
+    """An engine wrapper that measures the wait time of calls.
+
+    The function `clock` returns monotonic milliseconds.
+    """
 
     def __init__(self, engine: Engine, clock: Callable[[], int]) -> None:
         self._engine, self._clock = engine, clock
         self._lock, self._numbers = Lock(), count()
         self._began_ms: dict[int, int] = {}
         self._failed: set[str] = set()
-        """The methods whose last call was not answered. A new record clears this set."""
+        """The methods for which the last call was not answered. A read of a new record clears this set."""
         self._newest = -1
 
     @property
@@ -54,11 +58,11 @@ class TimedEngine:
         return self._engine.is_dense
 
     def answers(self) -> bool:
-        """Return whether the last completed call of each method was answered or refused."""
+        """Return whether the last completed call of each method was answered, possibly with a refusal."""
         return not self._failed
 
     def waiting_ms(self) -> int:
-        """Return how long the oldest pending call has waited, in milliseconds, or 0 if none."""
+        """Return the wait time of the oldest pending call in milliseconds, or 0 if no call is pending."""
         with self._lock:
             return self._clock() - min(self._began_ms.values()) if self._began_ms else 0
 
@@ -112,7 +116,7 @@ class TimedEngine:
 
 
 class EngineDiagnosis:
-    """Diagnoses a node's waiting calls. `look` returns the unsafe engine settings."""
+    """Diagnoses the waiting calls of a node. The function `look` returns the unsafe engine settings."""
 
     def __init__(
         self,
@@ -126,19 +130,19 @@ class EngineDiagnosis:
 
     @property
     def seconds(self) -> float:
-        """How long the oldest pending call has waited, in seconds, or 0 if less than ANSWER_MS."""
+        """The wait time of the oldest pending call in seconds, or 0 if the time is less than ANSWER_MS."""
         waiting_ms = self._waiting_ms()
         return waiting_ms / 1000 if waiting_ms >= ANSWER_MS else 0.0
 
     @property
     def sentence(self) -> str:
-        """The report for the operator, or "" if no call has been waiting for `ANSWER_MS`."""
+        """The report for the operator, or "" if no call has waited for ANSWER_MS."""
         if not self.seconds:
             return ""
         return f"The shared log has not answered for {self.seconds:.0f} s. {self._why}".rstrip()
 
     async def watch(self) -> None:
-        """Check periodically for waiting calls until cancelled."""
+        """Check periodically for waiting calls until the task is cancelled."""
         while True:
             await self._pause(POLL_SECONDS)
             while self.seconds:
