@@ -27,7 +27,7 @@ class CommandRefused(TidewheelError):
 
 
 class EngineTrouble(Busy):
-    """New messages are refused because the settings of the shared log engine are unsafe."""
+    """The settings of the shared log engine are unsafe, and new messages are therefore refused."""
 
     code, is_own = "TW-259", True
 

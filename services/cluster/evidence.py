@@ -17,7 +17,7 @@ The node compares each accepted flush with the bytes on disk at the same offset 
 
     on disk              below the accepted end                at or above the accepted end
     identical bytes      advance                               advance
-    no valid record      write: lost in a power failure        truncate: no flush ended there
+    no valid record      write: lost in a power failure        truncate (CUT): no flush ended there
     different record     HALT: the histories differ            set aside, then truncate: never accepted
 
 The state changes when the `Fold` has applied or skipped the evidence record (`CopyProof.check_fold`):

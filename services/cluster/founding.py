@@ -17,8 +17,8 @@ confirm the loss, the operator specifies the offset and the number of damaged by
 
 Rules
 1. The store is written before the shared log, and the node name is written after the shared log. If the
-   process is killed before the node name is written, the store remains the store of a standalone broker. An
-   empty shared log is not considered a cluster.
+   process is killed before the node name is written, the store remains usable as the store of a standalone
+   broker. An empty shared log is not considered a cluster.
 2. To keep receipt handles unambiguous, the first epoch of the cluster is at least the epoch in the store.
 3. A pending copy from another node (`copies.transfer`) replaces the store if the installation of the copy has
    begun, or if the copy is at least as long as the store. A shorter copy is deleted. A pending `cluster
@@ -188,7 +188,7 @@ def restore_from(
 ) -> RestoredCluster:
     """Create a cluster from the data that remains in a node's store.
 
-    The store becomes the store of the node `node`. The default of `node` is the node name in the store. Raise
+    The store is assigned to the node `node`, by default to the node that the store names. Raise
     `LossNotAccepted` unless `accepted_loss` is the offset after which all records are lost and
     `accepted_damage` is the number of damaged bytes before that offset. Raise a `StoreError` if the store
     cannot be used, or `ClusterExists` if the shared log already contains a cluster.
@@ -271,7 +271,7 @@ def lock_store(root: Path, *, is_node: bool) -> Iterator[RealDisk]:
 
 
 def remaining_data(disk: Disk) -> RemainingData:
-    """Return the part of a node's store that is valid and known to be accepted.
+    """Return the part of the log in a node's store that is valid and known to be accepted.
 
     If there is no usable evidence, return all valid records. This function reads the whole log. Raise a
     `StoreError` if the store cannot be used, or OSError if the disk fails.

@@ -2,7 +2,7 @@
 
 An EPOCH record contains the id of the leader's key (`services.auth.vault.id_of`). The key cannot be derived
 from the id. The key id of a node without a key is "". A node whose key id differs from that of the last
-leader halts before the node becomes a candidate.
+leader halts before becoming a candidate.
 
 To change the key of a cluster, or to add the first key, stop all nodes and start the last leader first. Only
 the last leader can start with a new key.

@@ -106,7 +106,7 @@ class NodeActions:
 
     @property
     def open_replica(self) -> Replica:
-        """The open replica. Fail with an AssertionError if no replica is open."""
+        """The open replica. Raise AssertionError if no replica is open."""
         assert self.replica is not None, "an action without a replica"
         return self.replica
 
@@ -174,7 +174,7 @@ class NodeActions:
         return replica.fold.next_offset - since >= CHECKPOINT_RECORDS
 
     def append_complaint(self, complaint: tuple[int, int]) -> None:
-        """Append a complaint about a leader that does not respond to client calls to the shared log."""
+        """Append a complaint to the shared log, because the leader does not respond to client calls."""
         known = self.open_replica.fold.holdings.of(self.me.node)
         if known is not None:
             with suppress(EngineUnavailable, EngineRefused):  # the complaint is repeated later

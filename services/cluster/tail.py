@@ -10,7 +10,7 @@ module compares each accepted flush with the tail, and `services.cluster.evidenc
     advance, write   write the flush at its offset, and clear the rest of a segment that the flush closes
     set aside        copy the valid records from the offset on, up to ASIDE_BYTES_MAX bytes, to the file
                      `aside/<20 digits of the offset>`, sync it, and truncate; only the newest file is kept
-    truncate         delete later segments in reverse order, truncate the segment at the offset, and
+    truncate (CUT)   delete later segments in reverse order, truncate the segment at the offset, and
                      reallocate its space
 
 Bytes that match a flush are rewritten, because these bytes may exist only in the page cache. The comparison
@@ -74,7 +74,7 @@ class Tail:
         self.has_bytes = self.has_bytes and self._end > flush[-1].end
 
     def cut_at(self, offset: int, sound_until: int | None = None) -> None:
-        """Truncate the tail at `offset`, the accepted end, and set the valid records after it aside.
+        """Truncate the tail at `offset`, which is the accepted end, and set later valid records aside.
 
         The range of records to set aside ends at `sound_until`, by default at the first damaged record. Raise
         OSError if the disk fails.

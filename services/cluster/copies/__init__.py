@@ -1,1 +1,1 @@
-"""Announcement, transfer, and verification of store copies, and operations on copies on stopped nodes."""
+"""Announces, transfers and verifies copies of a store, and replaces the stores of stopped nodes."""

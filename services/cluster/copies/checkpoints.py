@@ -4,9 +4,9 @@
     other copies   the CHECKPOINT records that the shared log still contains (`sharedlog.holdings`)
 
 Rules
-1. A node verifies a checkpoint before the node announces the checkpoint. The snapshot file and all preceding
-   log records are read back, and the CRCs are verified. Each log record is read back only once.
-2. A node repeats an announcement until the shared log contains the announcement, because appends can be
+1. A node announces a checkpoint only after verifying the checkpoint. The snapshot file and all preceding log
+   records are read back, and the CRCs are verified. Each log record is read back only once.
+2. A node repeats an announcement until the announcement appears in the shared log, because appends can be
    delayed or lost.
 3. A node never announces a damaged checkpoint. Instead, the node fetches a copy from another node
    (`StoreDamaged`, see `copying`).

@@ -1,7 +1,7 @@
 """Announces checkpoints, trims the shared log, and fetches copies of the store from other nodes.
 
-A node reads back each checkpoint before the node announces the checkpoint in the shared log (`checkpoints`).
-The leader trims shared log records that no node needs.
+A node announces a checkpoint in the shared log only after reading the checkpoint back (`checkpoints`). The
+leader trims shared log records that no node needs.
 
 To fetch a copy, a node appends a HOLD record, which prevents trimming, and requests a complete copy from
 another node (`transfer`). If a record is unreadable, the copy must extend past that record (`log_damage`). If

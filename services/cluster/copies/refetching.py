@@ -54,8 +54,8 @@ def _read_evidence(disk: Disk) -> Evidence | None:
 def request_refetch(disk: Disk, accepted_loss: int | None) -> None:
     """Make the node fetch a copy from another node at the next startup.
 
-    If `accepted_loss` is given, delete the evidence and the data of the store instead of marking the store.
-    Raise `LossNotAccepted` if `accepted_loss` differs from the accepted end, or OSError if the disk fails.
+    If `accepted_loss` is given, delete the evidence and the data of the store immediately. Raise
+    `LossNotAccepted` if `accepted_loss` differs from the accepted end, or OSError if the disk fails.
     """
     if accepted_loss is None:
         disk.write(layout.REFETCH, 0, b"")

@@ -33,7 +33,7 @@ from sharedlog.fold import Fold
 
 
 def rejoin_cluster(engine: SharedLog, root: Path, node: str) -> int:
-    """Make the snapshot at `root` the store of the node `node`. Return the offset of the next record.
+    """Convert the snapshot at `root` into the store of `node`, and return the offset of the next record.
 
     Raise `NotAStore` if the snapshot contains no checkpoint of a node. Raise `LogTrimmed`, `Halted`,
     `NoCluster`, or `EngineUnavailable` if the node cannot continue from the snapshot. On error, the store is

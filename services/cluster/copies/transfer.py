@@ -12,7 +12,7 @@ The response to `GET /api/cluster/copy` contains the files of the newest checkpo
     16              BLAKE2b checksum, as above
 
 The receiver first writes all files to the folder `fetched`. The files then replace the store in several
-steps. A process kill or a power failure between two steps is safe:
+steps. The replacement is resumed after a process kill or a power failure:
 
     files 0, 1, ...    --all files synced-->      fetched/whole
     fetched/whole      --old store deleted-->     fetched/moving
@@ -34,7 +34,7 @@ only if the transfer is cheaper than a rebuild (`services.store.copying.derived`
 
 Cost: the store is sent over the network once. During the transfer, the receiver needs disk space for both
 stores. Limitation: the checksums protect only the transfer and do not detect damage on the disk of the
-sender. When the receiver opens the copy (`copies.copying`), it verifies the log, deletes a damaged key index,
+sender. On opening the copy (`copies.copying`), the receiver verifies the log, deletes a damaged key index,
 and verifies queues against the CRCs in the snapshot.
 """
 
@@ -82,7 +82,7 @@ _REPLACED: Final = (
     *(layout.TIMERS, layout.TIMER_NAMES, layout.TIMER_ENDS, layout.KEEP, layout.RESERVE, layout.DURABLE),
     *(imported.PATH, layout.HOLES, layout.REFETCH),
 )
-"""The files and folders of a store that a copy replaces, without its identity and evidence."""
+"""The files and folders of a store that a copy replaces. The identity and the evidence are kept."""
 _PATH: Final = re.compile(
     rf"(?:{layout.COMMITLOG}|{layout.SNAPSHOTS}|{layout.KEEP}|{layout.TIMERS}|{layout.TIMER_NAMES}"
     rf"|{layout.TIMER_ENDS}|{layout.KEYINDEX})/[0-9a-z.-]{{1,64}}|{imported.PATH}|{layout.HOLES}|{layout.QUEUES_WHOLE}"

@@ -1,1 +1,1 @@
-"""The leader election: a state machine that performs no I/O, and the state that its decisions depend on."""
+"""The leader election, implemented as a state machine without I/O."""

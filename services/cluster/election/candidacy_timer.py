@@ -8,8 +8,8 @@ rank * RANK_DELAY_MS. An unfit node waits an additional UNFIT_DELAY_MS before it
 precedence to fit nodes.
 
 After a failed candidacy, a node waits PAUSE_MIN_MS before its next candidacy. The pause doubles with each
-failure, up to PAUSE_MAX_MS. Without the pause, two nodes could depose each other indefinitely. No pause
-applies to a candidate that lost to another candidate or to a named successor.
+failure, up to PAUSE_MAX_MS. Without the pause, two nodes could depose each other indefinitely. A named
+successor does not pause, and a candidate that lost to another candidate does not pause either.
 
 A follower never deposes a leader that still writes to the shared log. Nodes do not probe each other. Two
 nodes that can reach the engine agree on the leader, even if the nodes cannot reach each other.

@@ -118,7 +118,10 @@ class Election:
         self._candidacy_reason, self._epoch_until_ms = "", 0
         self._candidacy: Any = None
         self._is_core_released = False
-        """Whether the core of the leader is unusable, possibly even before the node serves clients."""
+        """Whether the core of the leader is unusable.
+
+        The core can become unusable even before the node serves clients.
+        """
         self._failure: Exception | None = None
         """A failure that a health check or a read has found. The failure ends the current role."""
         self._unreadable_record: Unreadable | None = None

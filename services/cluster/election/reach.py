@@ -43,7 +43,7 @@ class LeaderReachability:
         self._epoch = self._count = 0
         self._answered_ms = 0
         self._since_ms: int | None = None
-        """The monotonic time in milliseconds since which the leader has not answered, or None."""
+        """The start of the current period without an answer, in milliseconds, or None."""
         self._failed_ms = 0
         self._told_ms: int | None = None
 

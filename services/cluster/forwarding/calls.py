@@ -17,7 +17,7 @@ Rules
    UNAVAILABLE, and the forwarding node retries the call.
 3. A call is retried only if no leader has answered the call. The broker detects duplicate messages by id and
    content, and stores each message only once (`services.broker.repeats`). Only sends are checked for
-   duplicates. A refusal means only that the refused attempt had no effect, because a previous leader may have
+   duplicates. A refusal does not prove that the call was never executed, because a previous leader may have
    executed an earlier attempt. If a leader refuses a retried write, the node therefore reports an unknown
    outcome to the client.
 4. On the leader, this module also handles the Telemetry and SyncLiteSubscription calls of clients that are
@@ -177,7 +177,10 @@ class ForwardAttempt:
 
 
 class ClientCall(NamedTuple):
-    """A call from a client. The field `arrived_ms` is in milliseconds since the Unix epoch."""
+    """A call from a client.
+
+    The field `arrived_ms` is the arrival time in milliseconds since the Unix epoch.
+    """
 
     connection: Connection
     stream_id: int
@@ -207,12 +210,12 @@ class CallForwarder:
         """This node's broker, or None if this node is not the leader."""
 
     def serve_locally(self, serving: Serving) -> None:
-        """Pass calls to this node's broker from now on, and close idle channels to other nodes."""
+        """Start passing calls to this node's broker, and close idle channels to other nodes."""
         self.local = serving
         self._channels.close_idle()
 
     def resume_forwarding(self) -> None:
-        """Forward calls to the leader from now on."""
+        """Resume forwarding calls to the leader."""
         self.local = None
 
     async def close(self) -> None:

@@ -26,9 +26,9 @@ send a heartbeat every 10 s. Pending receive calls are retried with the next lea
 
 Cost: the node parses the first bytes of each SendMessage request. For each client, the node stores the
 settings, the lite topics, and up to TOPICS_MAX topic names in memory. The total size of the lite topics of
-all clients is limited to KEPT_BYTES_MAX per node. Limitation: the next leader has no state of a client
-without a Telemetry stream before the next call of that client. The next leader has no lite topics beyond the
-limit until the client resends its subscriptions, which may take 30 s.
+all clients is limited to KEPT_BYTES_MAX per node. Limitation: a client without a Telemetry stream is unknown
+to the next leader until the client makes another call. Lite topics beyond the limit are missing on the next
+leader until the client resends its subscriptions, which may take 30 s.
 """
 
 from __future__ import annotations
@@ -182,7 +182,11 @@ class ClientMessages:
 
 
 def settings_to_repeat(settings: bytes | None, topics: dict[bytes, None]) -> list[bytes]:
-    """Return the client settings after extended settings that also declare `topics`."""
+    """Return extended settings that also declare `topics`, followed by the original client settings.
+
+    If the client settings already declare all topics, return only these settings. If `settings` is None,
+    return [].
+    """
     if settings is None:
         return []
     command = TelemetryCommand.FromString(settings)

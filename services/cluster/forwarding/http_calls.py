@@ -151,7 +151,7 @@ class ClusterHttp:
         await response(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request that has passed the gate and need not be forwarded, or forward a command."""
+        """Answer a request that has passed the gate. A follower forwards operator commands to the leader."""
         request, path = Request(scope, receive), scope["path"]
         caller = caller_of(request)
         try:

@@ -28,12 +28,12 @@ class ServiceSwitch:
         self._service: Service = forwarding
 
     def serve(self, serving: Serving) -> None:
-        """Start to answer calls with the broker of this node."""
+        """Start answering calls with the broker of this node."""
         self._service = serving
         self._forwarding.serve_locally(serving)
 
     def forward(self) -> None:
-        """Start to forward calls to the leader."""
+        """Start forwarding calls to the leader."""
         self._service = self._forwarding
         self._forwarding.resume_forwarding()
 

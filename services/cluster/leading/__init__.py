@@ -1,1 +1,1 @@
-"""The leadership of a node, which covers the core, the followers and the operator commands."""
+"""The leadership of a node, including its core, its followers, and operator commands."""

@@ -107,7 +107,7 @@ class LogDamage:
         return self.state
 
     def needs_checkpoint(self, own: Holding | None) -> bool:
-        """Return whether this node has not announced a checkpoint past the last damaged record yet."""
+        """Return whether this node must still announce a checkpoint past the last damaged record."""
         return own is None or own.end is None or own.next_record <= max(self.faults, default=-1)
 
     def sentences(self) -> list[str]:

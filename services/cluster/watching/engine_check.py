@@ -27,7 +27,7 @@ from sharedlog.errors import EngineRefused, EngineUnavailable, Halted
 
 CHECK_SECONDS: Final = 60.0
 UNSAFE_CHECK_SECONDS: Final = 5.0
-"""Check interval in seconds while a setting is unsafe. The short interval detects a fix quickly."""
+"""Check interval in seconds while a setting is unsafe. A corrected setting is therefore detected quickly."""
 DOCTOR: Final = "Nothing else is refused. To look again: tidewheel cluster doctor URL"
 
 log = structlog.get_logger()
