@@ -10,7 +10,7 @@ Nodes trust the certificates in the shared log (`peers`), whereas commands trust
 secrets and can be copied to other machines. Because `tidewheel.toml` contains the path of the token file,
 this path should be the same on all nodes.
 
-Limitation: a follower is not listed by other nodes until the follower has announced its copy.
+Limitation: other nodes do not list a follower that has not announced its copy yet.
 """
 
 from __future__ import annotations

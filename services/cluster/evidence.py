@@ -190,7 +190,7 @@ class CopyProof:
         return verdict
 
     def check_fold(self, read: FoldProgress) -> None:
-        """Compare the `Fold` with the evidence. Raise `Halted` if they contradict each other.
+        """Compare the `Fold` with the evidence. Raise `Halted` if the `Fold` contradicts the evidence.
 
         Call this method after each applied record. If no records have been lost, the `Fold` matches the
         evidence after it has applied the evidence record.

@@ -23,8 +23,8 @@ Rules
 3. A durable slot is not overwritten until another slot has become durable. All writes between two syncs go to
    the same slot. Writes during a sync go to the third slot. A power failure can therefore damage at most two
    slots.
-4. When a node opens its store, the node atomically replaces the `evidence` file with a synced one, because
-   the last writes of a killed process may exist only in the page cache. After a failed sync
+4. On opening its store, a node atomically replaces the `evidence` file with a synced one, because the last
+   writes of a killed process may exist only in the page cache. After a failed sync
    (`services.cluster.replica`), the node reopens its store.
 
 If the process is killed, only the evidence for the current flush is lost. After a power failure, the file may
@@ -64,7 +64,7 @@ class EvidenceDamaged(Halted):
 
 
 class EvidenceFile:
-    """The evidence file on `disk`. `write` and `sync` are thread-safe.
+    """The `evidence` file on `disk`. The methods `write` and `sync` are thread-safe.
 
     If `evidence` is given, the constructor replaces the file with a new file that contains `evidence`.
     """

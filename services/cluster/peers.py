@@ -8,8 +8,8 @@ is reachable only from its own machine.
 
 A node announces a renewed certificate within seconds. Before the announcement, other nodes reject the renewed
 certificate, send no data, and retry the connection (`forwarding`). With `--tls-clients`, a node also presents
-its certificate when the node connects to other nodes. In this case, the certificate must have been issued by
-an authority in the `--tls-clients` file.
+its certificate when connecting to other nodes. In this case, the certificate must have been issued by an
+authority in the `--tls-clients` file.
 
 A network that silently drops packets causes half-open connections. Connection attempts therefore time out
 after CONNECT_SECONDS. An open connection is closed if no packet arrives for SILENT_SECONDS, not even a TCP
@@ -142,7 +142,7 @@ def _probe(one: socket.socket) -> None:
 def post(
     url: str, certificate: str, path: str, secret: str, facts: Mapping[str, Any], seconds: float
 ) -> bool:
-    """Send `facts` as JSON to another node in a POST request. Return whether the node accepted it."""
+    """Send `facts` to another node in a POST request, and return whether the request was accepted."""
     try:
         connection = connect_to(url, certificate, seconds)
     except OSError:

@@ -15,8 +15,8 @@ Rules
    Checkpoints are written between two flushes and contain only accepted records.
 3. The core of a follower neither appends records nor performs scheduled work, and only applies the records of
    the leader. Damage or a full disk on one node does not affect the history of the cluster.
-4. The leader determines the offset to which retention trims the log, and every node trims its log when the
-   node applies the retention record. Before trimming, the node writes a checkpoint and copies the open half
+4. The leader determines the offset to which retention trims the log, and every node trims its log when
+   applying the retention record. Before trimming, the node writes a checkpoint and copies the open half
    messages to its keep file. After that, no timer depends on the trimmed part of the log. A node deletes a
    log segment when both of its checkpoints cover the segment.
 5. To shorten the next startup, a node writes an additional checkpoint after it has caught up, and another one
@@ -60,8 +60,8 @@ from sharedlog.sink import SharedSink
 LEASE_MS_MIN: Final = 30_000
 """Minimum time in milliseconds for which an existing lease stays valid after a takeover.
 
-Consumers cannot acknowledge messages during a takeover. Each lease is extended only once because of takeovers
-(`services.broker.groups.leases`).
+Consumers cannot acknowledge messages during a takeover. A lease that an earlier takeover has extended is not
+extended again (`services.broker.groups.leases`).
 """
 EXTRA_CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
 """Minimum log bytes between a checkpoint and an additional checkpoint. Rereading 8 MiB takes 0.4 s."""

@@ -27,7 +27,7 @@ steps. The replacement is resumed after a process kill or a power failure:
 
 If a previous process was killed before a folder was synced, renames in that folder may be visible but not
 durable. If the marker `fetched/moving` exists at startup, the node therefore first syncs the folder
-`fetched`. Before the node deletes the marker, the node syncs every folder to which a file was moved.
+`fetched`. Before deleting the marker, the node syncs every folder to which a file was moved.
 
 A store never contains files from two nodes. Queues and the key index are derived data, and are transferred
 only if the transfer is cheaper than a rebuild (`services.store.copying.derived`).

@@ -12,7 +12,7 @@ failure, up to PAUSE_MAX_MS. Without the pause, two nodes could depose each othe
 successor does not pause, and a candidate that lost to another candidate does not pause either.
 
 A follower never deposes a leader that still writes to the shared log. Nodes do not probe each other. Two
-nodes that can reach the engine agree on the leader, even if the nodes cannot reach each other.
+nodes that can reach the engine agree on the leader, even if they cannot reach each other.
 
 All times are readings of the local monotonic clock, in milliseconds. Clocks of different machines are never
 compared.

@@ -1,8 +1,8 @@
 """Determines the fitness of a node to lead from its clock and its free disk space.
 
-In its reports to the leader, each follower includes the reason why the follower is unfit, if any
-(`followers`). An unfit leader steps down and names a fit follower as its successor. If no follower is fit,
-the leader continues to lead and repeats the check.
+The reports of a follower to the leader include the reason for its unfitness, if any (`followers`). An unfit
+leader steps down and names a fit follower as its successor. If no follower is fit, the leader continues to
+lead and repeats the check.
 
     reason for unfitness      consequence if the node leads
     clock off (`pace`)        messages are delivered at wrong times
@@ -11,7 +11,7 @@ the leader continues to lead and repeats the check.
 Other nodes never depose an unfit leader. If the clock of the engine is wrong, all nodes appear unfit, and the
 leader continues to lead. Unfit followers become candidates later than fit followers (`candidacy_timer`).
 
-Limitation: after a clock jump, a leader delivers messages at wrong times until the leader steps down.
+Limitation: after a clock jump, a leader delivers messages at the wrong time until it steps down.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class HeartbeatAppended(NamedTuple):
 
 
 class HealthCheckCompleted(NamedTuple):
-    """The result of CHECK_HEALTH. On a leader, it includes the fittest follower and all complaints."""
+    """The result of CHECK_HEALTH. Only a leader sets `unfit`, `fitter` and `complaints`."""
 
     seen: ReadProgress
     has_room: bool = True

@@ -15,7 +15,7 @@ detected immediately, because the wall clock is read only when the skew is reque
     own appends        the start of the append minus the engine's timestamp is a lower bound of the skew
 
 A clock is off if the bounds prove a difference of more than OFF_MS. A follower cannot distinguish a fast
-clock from SAMPLES consecutive slow reads, because a follower appends no records. In both cases, the follower
+clock from SAMPLES consecutive slow reads, because it appends no records. In both cases, the follower
 considers its clock to be off. Only records that are read after the node has caught up are used to measure the
 skew.
 

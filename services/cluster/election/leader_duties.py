@@ -68,7 +68,7 @@ class LeaderDuties:
     # BEATs.
 
     def tick(self, given: Tick, now_ms: int) -> None:
-        """Start a BEAT append and a health check if they are due."""
+        """Start a BEAT append and a health check, if due."""
         self._proven_ms = max(self._proven_ms, given.proven_ms)
         self._append_beat_if_due(given.changed_facts, now_ms)
         self.start_health_check_if_due(now_ms, has_read_all=True)

@@ -34,7 +34,7 @@ class LogAnswers:
         self.seen = ReadProgress()
 
     def record_refusal(self, reason: str, now_ms: int) -> None:
-        """Record that the shared log does not respond. Log the reason if the reason has changed."""
+        """Record that the shared log does not respond. Log the reason if it has changed."""
         if not self.refusal:
             self._refused_ms = now_ms
         if reason != self.refusal:

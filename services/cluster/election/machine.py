@@ -222,7 +222,7 @@ class Election:
             self._apply_event(Event.CAUGHT_UP)
 
     def _complain_if_due(self, now_ms: int) -> None:
-        """Append a complaint about the leader if the leader does not respond to forwarded calls."""
+        """Append a complaint to the shared log if the leader does not respond to forwarded calls."""
         epoch = self.leadership.epoch
         if (number := self.reachability.next_complaint(epoch, now_ms)) is not None:
             self._add_log_line("warning", "the leader does not answer what clients ask", epoch=epoch)

@@ -97,7 +97,7 @@ class Transition(NamedTuple):
 
 
 class Output(NamedTuple):
-    """An action for the node to perform. `ActionType` describes the argument of each action."""
+    """An action for the node to perform. The members of `ActionType` describe the argument."""
 
     action: ActionType
     argument: Any = None

@@ -1,7 +1,7 @@
 """A pool of gRPC channels to other nodes.
 
-A connection supports up to `limits.CONNECTION_STREAMS_MAX` concurrent calls. gRPC silently queues further
-calls. A send that is queued after long polls and Telemetry streams could wait indefinitely. The pool
+A connection supports up to `limits.CONNECTION_STREAMS_MAX` concurrent calls. Further calls are silently
+queued by gRPC. A send that is queued after long polls and Telemetry streams could wait indefinitely. The pool
 therefore opens another channel when each channel to a node has CALLS_MAX open calls.
 """
 

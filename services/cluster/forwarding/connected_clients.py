@@ -15,8 +15,7 @@ Rules
 4. The node resends all lite topic subscriptions that were accepted and not revoked. The requests use the
    action COMPLETE_ADD, which does not affect other clients. Start positions (`OffsetOption`) are not resent,
    because the log contains the offsets of consumer groups.
-5. The node resends a subscription every REPEAT_SECONDS until the leader accepts the subscription or the
-   stream ends.
+5. The node resends a subscription every REPEAT_SECONDS until the leader accepts it or the stream ends.
 
 A node resends no other client state. While a stream is open, the leader renews leases even without heartbeats
 (`services.rpc.clients.clients`). A stable leader therefore causes no periodic traffic. Heartbeats contain no

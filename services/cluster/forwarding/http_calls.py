@@ -12,7 +12,8 @@
     other paths                  forwarded to the leader once; the response is returned unchanged
     no leader, or no response    answered with status 503 and an error message
 
-The leader executes `move`, `forget` and `set-version` requests. Other nodes forward them to the leader.
+The leader executes `move`, `forget` and `set-version` requests. Other nodes forward these requests to the
+leader.
 
 GET and HEAD requests are retried with the next leader if the leader fails or is replaced before the response.
 If the caller disconnects, the forwarded request is cancelled.

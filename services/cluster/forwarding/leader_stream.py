@@ -6,7 +6,7 @@
 A leader that steps down ends the stream with UNAVAILABLE, and the node reconnects the client stream to the
 next leader. If the status were INTERNAL, the node would end the client stream and discard the client state.
 The asyncio API of gRPC may report its own status before or after the status of the leader
-(github.com/grpc/grpc/issues/36066). `LeaderStream` therefore checks every reported status.
+(github.com/grpc/grpc/issues/36066). The class `LeaderStream` therefore checks every reported status.
 
 Limitation: a status that gRPC itself generates can be recognized only by its text. If no other status is
 reported, the call is retried.
@@ -70,7 +70,7 @@ class LeaderStream:
             await self._call.done_writing()
 
     def _record_status(self, call: Any) -> None:
-        """Record the first status that is not a write failure. gRPC calls this method for each status."""
+        """Record the first status that is not a write failure. This method is called for each status."""
         word = CallStatus(result_without_waiting(call.code()), result_without_waiting(call.details()) or "")
         if not (self._status.done() or is_write_failure(word)):
             self._status.set_result(word)

@@ -10,8 +10,8 @@
 The election state machine determines when each method is called (`services.cluster.election.machine`). While
 a node is the leader, the event loop owns the core. Only disk and engine calls run in other threads.
 
-Limitation: a new leader keeps the core that the node used as a follower. `Broker.begin` must therefore derive
-the additional state of a leader before the first call is answered.
+Limitation: a new leader keeps the core that the node used as a follower. The method `Broker.begin` must
+therefore derive the additional state of a leader before the first call is answered.
 """
 
 from __future__ import annotations

@@ -2,8 +2,7 @@
 
 A node that cannot read a record reports the record in the shared log (`holdings`). The node then repeatedly
 requests a copy that extends past the record (`services.cluster.copies.copying`). The leader rereads the
-record and the preceding record, and compares both with the records that the leader has applied
-(`sharedlog.faults`).
+record and the preceding record, and compares both with the records that it has applied (`sharedlog.faults`).
 
     state    condition                                           action of the leader
     WHOLE    the leader can read all reported records            acknowledges writes: the other disk is bad
@@ -16,10 +15,10 @@ Rules
 2. In the state HELD, the records after the damaged record exist only on the leader and in the engine, because
    no other node can read past the damaged record. These records would be lost if the leader failed. The
    leader therefore sends no acknowledgements.
-3. A node has the records after a damaged record if the node has announced a checkpoint past that record. A
-   node also has these records if its reported log end is at least the log end of the leader at the time when
-   the fault was found.
-4. After a node has fetched a copy from another node, the node announces its `Holding` without the report.
+3. A node has the records after a damaged record if it has announced a checkpoint past that record. A node
+   also has these records if its reported log end is at least the log end of the leader at the time when the
+   fault was found.
+4. After fetching a copy from another node, a node announces its `Holding` without the report.
 
 Cost: one engine read per reported record. Limitation: if no other node can fetch a copy, the leader withholds
 all answers until an operator removes the node that reported the damage (`tidewheel cluster forget`).
