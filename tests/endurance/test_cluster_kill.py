@@ -237,7 +237,7 @@ class Stage:
             self.reading.read()
 
     def note_silence(self) -> None:
-        """WriteLogLine the round; how long none was acknowledged since its fault is known now."""
+        """Print the round: the time without an acknowledged send is known now."""
         if not self._said:
             return
         times = self.reading.history.acknowledged_sends_s

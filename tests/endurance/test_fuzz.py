@@ -137,7 +137,7 @@ async def first_of(name: str, stream: Any) -> str:
 
 
 async def talking(broker: BrokerProcess, chance: random.Random, ends: float) -> None:
-    """WriteLogLine nonsense on connections of its own."""
+    """Say nonsense on connections of its own."""
     host, _, port = broker.listen.rpartition(":")
     while time.monotonic() < ends:
         reader, writer = await asyncio.open_connection(host, int(port))

@@ -412,7 +412,7 @@ async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Remove a node from the cluster, and return the name of the node."""
     name = await node_name_in(request)
     if not name:
-        raise InvalidCommand('WriteLogLine which: {"node": NAME}.')
+        raise InvalidCommand('Name the node: {"node": NAME}.')
     await operator_commands.forget_node(node, name)
     return {"forgotten": name}
 
