@@ -1,15 +1,15 @@
 """The election timeout, after which a follower becomes a candidate.
 
-A node becomes a candidate if no record of the leader is accepted for LEADER_TIMEOUT_MS + rank * RANK_DELAY_MS
-milliseconds. The rank of a node is its position in the list of nodes sorted by name. The timeout restarts
-while the engine is not responding. In its last BEAT record, a leader can announce its resignation and name a
-successor. The successor then becomes a candidate immediately. If no successor is named, each node waits only
-rank * RANK_DELAY_MS. An unfit node waits an additional UNFIT_DELAY_MS before its candidacy, which gives
-precedence to fit nodes.
+A node becomes a candidate if it accepts no record from the leader for LEADER_TIMEOUT_MS + rank *
+RANK_DELAY_MS milliseconds. A node's rank is its zero-based position in the list of nodes sorted by name. A
+follower restarts the timeout after each failed engine read. A leader can announce its resignation and name a
+successor in its last BEAT record. The successor then becomes a candidate immediately. If no successor is
+named, each node waits only rank * RANK_DELAY_MS. An unfit node waits UNFIT_DELAY_MS longer, so that fit nodes
+become candidates first.
 
 After a failed candidacy, a node waits PAUSE_MIN_MS before its next candidacy. The pause doubles with each
-failure, up to PAUSE_MAX_MS. Without the pause, two nodes could depose each other indefinitely. A named
-successor does not pause, and a candidate that lost to another candidate does not pause either.
+failure, up to PAUSE_MAX_MS. Without the pause, two nodes could depose each other indefinitely. The pause does
+not apply to a node that may succeed a resigning leader, or to a candidate that lost to another candidate.
 
 A follower never deposes a leader that still writes to the shared log. Nodes do not probe each other. Two
 nodes that can reach the engine agree on the leader, even if they cannot reach each other.
@@ -41,7 +41,7 @@ class CandidacyTimer:
         self._pause_ms = PAUSE_MIN_MS
 
     def record_leader_activity(self, now_ms: int, *, leaves: bool = False, is_named: bool = False) -> None:
-        """Restart the timeout, because a record of the leader was accepted.
+        """Restart the timeout after a record from the leader was accepted.
 
         If `leaves` is true, the leader is stepping down. If `is_named` is true, the leader has named this
         node as its successor.
@@ -51,7 +51,7 @@ class CandidacyTimer:
             self._stood_ms = None
 
     def restart(self, now_ms: int) -> None:
-        """Restart the timeout, because no leader could write while the engine was unresponsive."""
+        """Restart the timeout after a failed engine read, or after the replica was opened."""
         self._heard_ms, self._has_left, self._is_named = now_ms, False, False
 
     def record_candidacy(self, now_ms: int) -> None:

@@ -1,9 +1,9 @@
-"""Detects two processes with the same node name. The process that is not the leader then halts.
+"""Detects two processes that use the same node name. The one that is not the leader halts.
 
-Each EPOCH record contains the node name and the holder, which is a random value that the candidate process
-has generated. After a process has read the whole shared log, a new append with its node name and an unknown
-holder is from another process. The other process may be a previous process of the same node. Several appends
-of a previous process may be read if the engine initially returns outdated data, for example from a lagging
+Each EPOCH record contains the candidate's node name and a holder, which is a random value that the candidate
+has generated. Once a process has read the whole shared log, any new append with its node name and an unknown
+holder is from another process. The other process may be an earlier run of the same node. Appends of an
+earlier run can still be read if the engine initially returns outdated data, for example from a lagging
 standby. If appends with an unknown holder are still read LIVES_MS after the first one, the other process must
 be running.
 
@@ -18,7 +18,7 @@ from typing import Final
 from services.cluster.errors import DuplicateNodeName
 
 LIVES_MS: Final = 3_000
-"""Time in milliseconds during which appends of a previous process may still be read."""
+"""Time in milliseconds during which appends of an earlier run may still be read."""
 
 
 class DuplicateNameCheck:
@@ -37,7 +37,7 @@ class DuplicateNameCheck:
     def record_append(self, leader: str, holder: bytes, now_ms: int) -> None:
         """Record an accepted append by the node `leader`.
 
-        The process must have read the whole shared log.
+        Call this method only after the process has read the whole shared log.
         """
         if leader != self._node or holder in self._drawn:
             return

@@ -1,15 +1,15 @@
-"""Determines the fitness of a node to lead from its clock and its free disk space.
+"""Determines whether a node is fit to lead, from its clock and its free disk space.
 
-The reports of a follower to the leader include the reason for its unfitness, if any (`followers`). An unfit
-leader steps down and names a fit follower as its successor. If no follower is fit, the leader continues to
-lead and repeats the check.
+A follower's report to the leader includes the reason why the follower is unfit, if any (`followers`). An
+unfit leader steps down and names a fit follower as its successor. If no follower is fit, the leader continues
+to lead and repeats the check.
 
-    reason for unfitness      consequence if the node leads
-    clock off (`pace`)        messages are delivered at wrong times
-    no free disk space        new messages are refused
+    reason for unfitness          consequence if the node leads
+    clock off (`lag_and_skew`)    messages are delivered at wrong times
+    no free disk space            new messages are refused
 
-Other nodes never depose an unfit leader. If the clock of the engine is wrong, all nodes appear unfit, and the
-leader continues to lead. Unfit followers become candidates later than fit followers (`candidacy_timer`).
+Other nodes never depose an unfit leader. If the engine's clock is off, all nodes appear unfit, and the leader
+continues to lead. Unfit followers become candidates later than fit followers (`candidacy_timer`).
 
 Limitation: after a clock jump, a leader delivers messages at the wrong time until it steps down.
 """
@@ -35,7 +35,7 @@ log = structlog.get_logger()
 
 
 class Health:
-    """Tracks the fitness of a node to lead. The object `pace` measures the clock skew of the node."""
+    """Tracks whether a node is fit to lead. The object `pace` measures the node's clock skew."""
 
     def __init__(self, pace: LagAndSkew) -> None:
         self.lag_and_skew = pace

@@ -1,7 +1,7 @@
 """The inputs of the election state machine, such as action results, shared log records and commands.
 
-Inputs are immutable, and are created by worker threads and by the event loop. The state machine does not read
-fields of type Any, which are for the node or for a later action.
+Inputs are immutable. Worker threads and the event loop create them. The state machine never reads fields of
+type Any, which only the node or a later action uses.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def read_progress_of(fold: Fold) -> ReadProgress:
 class ReplicaOpened(NamedTuple):
     """The result of OPEN_REPLICA.
 
-    The fields `epoch` and `leads` are the newest epoch in the checkpoint (or 0) and the fields of its EPOCH
-    record.
+    The field `epoch` is the newest epoch in the checkpoint, or 0. The mapping `leads` contains the fields of
+    the EPOCH record of that epoch.
     """
 
     epoch: int
@@ -60,7 +60,7 @@ class ReadCompleted(NamedTuple):
 
 
 class EpochAppended(NamedTuple):
-    """The result of APPEND_EPOCH, as the candidate and the offset of its EPOCH record.
+    """The result of APPEND_EPOCH: the candidate and the offset of its EPOCH record.
 
     The field is None if the shared log has leader records that this node has not read.
     """
@@ -84,7 +84,11 @@ class LeadershipGained(NamedTuple):
 
 
 class HeartbeatAppended(NamedTuple):
-    """The result of APPEND_BEAT, with the start time of the last confirmed append and the changed fields."""
+    """The result of APPEND_BEAT.
+
+    The field `proven_ms` is the monotonic start time of the last confirmed append. The mapping
+    `changed_facts` contains the leader fields that have not been announced yet.
+    """
 
     proven_ms: int
     changed_facts: Mapping[str, Any] = NO_FACTS
@@ -102,7 +106,7 @@ class HealthCheckCompleted(NamedTuple):
 
 
 class ClientProbeCompleted(NamedTuple):
-    """The result of PROBE_CLIENTS. The flag is true if any client responded after the complaint of `node`."""
+    """The result of PROBE_CLIENTS. The flag is true if any client responded after a complaint from `node`."""
 
     node: str
     is_reached: bool
@@ -113,7 +117,7 @@ class LeadershipEnded(NamedTuple):
 
 
 class CopiesFound(NamedTuple):
-    """An intermediate result of FETCH_COPY, with the newest epoch in the log and its fields."""
+    """An intermediate result of FETCH_COPY: the newest epoch in the log and its EPOCH fields."""
 
     epoch: int
     leads: Mapping[str, Any]
@@ -147,7 +151,7 @@ class RecordApplied(NamedTuple):
 class Tick(NamedTuple):
     """A timer tick.
 
-    On the leader, a tick contains the start time of the last confirmed append and the changed fields.
+    On the leader, a tick has the same fields as `HeartbeatAppended`.
     """
 
     proven_ms: int = 0
@@ -220,7 +224,10 @@ INPUT_STAGES: Final[Mapping[type[Any], frozenset[Stage]]] = {
         frozenset((Stage.LEADING,)),
     ),
 }
-"""The stages that accept each input. All other inputs are accepted in all stages but HALTED and LEFT."""
+"""The stages that accept each input. Inputs that are not listed are accepted in every stage.
+
+As an exception, HALTED accepts only `ShutdownRequested`, and LEFT accepts no input.
+"""
 FAILURE_STAGES: Final[Mapping[ActionType, frozenset[Stage]]] = {
     ActionType.OPEN_REPLICA: frozenset((Stage.OPENING,)),
     ActionType.READ_LOG: frozenset((Stage.READING,)),
@@ -231,4 +238,4 @@ FAILURE_STAGES: Final[Mapping[ActionType, frozenset[Stage]]] = {
         (ActionType.CATCH_UP, ActionType.APPEND_EPOCH, ActionType.CONFIRM_EPOCH), frozenset(CANDIDATE_STAGES)
     ),
 }
-"""The stages that accept a failure of each action. A CHECK_HEALTH failure is accepted in all stages."""
+"""The stages that accept a failure of each action. A CHECK_HEALTH failure is accepted in every stage."""

@@ -4,7 +4,7 @@
                       measured at most once every LAG_QUERY_MS
     lag in ms         the age of the newest record when it was read, or zero after a read without new records,
                       plus the time since that read
-    skew              the clock of this node minus the clock of the engine
+    skew              this node's clock minus the engine's clock
 
 The engine sets the timestamp of a record after the append has started and before any read returns the record.
 The timestamp is therefore between two times that the node can measure. Both bounds of the skew are relative
@@ -16,11 +16,10 @@ detected immediately, because the wall clock is read only when the skew is reque
 
 A clock is off if the bounds prove a difference of more than OFF_MS. A follower cannot distinguish a fast
 clock from SAMPLES consecutive slow reads, because it appends no records. In both cases, the follower
-considers its clock to be off. Only records that are read after the node has caught up are used to measure the
-skew.
+considers its clock to be off. The skew is measured only from records read after the node has caught up.
 
-Limitation: the lag in bytes is unknown, because the sizes of unread records are unknown. If the clock of the
-engine jumps, the clocks of all nodes appear to be off, and no node is preferred as the leader.
+Limitation: the lag in bytes is unknown, because the sizes of unread records are unknown. If the engine's
+clock jumps, the clocks of all nodes appear to be off, and no node is preferred as the leader.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from sharedlog.errors import EngineUnavailable
 LAG_QUERY_MS: Final = 1_000
 SAMPLES: Final = 64
 OFF_MS: Final = 2_000
-"""Difference from the clock of the engine in milliseconds above which a clock is off."""
+"""Difference from the engine's clock, in milliseconds, above which a clock is off."""
 
 
 class LagAndSkew:
@@ -56,7 +55,7 @@ class LagAndSkew:
         self._at_most: deque[int] = deque(maxlen=SAMPLES)
         self._at_least: deque[int] = deque(maxlen=SAMPLES)
         self._bounds_ms: tuple[int | None, int | None] = None, None
-        """The bounds of the monotonic clock minus the clock of the engine, in milliseconds."""
+        """The lower and upper bounds of the monotonic clock minus the engine's clock, in milliseconds."""
 
     def record_read(self, found: list[Stored], end: Callable[[], int]) -> None:
         """Record the result of a read. The function `end` returns the end offset of the engine's log."""
@@ -75,7 +74,7 @@ class LagAndSkew:
                 self._lag_records = max(0, end() - newest.offset - 1)
 
     def record_own_append(self, began_ms: int, found: list[Stored]) -> None:
-        """Update the bounds of a leader from the newest record, which the leader has just read back.
+        """Update a leader's bounds from the newest record, which it has just read back.
 
         The argument `began_ms` is the monotonic start time of the last confirmed append.
         """
@@ -85,7 +84,7 @@ class LagAndSkew:
             self._narrow()
 
     def drop_append_bounds(self) -> None:
-        """Discard the bounds that were derived from appends of this node as the leader."""
+        """Discard the bounds that this node derived from its own appends as the leader."""
         self._at_least.clear()
         self._narrow()
 
@@ -104,7 +103,7 @@ class LagAndSkew:
 
     @property
     def is_off(self) -> bool:
-        """Whether the clock of this node differs from the clock of the engine by more than OFF_MS."""
+        """Whether this node's clock differs from the engine's clock by more than OFF_MS."""
         at_least, at_most = self._bounds_ms
         if at_most is None:
             return False

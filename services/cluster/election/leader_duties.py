@@ -1,4 +1,4 @@
-"""The duties of a leader, which are BEAT appends, periodic health checks, and the handover.
+"""The duties of a leader: BEAT appends, periodic health checks, and the handover.
 
     condition                                 action
     an answer requires a proof of leadership  append a BEAT record at once (`services.live.durability`)
@@ -115,7 +115,7 @@ class LeaderDuties:
     def choose_successor(self, given: HealthCheckCompleted, now_ms: int) -> str:
         """Return a fit follower as the successor if this node is unfit. Otherwise, return "".
 
-        If "" is returned, also probe the clients if another node has complained about the leader.
+        In the latter case, probe the clients if another node has complained about the leader.
         """
         again_ms = (self._handed_over_ms or 0) + health.HAND_OVER_AGAIN_MS
         if given.unfit and given.fitter and (self._handed_over_ms is None or now_ms >= again_ms):

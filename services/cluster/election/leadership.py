@@ -70,7 +70,7 @@ class Leadership:
     def check(self, *, is_newest: bool) -> None:
         """Raise `DuplicateNodeName` if the leader is another process with the name of this node.
 
-        If `is_newest` is true, raise `KeyMismatch` if the leader has a different key for user secrets.
+        If `is_newest` is true, also raise `KeyMismatch` when the leader has a different key for user secrets.
         """
         self.duplicate_name.check(self.leader.listen if self.leader else "")
         if is_newest:

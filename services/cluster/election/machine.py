@@ -27,8 +27,8 @@ Rules
    record and found no newer one. A node leaves LEADING if an append is not confirmed. A node that stops
    leading discards its core (OPENING), because the core may contain records that were not accepted.
 3. If the engine does not respond, the node retries indefinitely. If the shared log is inconsistent, the node
-   stops reading the log (HALTED). If a record is damaged, the node needs a copy that extends past that record
-   (COPYING).
+   stops reading the log (HALTED). If a record is damaged, the node fetches a copy that extends past that
+   record (COPYING).
 4. A waiting node exits immediately when a shutdown is requested. If an action is running, the node exits at
    the next transition, unless the node may have the right to lead. A leader first hands over the leadership,
    even if its disk has failed.
@@ -118,12 +118,9 @@ class Election:
         self._candidacy_reason, self._epoch_until_ms = "", 0
         self._candidacy: Any = None
         self._is_core_released = False
-        """Whether the core of the leader is unusable.
-
-        The core can become unusable even before the node serves clients.
-        """
+        """Whether the leader's core was released, which can happen even before the node serves clients."""
         self._failure: Exception | None = None
-        """A failure that a health check or a read has found. The failure ends the current role."""
+        """The failure that a health check or a read has found, or None. The failure ends the current role."""
         self._unreadable_record: Unreadable | None = None
         """The unreadable record that caused the last failure, or None."""
         self._copied_ms: int | None = None

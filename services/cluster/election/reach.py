@@ -1,4 +1,4 @@
-"""Detects a leader that no client can reach, and makes this leader step down.
+"""Detects a leader that no client can reach, and makes it step down.
 
 A follower appends a complaint to the shared log if the leader has not responded to forwarded calls for
 UNREACHABLE_MS. The leader then probes all connected clients. If no client responds, the leader hands over the
@@ -15,8 +15,8 @@ Rules
    complaint until the leader responds to calls.
 3. Two nodes without clients that cannot reach each other could pass the leadership back and forth. A node
    that has stepped down because of a complaint therefore ignores further complaints during a pause. The pause
-   doubles with each resignation because of a complaint, up to PAUSE_MAX_MS. The pause is reset if CALM_PAUSES
-   pauses pass without a resignation.
+   doubles with each such resignation, up to PAUSE_MAX_MS. It is reset if CALM_PAUSES pauses pass without a
+   resignation.
 
 All times are monotonic clock readings in milliseconds. Limitation: the leader cannot probe clients that use
 only HTTP, because these clients have no open connection.

@@ -68,7 +68,7 @@ CONCURRENT_ACTIONS: Final = frozenset(
 
 
 class Wait(Enum):
-    """The reason for a WAIT, which determines the duration of the WAIT (`WAIT_SECONDS`)."""
+    """The reason for a WAIT, which determines its duration (`WAIT_SECONDS`)."""
 
     POLL = "for new records"
     BEHIND = "after a failure"
@@ -83,9 +83,9 @@ WAIT_SECONDS: Final = {
     Wait.BEAT: HEARTBEAT_MS / 1000 / 3,
 }
 HEALTH_CHECK_SECONDS: Final = 1.0
-"""Interval in seconds between two health checks. A leader also trims the shared log in a health check."""
+"""Interval in seconds between two health checks. A leader's health check also trims the shared log."""
 EPOCH_CONFIRMATION_SECONDS: Final = 3.0
-"""Maximum time in seconds that a candidate has to read back its EPOCH record."""
+"""Time limit in seconds for a candidate to read back its EPOCH record."""
 
 
 class Transition(NamedTuple):
@@ -117,7 +117,7 @@ _WORKING_STAGES: Final = (Stage.OPENING, Stage.READING, *CANDIDATE_STAGES, Stage
 LEADERSHIP_STAGES: Final = frozenset(
     (Stage.APPENDING, Stage.CONFIRMING, Stage.STARTING, Stage.LEADING, Stage.HANDING_OVER)
 )
-"""The stages in which a node may have the right to lead. The node exits only after these stages."""
+"""The stages in which a node may have the right to lead. A node does not exit in these stages."""
 STAGE_ROLES: Final[Mapping[Stage, Role]] = {
     **dict.fromkeys((Stage.OPENING, Stage.REOPENING, Stage.HANDING_OVER), Role.OPENING),
     **dict.fromkeys((Stage.COPYING, Stage.COPY_PAUSED), Role.COPYING),
@@ -133,7 +133,7 @@ _POLL: Final = Transition(Stage.IDLE, ActionType.WAIT, Wait.POLL)
 
 
 def _rows(stages: Iterable[Stage], event: Event, row: Transition) -> dict[tuple[Stage, Event], Transition]:
-    """Return a mapping from each pair of a stage in `stages` and `event` to `row`."""
+    """Return `row` for each stage in `stages`, by stage and event."""
     return {(stage, event): row for stage in stages}
 
 

@@ -1,21 +1,21 @@
-"""Follower reports. The leader uses these reports to compute the lag and the fitness of each follower.
+"""Follower reports, from which the leader derives the lag and the fitness of each follower.
 
 Each follower sends a report to the HTTP interface of the leader every REPORT_SECONDS. A report contains the
-name of the follower, the end of the log that the follower has applied, its fitness to lead, and its clock
-skew. Reports are not written to the shared log, because each report would require an engine commit. Reports
-are authenticated with a secret that is derived from the newest EPOCH record. A former leader therefore
-rejects reports of the current epoch.
+follower's name, the end of the log that it has applied, its fitness to lead, and its clock skew. Reports are
+not written to the shared log, because each report would require an engine commit. Reports are authenticated
+with a secret that is derived from the newest EPOCH record. A former leader therefore rejects reports of the
+current epoch.
 
-The lag in bytes is the accepted end of the leader minus the end in the last report. The lag in milliseconds
-is the time since the accepted end of the leader first exceeded the reported end. The lag in milliseconds
-increases while a follower is unavailable.
+The lag in bytes is the accepted end of the leader's log minus the last reported end. The lag in milliseconds
+is the time since the leader's accepted end first exceeded the reported end. It increases while a follower is
+unavailable.
 
 Rules
 1. If a node has not sent a report, the lag in bytes is computed from the end of its announced copy. The lag
    in milliseconds is then the time since the leader was elected.
 2. The leader computes no lag for removed nodes (`tidewheel cluster forget`).
-3. The leader does not select a node as its successor if the last report of the node is older than FRESH_MS,
-   because the node may be down (`health`).
+3. The leader does not select a successor whose last report is older than FRESH_MS, because that node may be
+   down (`health`).
 
 Cost: one request per follower every REPORT_SECONDS, and up to ENDS_MAX log ends in memory. Limitation: an
 up-to-date follower can appear to lag by up to REPORT_SECONDS between two reports.
@@ -37,7 +37,7 @@ from sharedlog.holdings import Holding
 REPORT_SECONDS: Final = 1.0
 """Interval in seconds between two reports of a follower."""
 FRESH_MS: Final = 3_000
-"""Maximum age in milliseconds of the last report of a running follower."""
+"""Maximum age in milliseconds of a follower's last report. Followers with older reports may be down."""
 END_INTERVAL_MS: Final = 100
 """Minimum interval in milliseconds between two recorded ends of the leader's log."""
 ENDS_MAX: Final = 36_000
@@ -49,7 +49,7 @@ _SECRET_BYTES: Final = 16
 
 
 def report_position(leader: Member, node: str, fold: Fold, health: Health) -> None:
-    """Send the log end, the fitness to lead and the clock skew of a follower to the leader."""
+    """Send a follower's log end, fitness to lead and clock skew to the leader."""
     facts = {"node": node, "end_offset": fold.end, "unfit": health.unfit_reason()}
     facts["clock_skew_ms"] = health.lag_and_skew.skew_ms
     peers.post(leader.http, leader.certificate, PATH, secret_of(fold), facts, REPORT_TIMEOUT_SECONDS)

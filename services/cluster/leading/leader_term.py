@@ -51,7 +51,7 @@ log = structlog.get_logger()
 
 
 class LeaderService(Protocol):
-    """A broker that serves clients from the core of a leader."""
+    """A broker that serves clients from the leader's core."""
 
     @property
     def broken(self) -> asyncio.Future[None]:
@@ -130,7 +130,7 @@ class LeaderTerm:
         return Tick(self._sink.proven_ms, self._changed_facts())
 
     def _changed_facts(self) -> dict[str, Any]:
-        """Return the leader's certificate as a field, or {} if the certificate has been announced."""
+        """Return the leader's certificate as a field, or {} if it has already been announced."""
         certificate = self._actions.identity.certificate
         return {} if self.fold.leads.get("certificate", "") == certificate else {"certificate": certificate}
 
@@ -203,7 +203,7 @@ class LeaderTerm:
             answers.release(core.durable_offset)
 
     def compare_clock(self) -> None:
-        """Compare the clock of this node with the engine's timestamp of the newest record."""
+        """Compare this node's clock with the engine's timestamp of the newest record."""
         began_ms = self._sink.proven_ms
         with suppress(
             EngineUnavailable, LogDamaged
@@ -242,7 +242,7 @@ class LeaderTerm:
         return self._followers.view(self.fold.holdings.all(), self._actions.me.node)
 
     def is_followed_by(self, secret: str) -> bool:
-        """Return whether `secret` belongs to a follower of this node."""
+        """Return whether `secret` is the secret of this leader's followers."""
         return hmac.compare_digest(secret.encode(), followers.secret_of(self.fold).encode())
 
     def record_position(self, node: str, end: int, unfit: str | None) -> None:

@@ -1,8 +1,8 @@
 """Handles damaged records of the shared log that other nodes cannot read.
 
-A node that cannot read a record reports the record in the shared log (`holdings`). The node then repeatedly
-requests a copy that extends past the record (`services.cluster.copies.copying`). The leader rereads the
-record and the preceding record, and compares both with the records that it has applied (`sharedlog.faults`).
+A node that cannot read a record reports it in the shared log (`holdings`). The node then repeatedly requests
+a copy that extends past the record (`services.cluster.copies.copying`). The leader rereads the record and the
+preceding record, and compares both with the records that it has applied (`sharedlog.faults`).
 
     state    condition                                           action of the leader
     WHOLE    the leader can read all reported records            acknowledges writes: the other disk is bad
@@ -15,9 +15,8 @@ Rules
 2. In the state HELD, the records after the damaged record exist only on the leader and in the engine, because
    no other node can read past the damaged record. These records would be lost if the leader failed. The
    leader therefore sends no acknowledgements.
-3. A node has the records after a damaged record if it has announced a checkpoint past that record. A node
-   also has these records if its reported log end is at least the log end of the leader at the time when the
-   fault was found.
+3. A node has the records after a damaged record if it has announced a checkpoint past that record. The same
+   holds if its reported log end is at least the leader's log end at the time when the fault was found.
 4. After fetching a copy from another node, a node announces its `Holding` without the report.
 
 Cost: one engine read per reported record. Limitation: if no other node can fetch a copy, the leader withholds
@@ -51,7 +50,7 @@ _CONSEQUENCES: Final = {
 
 
 class UnreadableReport(NamedTuple):
-    """The report of an unreadable record by a node."""
+    """A node's report of an unreadable record."""
 
     node: str
     where: Unreadable
@@ -66,7 +65,7 @@ class LogDamage:
         self.faults: dict[int, str] = {}
         """The fault of each damaged record that was reported, by shared log offset."""
         self._ends: dict[int, int] = {}
-        """The log end of the leader at the time when each fault was found, by shared log offset."""
+        """The leader's log end at the time when each fault was found, by shared log offset."""
         self._checked: dict[UnreadableReport, None] = {}
 
     def unchecked_reports(self, unreadable: Mapping[str, Unreadable]) -> list[UnreadableReport]:
@@ -75,7 +74,7 @@ class LogDamage:
         return [one for one in reports if one not in self._checked]
 
     def record_check(self, report: UnreadableReport, fault: str, end: int) -> None:
-        """Record the result of a check, which is the fault found or "", and the log end of the leader."""
+        """Record the fault that a check has found, or "", and the leader's current log end."""
         self._checked[report] = None
         while len(self._checked) > REPORTS_MAX:
             del self._checked[next(iter(self._checked))]

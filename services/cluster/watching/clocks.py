@@ -3,17 +3,16 @@
     leader      writes its clock time to BEAT records; the engine records the time of the append
     follower    reports its clock skew with its position (`followers`)
 
-    this node's clock is off (`pace`)               conclusion
+    this node's clock is off (`lag_and_skew`)       conclusion
     and the clock of another node agrees            the engine's clock is wrong
     but no other clock agrees                       this node's clock may be wrong
 
-A reported skew is valid for FRESH_MS after its arrival. If the clock of the engine is wrong, every node
-appears unfit to lead. A wrong engine clock has no other effect, because timers and leases use the clock of
-the leader.
+A reported skew is valid for FRESH_MS after its arrival. If the engine's clock is off, every node appears
+unfit to lead. There is no other effect, because timers and leases use the leader's clock.
 
-Limitation: if the clocks of two nodes are wrong by the same amount, for example because of a faulty time
-server, the clock of the engine is reported as wrong. If a BEAT append is delayed, the clock of the leader
-appears to be slow by the duration of the delay.
+Limitation: if two nodes' clocks are wrong by the same amount, for example because of a faulty time server,
+the engine's clock is reported as wrong. If a BEAT append is delayed, the leader's clock appears to be slow by
+the duration of the delay.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ class ClockComparison:
             was_off = bool(said)
 
     def engine_clock_warning(self) -> str:
-        """Return a warning if other clocks show that the clock of the engine is wrong, or "" otherwise."""
+        """Return a warning if other nodes' clocks show that the engine's clock is wrong, or "" otherwise."""
         skew_ms = self._lag_and_skew.skew_ms
         if skew_ms is None or not self._lag_and_skew.is_off:
             return ""

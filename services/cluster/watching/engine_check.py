@@ -1,12 +1,12 @@
-"""Checks the settings of the engine on the leader, at each takeover and periodically after that.
+"""Checks the engine's settings on the leader, at each takeover and periodically thereafter.
 
 The check runs every CHECK_SECONDS, or every UNSAFE_CHECK_SECONDS while a setting is unsafe. The check also
-runs on each node that waits for a response of the engine (`services.cluster.watching.unanswered`). If a
+runs on each node that waits for a response from the engine (`services.cluster.watching.unanswered`). If a
 setting is unsafe, the leader refuses new messages with `EngineTrouble` and serves all other calls. If the
-engine does not respond, the check has no effect, because appends fail in this case.
+engine does not respond, the check has no effect, because appends then fail anyway.
 
-An unsafe setting does not lose records immediately, but the next power failure may lose some records. The
-leader therefore continues to serve clients but refuses new messages until the setting is corrected.
+An unsafe setting causes no immediate loss, but records may be lost in the next power failure. The leader
+therefore continues to serve clients but refuses new messages until the setting is corrected.
 
 Limitation: after an unsafe change of a setting, messages are still acknowledged until the next check.
 """
@@ -27,7 +27,7 @@ from sharedlog.errors import EngineRefused, EngineUnavailable, Halted
 
 CHECK_SECONDS: Final = 60.0
 UNSAFE_CHECK_SECONDS: Final = 5.0
-"""Check interval in seconds while a setting is unsafe. A corrected setting is therefore detected quickly."""
+"""Check interval in seconds while a setting is unsafe, so that a correction is detected quickly."""
 DOCTOR: Final = "Nothing else is refused. To look again: tidewheel cluster doctor URL"
 
 log = structlog.get_logger()
@@ -37,7 +37,7 @@ Stop = Callable[[EngineTrouble | None], None]
 
 
 class EngineCheck:
-    """Checks the settings of the engine.
+    """Checks the engine's settings.
 
     The function `trouble` returns the unsafe settings, and runs in a worker thread.
     """
@@ -76,10 +76,10 @@ class EngineCheck:
             await self._pause(UNSAFE_CHECK_SECONDS if self.trouble else CHECK_SECONDS)
 
     async def check_once(self) -> list[str]:
-        """Check the settings of the engine once, and return the unsafe settings.
+        """Check the engine's settings once, and return the unsafe settings.
 
         On a leader, also refuse new messages or accept them again. Raise `EngineUnavailable`, `EngineRefused`
-        or `Halted` if the engine cannot be checked. On error, nothing is changed.
+        or `Halted` if the engine cannot be checked. An error changes nothing.
         """
         found = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask)
         if (stop := self._stop) is not None:

@@ -43,7 +43,7 @@ class SessionTrials:
         """The reason why the engine refused the last session, or "" if the session was accepted."""
 
     def sentences(self) -> list[str]:
-        """Return the message for the response to `/readyz` about a refused session, or []."""
+        """Return a list with the `/readyz` message about a refused session, or []."""
         if not self.refused:
             return []
         return [

@@ -1,13 +1,13 @@
-"""Diagnoses an unresponsive shared log. The settings of the engine are checked while a call waits.
+"""Diagnoses an unresponsive shared log by checking the engine's settings while a call waits.
 
 When a call to the engine has waited for ANSWER_MS, the node calls the method `check_settings` of the engine
 every REPEAT_SECONDS. If the waiting call fails, the report persists until a call to the same method is
 answered or a new record is read.
 
 If a synchronous standby of PostgreSQL is disconnected, appends of leaders and candidates wait until the
-standby is connected. A waiting candidate does not run the check of the leader (`engine_check`). The method
-`check_settings` does not wait, and can therefore identify the disconnected standby. The diagnosis does not
-affect the waiting call.
+standby is connected. A waiting candidate does not run the leader's check (`engine_check`). The method
+`check_settings` does not wait for the standby, and can therefore identify it. The diagnosis does not affect
+the waiting call.
 
 Limitation: a call that fails immediately is logged and retried, but not diagnosed.
 """
