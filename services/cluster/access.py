@@ -7,8 +7,8 @@ nodes, starting with this node. The setting `http_ca` is the name of the file `n
 Node certificates may be self-signed, and other machines do not trust self-signed certificates by default.
 Nodes trust the certificates in the shared log (`peers`), whereas commands trust the certificates in
 `nodes.pem`. The files are identical on all nodes except for the order of the addresses. The files contain no
-secrets and can be copied to other machines. Because `tidewheel.toml` contains the path of the token file,
-this path should be the same on all nodes.
+secrets and can be copied to other machines. The token file should have the same path on all nodes, because
+`tidewheel.toml` contains this path.
 
 Limitation: other nodes do not list a follower that has not announced its copy yet.
 """

@@ -2,9 +2,10 @@
 
 This module performs no I/O. The accepted end of a store is the log offset up to which all records are known
 to be accepted. The `evidence` file (`services.cluster.evidence_file`) stores the accepted end, the chain at
-that offset, and the last applied leader record. This evidence allows a node to detect that the engine has
-lost records or was restored from a backup. The log bytes after the checkpoint stay on disk until the node has
-read the shared log up to the evidence record and has found no contradiction.
+that offset, and the offset and CRC-32 of the last applied leader record, called the evidence record. This
+evidence allows a node to detect that the engine has lost records or was restored from a backup. The log bytes
+after the checkpoint stay on disk until the node has read the shared log up to the evidence record and has
+found no contradiction.
 
     state      meaning                                       transition
     OPEN       the evidence record has not been read yet     AGREED or HALT, when the evidence record is read
@@ -52,7 +53,7 @@ from sharedlog.fold import Fold, Position
 
 
 class Evidence(NamedTuple):
-    """The part of the log that a node has read as accepted.
+    """The part of the log that a node knows to be accepted.
 
     The fields `record` and `crc` are the shared log offset and the CRC-32 of the last applied leader record.
     The fields `end` and `chain` are the end of the log and the chain after that record.
@@ -125,7 +126,7 @@ FLUSH_VERDICTS: Final = {
     (DiskComparison.OTHER, True): EvidenceVerdict.HALT,
     (DiskComparison.OTHER, False): EvidenceVerdict.SET_ASIDE,
 }
-"""The verdict for each comparison result. The flag is true if the offset is below the accepted end."""
+"""The verdict for each comparison result. The flag is true for offsets below the accepted end."""
 REPLACEMENT_VERDICTS: Final = {
     **{(ChainComparison.SAME, look): EvidenceVerdict.TAKE for look in RecordLookup},
     **{(ChainComparison.ANOTHER, look): EvidenceVerdict.REFUSE for look in RecordLookup},
@@ -192,8 +193,8 @@ class CopyProof:
     def check_fold(self, read: FoldProgress) -> None:
         """Compare the `Fold` with the evidence. Raise `Halted` if the `Fold` contradicts the evidence.
 
-        Call this method after each applied record. If no records have been lost, the `Fold` matches the
-        evidence after it has applied the evidence record.
+        Call this method after each applied record. If no record has been lost, the `Fold` matches the
+        evidence once it has applied the evidence record.
         """
         claimed = self.claimed
         if self.state is ProofState.AGREED or claimed is None or _is_before(read, claimed):

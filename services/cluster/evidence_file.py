@@ -23,16 +23,16 @@ Rules
 3. A durable slot is not overwritten until another slot has become durable. All writes between two syncs go to
    the same slot. Writes during a sync go to the third slot. A power failure can therefore damage at most two
    slots.
-4. On opening its store, a node atomically replaces the `evidence` file with a synced one, because the last
+4. When a node opens its store, it atomically replaces the `evidence` file with a synced one, because the last
    writes of a killed process may exist only in the page cache. After a failed sync
    (`services.cluster.replica`), the node reopens its store.
 
 If the process is killed, only the evidence for the current flush is lost. After a power failure, the file may
-lack the slot writes of the last second and of the duration of one sync. The operating system may also write a
-slot to disk before the log bytes that the slot covers. The accepted end in that slot is then beyond the last
-valid record of the log. After a restart, the node rewrites the missing bytes from the shared log, whereas
-`cluster restore` reports these bytes as missing. No accepted record is lost as long as the engine retains all
-accepted records.
+lack the slot writes of the last second and of one sync. The operating system may also write a slot to disk
+before the log bytes that the slot covers. The accepted end in that slot is then beyond the last valid record
+of the log. After a restart, the node rewrites the missing bytes from the shared log, whereas `cluster
+restore` reports them as missing. No accepted record is lost as long as the engine retains all accepted
+records.
 
 Cost: one 72-byte write per flush, and two syncs per second. Limitation: if no slot is valid, the accepted end
 is unknown. In that case, the node halts (`EvidenceDamaged`), and a restore includes all valid records of the
@@ -73,7 +73,7 @@ class EvidenceFile:
         self._disk, self._lock = disk, Lock()
         self._number = number
         self._slot = 0
-        """The slot to write next. The previous slot is durable or being synced."""
+        """The slot to write next. The previous slot is durable or is being synced."""
         self._is_unsynced = False
         """Whether the slot has been written since the last sync."""
         self.written = evidence

@@ -19,10 +19,11 @@ Rules
 1. The store is written before the shared log, and the node name is written after the shared log. If the
    process is killed before the node name is written, the store remains usable as the store of a standalone
    broker. An empty shared log is not considered a cluster.
-2. To keep receipt handles unambiguous, the first epoch of the cluster is at least the epoch in the store.
-3. A pending copy from another node (`copies.transfer`) replaces the store if the installation of the copy has
-   begun, or if the copy is at least as long as the store. A shorter copy is deleted. A pending `cluster
-   refetch` is cancelled, because no copy may replace a restored store.
+2. The first epoch of the cluster is at least the epoch in the store, so that receipt handles stay
+   unambiguous.
+3. A pending copy from another node (`copies.transfer`) replaces the store if its installation has begun, or
+   if the copy is at least as long as the store. A shorter copy is deleted. A pending `cluster refetch` is
+   cancelled, because no copy may replace a restored store.
 
 Cost: `restore` reads the whole log. Limitation: if the `evidence` file is damaged or missing, a restore may
 include records that the cluster never accepted.
@@ -225,7 +226,7 @@ def name_in(root: Path) -> str:
 
 
 def _differing_numbers(left: RemainingData, accepted_loss: int | None, accepted_damage: int | None) -> str:
-    """Return a message about confirmed numbers that differ from those of the store, or "" if none differs."""
+    """Return a message about each confirmed number that does not match the store, or "" if all match."""
     given = []
     if accepted_loss not in (None, left.end):
         given.append(f"--accept-loss-after is {accepted_loss}, and the log ends at {left.end}")
@@ -244,7 +245,7 @@ def _founding_obstacle(engine: SharedLog) -> str:
 
 
 def _require_no_cluster(engine: SharedLog) -> None:
-    """Raise `ClusterExists` if the shared log contains a cluster. Do not catch engine errors."""
+    """Raise `ClusterExists` if the shared log contains a cluster. Propagate engine errors."""
     try:
         beginning_of(engine)
     except NoCluster:

@@ -79,7 +79,7 @@ def write(disk: Disk, holes: Holes) -> None:
 
 
 def fill_missing_segments(disk: Disk, segment_bytes: int, damaged: Iterable[Damage]) -> None:
-    """Create zero-filled log segments in place of the segments that are missing in the damaged ranges.
+    """Create a zero-filled segment for each log segment that is missing in the damaged ranges.
 
     Raise OSError if the disk fails.
     """

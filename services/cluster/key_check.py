@@ -1,4 +1,4 @@
-"""Checks that all nodes have the same key for user secrets. Any leader can then decrypt these secrets.
+"""Checks that all nodes have the same key for user secrets, so that any leader can decrypt these secrets.
 
 An EPOCH record contains the id of the leader's key (`services.auth.vault.id_of`). The key cannot be derived
 from the id. The key id of a node without a key is "". A node whose key id differs from that of the last

@@ -139,7 +139,7 @@ class ClusterMetrics(Collector):
             yield last_takeover
 
     def _scrub_metrics(self) -> Iterator[Metric]:
-        """Yield the number of log faults and the age of each scrub pass. A follower yields nothing."""
+        """Yield the number of log faults and the age of each scrub pass. Yield nothing on a follower."""
         if (found := self._scrubbing.view()) is None:
             return
         faults = "Places at which the shared log has lost, doubled or changed records."
@@ -149,7 +149,7 @@ class ClusterMetrics(Collector):
             yield _gauge(f"log_{kind}_age_seconds", help_text, found[f"{kind}_ms_ago"] / 1000)
 
     def _follower_metrics(self, lags: dict[str, dict[str, Any]]) -> Iterator[Metric]:
-        """Yield the lag of each follower in bytes and in seconds. A follower yields no samples."""
+        """Yield the lag of each follower in bytes and in seconds. Yield no samples on a follower."""
         lag_bytes = GaugeMetricFamily(
             "tidewheel_cluster_follower_lag_bytes",
             "What the leader's log has and a follower has not, as far as it has told.",

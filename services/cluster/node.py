@@ -10,8 +10,8 @@ Rules
 2. Engine and disk actions run in worker threads (`services.cluster.node_actions`). On a follower, the worker
    threads own the core. On the leader, the event loop owns the core (`services.cluster.leading.leader_term`).
 3. Health checks, complaints, BEAT appends, client probes, and reports to the leader run as concurrent tasks.
-   If the role of the node changes to a role other than follower or candidate, the node cancels these tasks,
-   because their results would be outdated.
+   When the node takes a role other than follower or candidate, it cancels these tasks, because their results
+   would be outdated.
 4. Action errors that the state machine does not handle and all other unexpected exceptions are internal
    errors. An internal error ends `run`, and the process then exits.
 """
@@ -99,7 +99,7 @@ class ClusterNode:
         self.probe_clients: Callable[[], Awaitable[bool]] = _assume_reached
         """Return whether any client responds to this node."""
         self.on_replica_replaced: Callable[[], None] = _noop
-        """Collect the old core as garbage. The node calls this function after a replica is replaced."""
+        """Called after the replica has been replaced, to schedule a garbage collection of the old core."""
         self._changed, self._tasks = asyncio.Event(), Tasks(self._loop, self._fail)
         self.read_ms = 0
         """Monotonic time of the last shared log read in milliseconds, or 0 before the first read."""
@@ -348,12 +348,12 @@ class ClusterNode:
 
     @property
     def needed_records(self) -> dict[str, int]:
-        """The offset of the next shared log record that each announced node needs, by node name."""
+        """The next shared log record that each node with an announced copy needs, by node name."""
         return {node: one.next_record for node, one in self._holdings().items()}
 
     @property
     def node_urls(self) -> dict[str, str]:
-        """A mapping from the HTTP URL of each node to its PEM certificate. This node is the first key.
+        """The PEM certificate of each node by HTTP URL, starting with this node.
 
         The certificate is "" if the URL does not use TLS.
         """
@@ -368,7 +368,7 @@ class ClusterNode:
         return {} if replica is None else replica.fold.holdings.all()
 
     def is_followed_by(self, secret: str) -> bool:
-        """Return whether this node is the leader and `secret` is the secret of its followers."""
+        """Return whether this node is the leader and its followers use the secret `secret`."""
         return self.leader_term is not None and self.leader_term.is_followed_by(secret)
 
     def record_position(self, node: str, end: int, unfit: str | None) -> None:
@@ -379,8 +379,8 @@ class ClusterNode:
     async def _report_to_leader(self) -> None:
         """Report the position of this node to the leader every `followers.REPORT_SECONDS`.
 
-        Failed reports are ignored. Reports run in the worker threads of the node, because forwarded requests
-        may occupy all threads for forwarding.
+        Failed reports are ignored. The node's worker threads send the reports, because forwarded requests may
+        occupy all forwarding threads.
         """
         while True:
             await asyncio.sleep(followers.REPORT_SECONDS)

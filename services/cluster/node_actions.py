@@ -133,8 +133,8 @@ class NodeActions:
     def read(self, must_check: bool) -> ReadCompleted:
         """Read up to a few MiB of new shared log records, and apply these records to the replica.
 
-        If `must_check` is true, first verify that the engine still has the records that this node has read
-        before. Raise `EngineUnavailable`, `Halted`, `LogTrimmed` or `NoCluster` if the log cannot be read, or
+        If `must_check` is true, first verify that the engine still has the records that this node has already
+        read. Raise `EngineUnavailable`, `Halted`, `LogTrimmed` or `NoCluster` if the log cannot be read, or
         OSError if the disk fails. The replica is unusable after an OSError.
         """
         replica = self.open_replica

@@ -105,10 +105,10 @@ def name_in(certificate: str) -> str:
 
 
 def connect_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
-    """Connect to the HTTP interface at `url`. The peer must have the given certificate.
+    """Connect to the HTTP interface at `url`. The peer must present the given certificate.
 
-    Reads time out after `seconds`. Raise `CertificateMismatch` if the peer has a different certificate, or
-    another OSError if the connection fails. No request has been sent when this function raises an error.
+    Reads time out after `seconds`. Raise `CertificateMismatch` if the peer presents a different certificate,
+    or another OSError if the connection fails. No request has been sent when this function raises an error.
     """
     parts, most_seconds = urlsplit(url), min(seconds, CONNECT_SECONDS)
     host, port = parts.hostname or "", parts.port

@@ -17,11 +17,11 @@ Rules
    the leader. Damage or a full disk on one node does not affect the history of the cluster.
 4. The leader determines the offset to which retention trims the log, and every node trims its log when
    applying the retention record. Before trimming, the node writes a checkpoint and copies the open half
-   messages to its keep file. After that, no timer depends on the trimmed part of the log. A node deletes a
-   log segment when both of its checkpoints cover the segment.
+   messages to its keep file. After that, no timer depends on the trimmed part of the log. A log segment is
+   deleted when both checkpoints of the node cover it.
 5. To shorten the next startup, a node writes an additional checkpoint after it has caught up, and another one
-   at its first check as leader. An additional checkpoint is written only if at least EXTRA_CHECKPOINT_BYTES
-   of log follow the previous checkpoint.
+   at its first health check as the leader. An additional checkpoint is written only if at least
+   EXTRA_CHECKPOINT_BYTES of log follow the previous checkpoint.
 6. After a disk error, the replica and its core are unusable, and the node reopens the replica. If the replica
    has lost records that exist only on other machines (`StoreDamaged`), the node fetches a copy from another
    node (`services.cluster.copies`).

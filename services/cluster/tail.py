@@ -1,4 +1,4 @@
-"""The tail of a node's log, which consists of the bytes that the shared log has not confirmed yet.
+"""The tail of a node's log: the bytes that the shared log has not confirmed yet.
 
     checkpoint                   accepted end                       end of the log files
         |------- accepted ----------|--- written, possibly accepted ----|000
@@ -13,12 +13,11 @@ module compares each accepted flush with the tail, and `services.cluster.evidenc
     truncate (CUT)   delete later segments in reverse order, truncate the segment at the offset, and
                      reallocate its space
 
-Bytes that match a flush are rewritten, because these bytes may exist only in the page cache. The comparison
-ends when the tail has been truncated or the end of the log files is reached.
+Bytes that match a flush are rewritten, because they may exist only in the page cache. The comparison ends
+when the tail has been truncated or the end of the log files is reached.
 
-Cost: one disk read for each flush after the checkpoint. Limitation: only the newest tail that was set aside
-is kept. A tail that was set aside ends at the first damaged record or, in a restore, at the last valid
-record.
+Cost: one disk read for each flush after the checkpoint. Limitation: only the newest `aside` file is kept. It
+ends before the first damaged record or, in a restore, after the last valid record.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The asyncio tasks of a node, which are the current action and the concurrent tasks."""
+"""The asyncio tasks of a node: the current action and the concurrent tasks."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class EngineCheck:
         """Check the engine's settings once, and return the unsafe settings.
 
         On a leader, also refuse new messages or accept them again. Raise `EngineUnavailable`, `EngineRefused`
-        or `Halted` if the engine cannot be checked. An error changes nothing.
+        or `Halted` if the engine cannot be checked. In this case, nothing changes.
         """
         found = await asyncio.get_running_loop().run_in_executor(self._executor, self._ask)
         if (stop := self._stop) is not None:
