@@ -1,11 +1,11 @@
-"""Tracks how much of the log in a node's store the cluster has accepted.
+"""Tracks the end of the accepted part of the log in a node's store.
 
 This module performs no I/O. The accepted end of a store is the log offset up to which all records are known
-to be accepted. The `evidence` file (`services.cluster.evidence_file`) stores the accepted end, the chain at
-that offset, and the offset and CRC-32 of the last applied leader record, called the evidence record. This
-evidence allows a node to detect that the engine has lost records or was restored from a backup. The log bytes
-after the checkpoint stay on disk until the node has read the shared log up to the evidence record and has
-found no contradiction.
+to be accepted. The `evidence` file (`services.cluster.evidence_file`) stores the accepted end and the chain
+at that offset. It also stores the offset and the CRC-32 of the last applied leader record, called the
+evidence record. This evidence allows a node to detect that the engine has lost records or was restored from a
+backup. The log bytes after the checkpoint stay on disk until the node has read the shared log up to the
+evidence record and has found no contradiction.
 
     state      meaning                                       transition
     OPEN       the evidence record has not been read yet     AGREED or HALT, when the evidence record is read
@@ -178,7 +178,7 @@ class CopyProof:
         return 0 if self.claimed is None else self.claimed.end
 
     def verdict_at(self, in_place: DiskComparison, offset: int) -> EvidenceVerdict:
-        """Return the verdict for `offset`, at which an accepted flush first differs from the log files.
+        """Return the verdict for an accepted flush whose first difference from the log files is at `offset`.
 
         Raise `Halted` if the log files and the shared log have different histories.
         """
@@ -208,8 +208,8 @@ class CopyProof:
     def new_evidence(self, epoch: int, end: int, chain: int, led: tuple[int, int] | None) -> Evidence | None:
         """Return new evidence for a log that ends at `end`, or None if the evidence has not changed.
 
-        The tuple `led` contains the offset and CRC-32 of the newest leader record in the `Fold`. No evidence
-        is returned in the state OPEN.
+        The tuple `led` contains the offset and CRC-32 of the newest leader record in the `Fold`. Return None
+        in the state OPEN.
         """
         if self.state is ProofState.OPEN or led is None:
             return None

@@ -189,7 +189,7 @@ def restore_from(
 ) -> RestoredCluster:
     """Create a cluster from the data that remains in a node's store.
 
-    The store is assigned to the node `node`, by default to the node that the store names. Raise
+    The store is assigned to the node `node`, or by default to the node named in the store. Raise
     `LossNotAccepted` unless `accepted_loss` is the offset after which all records are lost and
     `accepted_damage` is the number of damaged bytes before that offset. Raise a `StoreError` if the store
     cannot be used, or `ClusterExists` if the shared log already contains a cluster.

@@ -35,7 +35,7 @@ from commitlog.log.recovery import Damage, LogScan
 
 
 class Holes(NamedTuple):
-    """The accepted damage, as log ranges in ascending order and the number of damaged bytes in keep files."""
+    """The accepted damage: log ranges in ascending order, and the number of damaged bytes in keep files."""
 
     log: tuple[Damage, ...] = ()
     keep_bytes: int = 0

@@ -13,8 +13,8 @@ Rules
    records. The `evidence` file contains the accepted end of the log and is updated after each accepted flush.
 2. A checkpoint contains the state of the `Fold` (`SHARED`) and the state of the core at the same log offset.
    Checkpoints are written between two flushes and contain only accepted records.
-3. The core of a follower neither appends records nor performs scheduled work, and only applies the records of
-   the leader. Damage or a full disk on one node does not affect the history of the cluster.
+3. A follower's core only applies the leader's records. It neither appends records nor performs scheduled
+   work. Damage or a full disk on one node does not affect the history of the cluster.
 4. The leader determines the offset to which retention trims the log, and every node trims its log when
    applying the retention record. Before trimming, the node writes a checkpoint and copies the open half
    messages to its keep file. After that, no timer depends on the trimmed part of the log. A log segment is
@@ -64,7 +64,7 @@ Consumers cannot acknowledge messages during a takeover. A lease that an earlier
 extended again (`services.broker.groups.leases`).
 """
 EXTRA_CHECKPOINT_BYTES: Final = 8 * 1024 * 1024
-"""Minimum log bytes between a checkpoint and an additional checkpoint. Rereading 8 MiB takes 0.4 s."""
+"""Minimum number of log bytes between a checkpoint and an additional one. Rereading 8 MiB takes 0.4 s."""
 _EVIDENT: Final = frozenset((Outcome.ACCEPTED, Outcome.ALIVE, Outcome.NEW_EPOCH))
 """The outcomes of records after which the evidence is updated."""
 _RETENTION: Final = RETENTION_TOPIC.encode()
@@ -224,9 +224,9 @@ class Replica:
     def prepare_to_lead(self) -> None:
         """Prepare the replica of a candidate for leadership. The node must have read the whole shared log.
 
-        Valid records after the accepted end of the log are set aside. Raise `EngineUnavailable` if the
-        evidence of this node is not confirmed yet, or OSError if the disk fails. The replica is unusable
-        after an OSError.
+        Valid records after the accepted end of the log are set aside. Raise `EngineUnavailable` if this
+        node's evidence is not confirmed yet, or OSError if the disk fails. The replica is unusable after an
+        OSError.
         """
         if not self._proof.can_lead:
             raise EngineUnavailable(
@@ -258,7 +258,7 @@ class Replica:
         return self.beyond_checkpoint_bytes >= EXTRA_CHECKPOINT_BYTES
 
     def start_lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
-        """Let the core write to the shared log. The newest EPOCH record must be the record of this node.
+        """Let the core write to the shared log. This node must have written the newest EPOCH record.
 
         The first record of the core contains the epoch, the node name `node` and the finalized version. Raise
         the same errors as `prepare_to_lead`.

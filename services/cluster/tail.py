@@ -157,7 +157,7 @@ class Tail:
                 self._clear_from(part.end - part.zeros)
 
     def _clear_from(self, offset: int) -> None:
-        """Clear the segment that contains `offset` from `offset` to the end of the segment.
+        """Clear the segment that contains `offset`, from that offset to the end of the segment.
 
         Do nothing if the segment starts at `offset`.
         """

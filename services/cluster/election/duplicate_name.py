@@ -1,11 +1,10 @@
 """Detects two processes that use the same node name. The one that is not the leader halts.
 
-Each EPOCH record contains the candidate's node name and a holder, which is a random value that the candidate
-has generated. Once a process has read the whole shared log, any new append with its node name and an unknown
-holder is from another process. The other process may be an earlier run of the same node. Appends of an
-earlier run can still be read if the engine initially returns outdated data, for example from a lagging
-standby. If appends with an unknown holder are still read LIVES_MS after the first one, the other process must
-be running.
+Each EPOCH record contains the candidate's node name and its holder, which is a random value. Once a process
+has read the whole shared log, any new append with its node name and an unknown holder is from another
+process. The other process may be an earlier run of the same node. Appends of an earlier run can still be read
+if the engine initially returns outdated data, for example from a lagging standby. If appends with an unknown
+holder are still read LIVES_MS after the first one, the other process must be running.
 
 All times are monotonic clock readings in milliseconds. Limitation: two followers with the same name are
 detected only when one of them becomes the leader.

@@ -29,7 +29,7 @@ HAND_OVER_AGAIN_MS: Final = 10_000
 CLOCK_OFF: Final = "its clock is off"
 NO_ROOM: Final = "its disk has no room"
 SEGMENTS_FREE_MIN: Final = 2
-"""Minimum free disk space of a fit node, in segments. A leader reserves the space of one segment."""
+"""Minimum free disk space of a fit node, in segments. A leader reserves disk space for one segment."""
 
 log = structlog.get_logger()
 
@@ -49,7 +49,7 @@ class Health:
         return "" if self.has_room else NO_ROOM
 
     def log_clock_change(self) -> None:
-        """Log a message if the clock has become wrong or right since the last call."""
+        """Log a message if the clock has become wrong, or correct again, since the last call."""
         if self.lag_and_skew.is_off is self._is_off_told:
             return
         self._is_off_told = not self._is_off_told

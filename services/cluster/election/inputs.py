@@ -18,7 +18,7 @@ NO_FACTS: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
 class ReadProgress(NamedTuple):
-    """The read position of a node in the shared log, and the number of records that the node has skipped."""
+    """A node's read position in the shared log, and the numbers of records that it has skipped."""
 
     end: int = 0
     next_record: int = 0
@@ -27,7 +27,7 @@ class ReadProgress(NamedTuple):
 
 
 def read_progress_of(fold: Fold) -> ReadProgress:
-    """Return the read position of a `Fold`, and the number of records that the `Fold` has skipped."""
+    """Return the read position of a `Fold`, and the numbers of records that it has skipped."""
     return ReadProgress(fold.end, fold.next_offset, fold.foreign_count, fold.repeated_count)
 
 
@@ -159,7 +159,7 @@ class Tick(NamedTuple):
 
 
 class ProofRequested(NamedTuple):
-    """A request for a proof of leadership, which the response to a client requires."""
+    """A request for a proof of leadership, which a pending response to a client requires."""
 
 
 class CoreReleased(NamedTuple):

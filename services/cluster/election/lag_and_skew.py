@@ -7,9 +7,9 @@
     skew              this node's clock minus the engine's clock
 
 The engine sets the timestamp of a record after the append has started and before any read returns the record.
-The timestamp is therefore between two times that the node can measure. Both bounds of the skew are relative
-to the monotonic clock, and are the tightest bounds of the last SAMPLES records. A jump of the wall clock is
-detected immediately, because the wall clock is read only when the skew is requested.
+The timestamp is therefore between two times that the node can measure. Both skew bounds are relative to the
+monotonic clock, and are the tightest among the last SAMPLES records. A jump of the wall clock is detected
+immediately, because the wall clock is read only when the skew is requested.
 
     reads              the time of the read minus the engine's timestamp is an upper bound of the skew
     own appends        the start of the append minus the engine's timestamp is a lower bound of the skew
@@ -89,7 +89,7 @@ class LagAndSkew:
         self._narrow()
 
     def _narrow(self) -> None:
-        """Recompute both bounds, and publish the bounds to other threads in a single atomic assignment."""
+        """Recompute both bounds, and publish them to other threads in a single atomic assignment."""
         self._bounds_ms = (
             max(self._at_least) if self._at_least else None,
             min(self._at_most) if self._at_most else None,

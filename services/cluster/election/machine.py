@@ -192,7 +192,7 @@ class Election:
             self._apply_event(Event.LOG_END_REACHED, holder)
 
     def _continue_following(self, given: inputs.ReadCompleted, now_ms: int) -> None:
-        """Start a health check or a complaint if due. Then read, wait, or become a candidate."""
+        """Start a health check and append a complaint, if due. Then read, wait, or become a candidate."""
         leadership = self.leadership
         try:
             leadership.check(is_newest=not given.records)

@@ -3,8 +3,8 @@
 Each follower sends a report to the HTTP interface of the leader every REPORT_SECONDS. A report contains the
 follower's name, the end of the log that it has applied, its fitness to lead, and its clock skew. Reports are
 not written to the shared log, because each report would require an engine commit. Reports are authenticated
-with a secret that is derived from the newest EPOCH record. A former leader therefore rejects reports of the
-current epoch.
+with a secret that is derived from the newest EPOCH record. A former leader therefore rejects the reports of a
+newer epoch.
 
 The lag in bytes is the accepted end of the leader's log minus the last reported end. The lag in milliseconds
 is the time since the leader's accepted end first exceeded the reported end. It increases while a follower is
@@ -61,7 +61,7 @@ def secret_of(fold: Fold) -> str:
 
 
 class _FollowerReport(NamedTuple):
-    """The last report of a follower, with its log end, arrival time, and last time without a lag.
+    """The last report of a follower: its log end, its arrival time, and the last time without a lag.
 
     The field `unfit` contains the reason why the follower is unfit to lead. The field is "" if the follower
     is fit, or None if the report does not contain the field.

@@ -5,7 +5,7 @@ a copy that extends past the record (`services.cluster.copies.copying`). The lea
 preceding record, and compares both with the records that it has applied (`sharedlog.faults`).
 
     state    condition                                           action of the leader
-    WHOLE    the leader can read all reported records            acknowledges writes: the other disk is bad
+    WHOLE    the leader can read all reported records            acknowledges writes: the other node is faulty
     HELD     one is damaged; no other node has later records     withholds all answers, writes a checkpoint
     COPIED   one is damaged; another node has later records      acknowledges writes, reports the record
 
@@ -16,8 +16,9 @@ Rules
    no other node can read past the damaged record. These records would be lost if the leader failed. The
    leader therefore sends no acknowledgements.
 3. A node has the records after a damaged record if it has announced a checkpoint past that record. The same
-   holds if its reported log end is at least the leader's log end at the time when the fault was found.
-4. After fetching a copy from another node, a node announces its `Holding` without the report.
+   holds for a node whose reported log end is at least the leader's log end at the time when the fault was
+   found.
+4. A node that has fetched a copy announces its `Holding` without the report.
 
 Cost: one engine read per reported record. Limitation: if no other node can fetch a copy, the leader withholds
 all answers until an operator removes the node that reported the damage (`tidewheel cluster forget`).

@@ -1,8 +1,8 @@
 """Operator commands that transfer leadership, remove a node, or finalize a version.
 
 The leader writes each command to the shared log in a BEAT record, with `LeaderTerm.hand_over` for a transfer
-and with `LeaderTerm.beat` for the other commands. The leader responds when the shared log has accepted the
-record. A rejected command has no effect.
+and with `LeaderTerm.beat` for the other commands. The leader responds to a command after the shared log has
+accepted the record. A rejected command has no effect.
 
 For a transfer, the BEAT record contains the name of the successor, which immediately becomes a candidate. For
 a removal, the record contains the name of the node to remove (`sharedlog.holdings`). For a finalization, the
@@ -34,7 +34,7 @@ async def transfer_leadership(node: ClusterNode, to: str = "") -> Member:
     """Transfer the leadership to the node `to`, or to any other node if `to` is empty. Return the new leader.
 
     Raise `CommandRefused` if this node is not the leader, or if no other node takes over. Raise TimeoutError
-    if the new leader does not become known in time.
+    if the new leader remains unknown for MOVE_SECONDS.
     """
     _require_leader(node)
     epoch, me = node.epoch, node.me.node

@@ -52,7 +52,7 @@ class ClockComparison:
             self.record_skew(LEADER, int(record.facts["clock_ms"]) - stored.appended_ms)
 
     async def watch(self, pause: Callable[[float], Awaitable[object]] = asyncio.sleep) -> None:
-        """Log a message when the engine's clock becomes wrong or right, until the task is cancelled."""
+        """Log a message when the engine's clock goes wrong or is right again, until the task is cancelled."""
         was_off = False
         while True:
             await pause(POLL_SECONDS)
