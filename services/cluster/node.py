@@ -65,8 +65,8 @@ class Takeover(NamedTuple):
 class ClusterNode:
     """A cluster node.
 
-    The argument `me` describes the node in its EPOCH records. The function `read_identity` returns the
-    current certificate of the node, and `clock` returns the wall-clock time in milliseconds.
+    The argument `me` describes the node in its EPOCH records. The function `read_identity` returns the node's
+    current certificate, and `clock` returns the wall-clock time in milliseconds.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """Connections between nodes. A node uses TLS with a pinned certificate if the other node supports TLS.
 
 A node announces its own PEM certificate in the shared log, without the rest of the chain. EPOCH and BEAT
-records contain the certificate of the leader. CHECKPOINT records contain the certificate of a node that
-provides a copy. Other nodes trust exactly the announced certificate, regardless of the issuer. No certificate
-authority is needed, because all nodes trust the shared log. A node without a certificate uses plaintext and
-is reachable only from its own machine.
+records contain the leader's certificate. CHECKPOINT records contain the certificate of a node that provides a
+copy. Other nodes trust exactly the announced certificate, regardless of the issuer. No certificate authority
+is needed, because all nodes trust the shared log. A node without a certificate uses plaintext and is
+reachable only from its own machine.
 
 A node announces a renewed certificate within seconds. Before the announcement, other nodes reject the renewed
 certificate, send no data, and retry the connection (`forwarding`). With `--tls-clients`, a node also presents

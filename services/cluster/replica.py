@@ -260,8 +260,8 @@ class Replica:
     def start_lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
         """Let the core write to the shared log. This node must have written the newest EPOCH record.
 
-        The first record of the core contains the epoch, the node name `node` and the finalized version. Raise
-        the same errors as `prepare_to_lead`.
+        The core's first record contains the epoch, the node name `node` and the finalized version. Raise the
+        same errors as `prepare_to_lead`.
         """
         self.prepare_to_lead()
         self._is_settled = False

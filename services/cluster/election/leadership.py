@@ -1,10 +1,9 @@
 """Determines the current leader from the EPOCH and BEAT records of the shared log.
 
 An EPOCH record with a newer epoch makes its writer the leader. A BEAT record with the field `leaves`
-announces the resignation of the leader. The named successor then becomes a candidate immediately. If no
-successor is named, each other node becomes a candidate after a delay that depends on its rank. Every other
-record of the current epoch proves that the leader is alive. A BEAT record can also contain a renewed
-certificate.
+announces the leader's resignation. The named successor then becomes a candidate immediately. If no successor
+is named, each other node becomes a candidate after a delay that depends on its rank. Every other record of
+the current epoch proves that the leader is alive. A BEAT record can also contain a renewed certificate.
 
 This module performs no I/O. All times are monotonic clock readings in milliseconds.
 """
@@ -107,7 +106,7 @@ class Leadership:
         self.candidacy_timer.record_leader_activity(now_ms)
 
     def _record_departure(self, now_ms: int, to: str) -> None:
-        """Record the resignation of the leader in favor of the node `to`, or of any node if `to` is empty."""
+        """Record the leader's resignation in favor of the node `to`, or of any node if `to` is empty."""
         may_stand = self._me.node == to if to else self._me.node != self.facts.get("node")
         self.leader = None
         self.candidacy_timer.record_leader_activity(now_ms, leaves=may_stand, is_named=may_stand and bool(to))

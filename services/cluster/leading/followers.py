@@ -1,6 +1,6 @@
 """Follower reports, from which the leader derives the lag and the fitness of each follower.
 
-Each follower sends a report to the HTTP interface of the leader every REPORT_SECONDS. A report contains the
+Each follower sends a report to the leader's HTTP interface every REPORT_SECONDS. A report contains the
 follower's name, the end of the log that it has applied, its fitness to lead, and its clock skew. Reports are
 not written to the shared log, because each report would require an engine commit. Reports are authenticated
 with a secret that is derived from the newest EPOCH record. A former leader therefore rejects the reports of a

@@ -37,7 +37,7 @@ REPORTS_MAX: Final = 1_000
 
 
 class LogState(StrEnum):
-    """The state of the shared log from the perspective of the leader."""
+    """The state of the shared log from the leader's perspective."""
 
     WHOLE = "whole"
     HELD = "held"

@@ -109,7 +109,7 @@ def node_names(node: ClusterNode) -> set[str]:
 
 
 def _require_leader(node: ClusterNode) -> Fold:
-    """Return the `Fold` of the leader. Raise `CommandRefused` if this node is not the leader."""
+    """Return the leader's `Fold`. Raise `CommandRefused` if this node is not the leader."""
     if node.role is not Role.LEADING or node.leader_term is None:
         raise CommandRefused("This node does not lead. Tell the leader: tidewheel cluster status names it.")
     return node.leader_term.fold

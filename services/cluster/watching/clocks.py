@@ -43,11 +43,11 @@ class ClockComparison:
         """The last reported clock skew and its arrival time in milliseconds, by node name."""
 
     def record_skew(self, node: str, skew_ms: int) -> None:
-        """Record the clock skew of another node in milliseconds."""
+        """Record another node's clock skew in milliseconds."""
         self._told[node] = skew_ms, self._monotonic()
 
     def record_leader_clock(self, stored: Stored, record: SharedRecord | None) -> None:
-        """Record the clock skew of the leader if `record` is a BEAT record with a clock time."""
+        """Record the leader's clock skew if `record` is a BEAT record with a clock time."""
         if record is not None and record.kind == Kind.BEAT and "clock_ms" in record.facts:
             self.record_skew(LEADER, int(record.facts["clock_ms"]) - stored.appended_ms)
 

@@ -1,4 +1,4 @@
-"""The scrub task of the leader, which verifies a part of the shared log every POLL_SECONDS.
+"""The leader's scrub task, which verifies a part of the shared log every POLL_SECONDS.
 
 In each step, a worker thread verifies the number of rows and the CRCs of the records in a part of the log
 (`sharedlog.scrub`). Each fault is logged once. A fault is also reported by `/readyz`, by `cluster status` and

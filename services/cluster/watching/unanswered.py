@@ -1,8 +1,8 @@
 """Diagnoses an unresponsive shared log by checking the engine's settings while a call waits.
 
-When a call to the engine has waited for ANSWER_MS, the node calls the method `check_settings` of the engine
-every REPEAT_SECONDS. If the waiting call fails, the report persists until a call to the same method is
-answered or a new record is read.
+When a call to the engine has waited for ANSWER_MS, the node calls the engine's `check_settings` method every
+REPEAT_SECONDS. If the waiting call fails, the report persists until a call to the same method is answered or
+a new record is read.
 
 If a synchronous standby of PostgreSQL is disconnected, appends of leaders and candidates wait until the
 standby is connected. A waiting candidate does not run the leader's check (`engine_check`). The method
