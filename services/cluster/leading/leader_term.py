@@ -147,7 +147,7 @@ class LeaderTerm:
         return HeartbeatAppended(self._sink.proven_ms, self._changed_facts())
 
     async def check_copy_and_log(self, has_read_all: bool) -> HealthCheckCompleted:
-        """Check the leader's store and clock and the shared log, and trim the shared log.
+        """Check the leader's store, its clock and the shared log, and trim the shared log.
 
         Raise `StoreDamaged` if the store has lost data, or `Halted` if the shared log has lost records.
         """
