@@ -3,12 +3,12 @@
 The body of a `TW_SYS_AUTH` record is a JSON object:
 
     verb     additional members          effect
-    user     name, sealed, made_ms       adds a user, or replaces the secret of a user
-    gone     name                        removes a user with all rules and tokens of the user
+    user     name, sealed, made_ms       adds a user, or replaces a user's secret
+    gone     name                        removes a user and all of the user's rules and tokens
     rules    rules                       sets rules, replacing any rules with the same keys
     no rules rules                       removes the rules with the same keys
-    token    id, user, digest, made_ms,  adds a token, and removes the tokens of the user that had expired
-             expires_ms                  at `made_ms`
+    token    id, user, digest, made_ms,  adds a token, and removes the user's tokens that had expired by
+             expires_ms                  `made_ms`
     no token id                          revokes a token
 
 A rule is a list of [user, kind, pattern, verb, effect] (`services.auth.rights`). The key of a rule consists
@@ -87,8 +87,8 @@ class Access:
         """Add a user, or replace the secret of an existing user if `replaces_secret` is true.
 
         Return the offset up to which the log must be durable before a response is sent. Raise `UserExists` if
-        the name of a new user is in use, `UserNotFound` if the user to change does not exist, or
-        `ClientMistake` if the name is illegal or if there are too many users.
+        the name of a new user is in use, `UserNotFound` if the user whose secret is replaced does not exist,
+        or `ClientMistake` if the name is illegal or if there are too many users.
         """
         check_user_name(name)
         if replaces_secret:
@@ -102,7 +102,7 @@ class Access:
         return durable_at
 
     def remove_user(self, name: str, now_ms: int) -> int:
-        """Remove a user with all rules and tokens. Raise `UserNotFound` if the user does not exist.
+        """Remove a user, including all rules and tokens. Raise `UserNotFound` if the user does not exist.
 
         Return the offset up to which the log must be durable before a response is sent.
         """
@@ -138,7 +138,7 @@ class Access:
         return self._append(RulesRemoved([astuple(rule) for rule in rules]), now_ms)
 
     def tokens(self, user: str = "") -> list[Token]:
-        """Return the tokens of a user, oldest first, or all tokens sorted by user name."""
+        """Return a user's tokens, oldest first. Without a user, return all tokens, sorted by user name."""
         names = [user] if user else sorted(self._ids)
         return [self._tokens[token_id] for name in names for token_id in self._ids.get(name, ())]
 

@@ -21,7 +21,7 @@
 
 A new listener is called for each existing entry, and later for each new entry. An undamaged store incurs no
 overhead. Limitation: damage found by a worker thread, for example during a checkpoint, is reported only when
-the event loop processes the result of the worker.
+the event loop processes the worker's result.
 """
 
 from __future__ import annotations

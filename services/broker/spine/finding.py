@@ -57,7 +57,7 @@ class MessageLookup:
         return FoundMessages(found, False)
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Return up to `count` messages of a queue from `queue_offset` on. Raise `TopicNotFound`."""
+        """Return up to `count` messages of a queue, starting at `queue_offset`. Raise `TopicNotFound`."""
         self._check_queue(topic, queue_id)
         return self._reading.read(topic, queue_id, queue_offset, count)
 
@@ -113,7 +113,7 @@ class MessageLookup:
     def ending(self, physical_offset: int) -> Record | None:
         """Return the record at a log offset, or None if it is deleted, damaged, or not durable.
 
-        The record is that of a timer or of the end of a timer.
+        The record is one that sets or ends a timer.
         """
         log = self._store.log
         if not log.first_offset <= physical_offset < log.durable_offset:

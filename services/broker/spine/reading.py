@@ -1,9 +1,9 @@
 """Read messages by queue offset. Damaged and deleted messages are skipped.
 
 The first read of an entry in a queue file reads and verifies the whole file. A call that covers several
-queues reads whole files of at most `QUEUE_FILES_COMPARED_BYTES` bytes in total, but always at least one file.
-Later calls read the remaining files (`ArrivedMessages.is_unfinished`). Each file is read in full only once.
-Repeated calls therefore complete the operation.
+queues reads at least one whole file, and stops before the files exceed `QUEUE_FILES_COMPARED_BYTES` bytes in
+total. Later calls read the remaining files (`ArrivedMessages.is_unfinished`). Each file is read in full only
+once. Repeated calls therefore complete the operation.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from services.broker.spine.values import Delivery
 _NEVER_MS: Final = 1 << 62
 _NEAR_BYTES_MAX: Final = 256 * 1024
 _NEAR_PER_WANTED: Final = 16
-"""The maximum ratio of bytes read to bytes requested if several records are read at once."""
+"""The maximum ratio of bytes read to bytes requested when several records are read at once."""
 
 
 _QueuedEntry = tuple[Entry, int, ConsumeQueue]
-"""A queue entry with the offset of the entry and the queue."""
+"""A queue entry, its queue offset, and its queue."""
 _BY_PLACE: Final = itemgetter(0)
 
 
@@ -95,7 +95,7 @@ class MessageReader:
         return queue_offset + 1 if entry.record_bytes else self._store.gap_end(queue, queue_offset, entry)
 
     def read_near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
-        """Read the records of adjacent entries at once, and stop at the first entry that is too distant.
+        """Read the records of nearby entries at once, and stop at the first entry that is too far away.
 
         The entries must be in log order. Return the records by log offset. The value is None for an entry
         that the caller must read with `record`.
@@ -111,7 +111,7 @@ class MessageReader:
         return {entry.physical_offset: record for entry, record in zip(entries, found, strict=False)}
 
     def read(self, topic: str, queue_id: int, queue_offset: int, count: int) -> list[Delivery]:
-        """Return the readable messages among `count` queue offsets from `queue_offset` on.
+        """Return the readable messages at the `count` queue offsets starting with `queue_offset`.
 
         Fewer messages are returned if their total size exceeds the limit.
         """
@@ -134,9 +134,9 @@ class MessageReader:
     def offset_at(self, topic: str, queue_id: int, store_ms: int) -> int:
         """Return the queue offset of the first message stored at or after `store_ms`.
 
-        If there is no such message, return the end offset of the queue. Store times never decrease, and a
-        binary search can therefore find the offset. Each probe reads one record. Probes do not verify the CRC
-        of the queue file. The entry at the result and the preceding entry are therefore verified afterwards.
+        If there is no such message, return the end offset of the queue. The offset is found by binary search,
+        because store times never decrease. Each probe reads one record, without verifying the CRC of the
+        queue file. The entry found and the entry before it are therefore verified afterwards.
         """
         queue = self._store.dispatch.find_queue(topic, queue_id)
         offsets, first = range(queue.end_offset), queue.min_offset

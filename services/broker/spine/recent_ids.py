@@ -15,7 +15,7 @@ filled from columns of the key index, and a send computes only one hash.
 Rules
 1. A slot is live if its offset is at or above `since`, and dead otherwise. Only dead slots are overwritten.
 2. The table starts with 2^13 buckets. It doubles before the live ids outnumber the buckets, up to 2^19
-   buckets. After the number of live ids exceeds half the number of buckets, the memory of the next table is
+   buckets. Once there are more than half as many live ids as buckets, the memory of the next table is
    initialized in small pieces. The tag in a slot contains the hash bit that splits the bucket. The table
    never shrinks.
 3. If all four slots in a bucket are live, the id is added to the dictionary `_overflow`, which is keyed by
@@ -104,7 +104,7 @@ class RecentIds:
 
     @property
     def since_offset(self) -> int:
-        """The log offset at and above which ids are live."""
+        """The lowest log offset at which an id is live."""
         return self._origin + (self._since >> _TAG_BITS)
 
     @property

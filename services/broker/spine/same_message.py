@@ -3,12 +3,12 @@
 Messages are compared by content, not by encoded bytes. Two messages are the same if their topics, bodies,
 compression flags, and properties are equal. Properties are compared as dictionaries of user properties, id,
 tag, keys and key lengths, message group, priority, and lite topic. Equal messages may be encoded differently,
-because the map order of protobuf depends on a seed that differs between processes. The order of the
+because the order of a protobuf map depends on a seed that differs between processes. The order of the
 properties therefore changes with each restart or takeover.
 
 Rules
-1. Both dictionaries must be equal. A message without one of the properties of the record is different. An
-   empty property is equivalent to an absent property, because empty properties are never stored
+1. Both dictionaries must be equal. A message that lacks a property of the record is different. An empty
+   property is equivalent to an absent property, because empty properties are never stored
    (`properties.encode_message`).
 2. Properties that the broker adds (BROKER_PROPERTIES), such as those of timers, half messages, moves, and
    schedules, are removed from the record first. A client cannot set these properties, because `validation`
@@ -62,7 +62,7 @@ _OF_TIMER, _REDRIVEN, _OF_SCHEDULE, _DEAD_LETTER = (
         property_names.DEAD_LETTER_TOPIC,
     )
 )
-"""The properties that identify records created by the broker, as stored after the message properties."""
+"""The encoded names of the properties that identify records created by the broker."""
 
 
 def is_same(found: Record, message: Message, stored: bytes) -> bool:
@@ -78,7 +78,7 @@ def is_same(found: Record, message: Message, stored: bytes) -> bool:
 
 
 def is_sent(record: Record) -> bool:
-    """Return whether a client sent the record and the record has a message id.
+    """Return whether a record was sent by a client and has a message id.
 
     Such a record is a message, a timer, or a half message.
     """

@@ -1,4 +1,4 @@
-"""Provide timing wheels for the internal timers of the broker.
+"""Provide timing wheels for the broker's internal timers.
 
 Delayed messages use a separate wheel in `timers.NearTimers`. An internal timer is encoded as an integer: the
 subject shifted left by three bits, plus the purpose.
@@ -74,7 +74,7 @@ class Scheduler:
         return self._wheel(purpose).due_ms(subject << _PURPOSE_BITS | purpose)
 
     def set_back(self, now_ms: int) -> None:
-        """Set each wheel back to `now_ms` if the time of the wheel is later, because the clock was set back.
+        """After the clock has been set back, set each wheel that is ahead of the clock back to `now_ms`.
 
         A wheel that is ahead of the clock would not fire new timers until the clock caught up. Elapsed time
         never decreases within a core, but may be lower in a new core for the same store.
@@ -104,7 +104,7 @@ class Scheduler:
 
 
 def earlier(one_ms: int | None, other_ms: int | None) -> int | None:
-    """Return the earlier of two times. None stands for a missing time."""
+    """Return the earlier of two times, or None if both are None. A single None is ignored."""
     if one_ms is None or other_ms is None:
         return other_ms if one_ms is None else one_ms
     return one_ms if one_ms <= other_ms else other_ms

@@ -1,4 +1,4 @@
-"""Define the counters and gauges of the core, which front ends may only read."""
+"""Define the counters and gauges of the core. They are read-only for front ends."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Lateness:
 class TopicTraffic:
     """The message counters of a topic since startup, and the round-robin counter of its queues.
 
-    All counters of a topic are in one object, and a send therefore requires only one lookup.
+    All counters of a topic are in one object, so that a send requires only one lookup.
     """
 
     messages: int = 0
@@ -76,8 +76,8 @@ class Statistics:
     def count_lateness(self, topics: Sequence[str], begins: Integers, lateness_ms: Integers) -> None:
         """Add the delays of delayed messages, `lateness_ms`, to the histograms.
 
-        The delays at the indexes `begins[n]:begins[n + 1]` belong to `topics[n]`. Every topic must have at
-        least one delivery.
+        The delays at indexes `begins[n]:begins[n + 1]` belong to `topics[n]`. Every topic must have at least
+        one delivery.
         """
         assert begins[0] == 0, "the first deliveries are of no topic"
         assert begins[-1] == len(lateness_ms), "the last deliveries are of no topic"
@@ -92,8 +92,8 @@ class Statistics:
             one.sum_ms += sum_ms
             one.max_ms = max(one.max_ms, max_ms)
             one.early_count += early
-        # Each pair of topic and bucket is encoded as a single number. One call of `unique` therefore counts
-        # all pairs.
+        # Each (topic, bucket) pair is encoded as a single number, so that one call to `unique` counts all
+        # pairs.
         numbers = np.repeat(np.arange(len(topics)), np.diff(begins))
         pairs = numbers * _BUCKETS + _BOUNDS_MS.searchsorted(lateness_ms)
         found, counts = np.unique(pairs, return_counts=True)

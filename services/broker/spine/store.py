@@ -1,6 +1,6 @@
 """Append records to the log, and maintain the queues and the key index.
 
-All changes to the state of the broker are made by appending records to the store.
+Every change to the broker's state is made by appending a record to the store.
 
     draft --append--> stamped, added to the flush, applied ....flush.... durable, indexed, published
 
@@ -62,7 +62,7 @@ from services.broker.spine.values import DamagedPart
 _OFFSET_FACT_TYPES: Final = frozenset((*get_args(OfGroup), LogCut))
 """The facts that change group offsets. The open records of the groups are appended before such a fact."""
 _new: Final = tuple.__new__
-"""Create a named tuple in a third of the time that the constructor takes."""
+"""Create a named tuple in one third of the time taken by the constructor."""
 
 
 class Store:
@@ -208,8 +208,8 @@ class Store:
     def append(self, new: Draft, now_ms: int) -> Appended:
         """Stamp and encode a draft, add the record to the next flush, and apply the facts.
 
-        A response that depends on the record must wait until the log is durable up to `end_offset`. From an
-        `EncodedBatch`, only the records that fit into the current segment are appended.
+        A response that depends on the record must wait until the log is durable up to `end_offset`. If the
+        draft is an `EncodedBatch`, only the records that fit into the current segment are appended.
         """
         store_ms = now_ms if now_ms > self.last_store_ms else self.last_store_ms
         appended = self._encoders[type(new)](new, store_ms)
@@ -411,7 +411,7 @@ class Store:
         self.keys.put_many(*run.names())
 
     def index_keys(self, found: FoundRecord) -> None:
-        """Add a record to the key index during recovery, with a limit on memory usage."""
+        """Add a record to the key index during recovery, and spill the index if it grows too large."""
         if is_indexed(found.record):
             self.keys.put(found.record)
             self.keys.spill(self.log.first_offset)
@@ -427,9 +427,9 @@ class Store:
 def _offset_before_gap(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
     """Return the log offset of the record that precedes a queue gap, plus one.
 
-    The log damage that caused the gap is between the record before the gap and the record after the gap. If
-    the record before the gap is unknown because the queue file is damaged, return `place`, the log offset of
-    the record after the gap.
+    The log damage that caused the gap is between the records before and after the gap. If the record before
+    the gap is unknown because the queue file is damaged, return `place`, the log offset of the record after
+    the gap.
     """
     with suppress(StoreDamaged):
         return queue.place_before_gap(queue_offset) + 1

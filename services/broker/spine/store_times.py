@@ -1,9 +1,9 @@
 """Map store times to log offsets, with one entry for each period of STEP_MS milliseconds.
 
-The table contains the log offset at which the last few seconds of the log begin. Recovery can therefore find
-this offset without reading the log. The table is derived from the log and included in snapshots. Store times
-never decrease, and both columns are therefore in ascending order. Only the newest KEPT_COUNT pairs are kept,
-and a forward clock step adds only one pair.
+Recovery uses the table to find the offset at which the last few seconds of the log begin, without reading the
+log. The table is derived from the log and included in snapshots. Both columns are in ascending order, because
+store times never decrease. Only the newest KEPT_COUNT pairs are kept, and a forward clock step adds only one
+pair.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class StoreTimes:
     def add_record(self, store_ms: int, offset: int) -> None:
         """Add the store time and the log offset of a record.
 
-        The caller may omit records that were stored before `next_ms`.
+        The caller may skip records whose store time is below `next_ms`.
         """
         if store_ms >= self.next_ms:
             self._moments.append((store_ms, offset))

@@ -122,7 +122,7 @@ class Topics:
         return topic
 
     def get_or_create(self, name: str, now_ms: int) -> Topic:
-        """Return a topic, and create a missing topic with type MIXED if auto-creation is enabled.
+        """Return a topic. If it is missing and auto-creation is enabled, create it with type MIXED.
 
         Raise `TopicNotFound` if the topic is missing and auto-creation is disabled. Raise the errors of
         `create` if the topic cannot be created.
@@ -169,7 +169,7 @@ class Topics:
         return self._write(replace(topic, check_back=policy), now_ms)
 
     def dead_letters(self, group: str, now_ms: int) -> Topic:
-        """Return the dead-letter topic of a group. Create a missing topic with a single queue."""
+        """Return the dead-letter topic of a group. If it is missing, create it with a single queue."""
         name = DEAD_LETTER_PREFIX + group
         return self._topics.get(name) or self._add(name, MessageType.NORMAL, 1, now_ms)
 
@@ -223,9 +223,9 @@ class Topics:
         return 0 if topic is None or topic.hold is None else topic.hold.per_second or 0
 
     def infer_topic(self, name: str, queue_id: int) -> None:
-        """Create or extend a topic that has a message in queue `queue_id`.
+        """Create a topic, or add queues to it, because queue `queue_id` contains a message.
 
-        Damage may have destroyed the record of the topic.
+        Damage may have destroyed the topic record.
         """
         known = self._topics.get(name)
         if (known is None or known.queue_count <= queue_id) and not is_system(name):
@@ -233,7 +233,7 @@ class Topics:
             self._topics[name] = replace(learnt, queue_count=queue_id + 1)
 
     def infer_hold(self, name: str, since_ms: int) -> None:
-        """Hold a topic that has a held timer. Damage may have destroyed the record of the hold."""
+        """Hold a topic because it has a held timer. Damage may have destroyed the hold record."""
         known = self._topics.get(name) or _inferred(name)
         if not known.is_held:
             self._put(replace(known, hold=TimerHold(since_ms, LOST_HOLD_REASON)))
@@ -293,7 +293,7 @@ def _topic_row(name: str, topic: Topic) -> tuple[Any, ...]:
 
 
 def _inferred(name: str) -> Topic:
-    """Return a topic with a single queue, to replace a topic whose records damage has destroyed."""
+    """Return a single-queue placeholder for a topic whose records were destroyed by damage."""
     return Topic(intern(name), MessageType.MIXED, 1)
 
 

@@ -1,7 +1,7 @@
 """Define the results of broker operations, and the effects that a tick requests from the server.
 
-A result that depends on a record has the attribute `durable_at`. The log must be durable up to the offset
-`durable_at` before the result is sent to the client.
+A result that depends on a record has the attribute `durable_at`. The log must be durable up to this offset
+before the result is sent to the client.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from txn.states import State
 
 @dataclass(slots=True, frozen=True)
 class TimerHold:
-    """The latest hold of the timers of a topic.
+    """The latest hold of a topic's timers.
 
     `since_ms` is the store time of the hold record, in milliseconds since the Unix epoch. `per_second` is the
     release rate: None while the timers are held, and 0 if there is no limit.
@@ -44,9 +44,9 @@ class Topic:
     check_back: CheckBackPolicy | None = None
     """The check-back policy for half messages, or None for the default."""
     retention_ms: int = 0
-    """The age in milliseconds at which messages are discarded, or 0 for the retention of the log."""
+    """The age in milliseconds at which messages are discarded, or 0 if the retention of the log applies."""
     hold: TimerHold | None = None
-    """The latest hold of the timers, even after the release, or None if there was no hold."""
+    """The latest hold of the timers, which is kept after the release, or None if there was no hold."""
 
     @property
     def is_held(self) -> bool:
@@ -120,7 +120,7 @@ class TimerVerdict:
     durable_at: int
     due_ms: int = 0
     end: End | None = field(default=None, compare=False)
-    """The end of the timer before the operation, or None if the timer was pending or unknown."""
+    """The outcome of a timer that had already ended, or None if the timer was pending or unknown."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -183,7 +183,7 @@ class TimerFilter:
         return bool(self.key or self.tag or self.message_key or self.properties)
 
     def texts(self) -> list[bytes]:
-        """Return the encoded texts that the record of every matching timer contains."""
+        """Return the encoded strings that are contained in the record of every matching timer."""
         given = (self.key, self.message_key, self.tag, *(value for _, value in self.properties))
         return [text.encode() for text in given if text]
 
@@ -320,14 +320,14 @@ WakeUpKey = str | Subscriber
 
 
 class WakeReceivers(NamedTuple):
-    """Request to wake the receivers of topics or lite topics that have new messages."""
+    """A request to wake the receivers of topics or lite topics that have new messages."""
 
     keys: tuple[WakeUpKey, ...]
 
 
 @dataclass(slots=True, frozen=True)
 class CheckBackRequest:
-    """Request to send a check-back for a half message and then call `complete_check_back`.
+    """A request to send a check-back for a half message and then call `complete_check_back`.
 
     `half_offset` is the log offset of the half message. The server must read the half message with
     `transactions.message` only if a producer is connected.
@@ -339,7 +339,7 @@ class CheckBackRequest:
 
 
 class TimersJob(Protocol):
-    """A job for a worker that reads timers ahead, or that checks or repairs timer files."""
+    """A worker job that reads timers ahead, or checks or repairs timer files."""
 
     def run(self, disk: Disk) -> None:
         """Run the job. Raise OSError if the disk fails."""
@@ -347,7 +347,7 @@ class TimersJob(Protocol):
 
 @dataclass(slots=True, frozen=True)
 class RetireSegments:
-    """Request to run one step of a segment deletion in a worker and then call `continue_retirement`.
+    """A request to run one step of a segment deletion in a worker and then call `continue_retirement`.
 
     Before the step, the log must be durable up to the `durable_at` of the retirement.
     """
@@ -357,14 +357,14 @@ class RetireSegments:
 
 @dataclass(slots=True, frozen=True)
 class RunTimersJob:
-    """Request to run a timer file job in a worker and then call `complete_timers_job`."""
+    """A request to run a timer file job in a worker and then call `complete_timers_job`."""
 
     job: TimersJob
 
 
 @dataclass(slots=True, frozen=True)
 class LogWarning:
-    """Request to log a warning for the operator."""
+    """A request to log a warning for the operator."""
 
     text: str
 

@@ -13,15 +13,15 @@ Rules:
 - A message contains at most one timer operation. `TW_TIMER_TO` is required for a move, and is illegal for the
   other operations. `TW_TIMER_TOPIC` and `TW_TIMER_STRICT` are allowed for any operation.
 - The front end converts a time span to an absolute time, and `services.live.clock` converts the absolute time
-  to broker time. `TW_TIMER_TO` is therefore stored in broker time. In a transaction, the time span starts at
-  the send, not at the commit.
+  to broker time. `TW_TIMER_TO` is therefore stored in broker time. In a transaction, the time span starts
+  when the message is sent, not when it is committed.
 - The front end adds the namespace of the message to `TW_TIMER_TOPIC` (`services.rpc.wire.messages`). Clients
   therefore cannot change timers in other namespaces.
 - In the stored message, `TW_TIMER_VERDICT` contains the result of the operation. Clients cannot set this
   property.
 
-`parse_verb` parses and checks the operation, and `services.broker.timers.verb_executor` executes the
-operation. Cost: one set operation for a message without a timer operation.
+`parse_verb` parses and checks the operation, and `services.broker.timers.verb_executor` executes it. Cost:
+one set operation for a message without a timer operation.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _VERDICT_TIME: Final = re.compile(r"(?<= at )\d+")
 
 
 class VerbKind(Enum):
-    """The timer operations. The value of an operation is the name of the message property."""
+    """The timer operations. The value of each operation is the name of its message property."""
 
     CANCEL = "TW_TIMER_CANCEL"
     MOVE = "TW_TIMER_MOVE"
@@ -57,7 +57,7 @@ class VerbKind(Enum):
 
 @dataclass(slots=True, frozen=True)
 class CarriedTimerVerb:
-    """A timer operation that is specified by the properties of a message.
+    """A timer operation specified by message properties.
 
     `name` is a timer key or a message id. `to_ms` is the new due time of a move, or 0 for other operations.
     If `is_strict` is true, the message is stored only if the timer is pending or in the retained history.
@@ -83,8 +83,8 @@ def may_have_verb(stored: bytes) -> bool:
 def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -> CarriedTimerVerb | None:
     """Return the timer operation of a message, or None. Raise a `ClientMistake` if it is illegal.
 
-    All times must be in broker time. `delay_ms_max` is None for a message whose delay was checked earlier, at
-    the send. The delay is then not limited.
+    All times must be in broker time. `delay_ms_max` is None for a message whose delay was already checked
+    when the message was sent. The delay is then not limited.
     """
     given = message.properties
     if _NAMES.isdisjoint(given):
@@ -98,7 +98,7 @@ def parse_verb(message: Message, now_ms: int, delay_ms_max: int | None = None) -
 
 
 def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
-    """Return properties in which the time span of a move has been replaced with an absolute time.
+    """Return the properties, with the time span of a move replaced by an absolute time.
 
     `now_ms` is the start of the time span. Raise `IllegalDeliveryTime` if the time is illegal.
     """
@@ -110,7 +110,7 @@ def with_absolute_time(given: dict[str, str], now_ms: int) -> dict[str, str]:
 
 
 def with_shifted_time(given: dict[str, str], by_ms: int) -> dict[str, str]:
-    """Return properties in which the absolute times of a move and of a result are shifted by `by_ms`."""
+    """Return the properties, with the absolute times of a move and of a result shifted by `by_ms`."""
     shifted = given
     if is_number(given.get(TO, "")):
         shifted = shifted | {TO: str(max(0, int(given[TO]) + by_ms))}
