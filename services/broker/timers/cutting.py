@@ -6,8 +6,8 @@
 The header is the fixed-size part of a record (`commitlog.records.record.HEAD_V4`). Each property consists of
 a name, \\x01, a value, and \\x02. This module converts only records of the most common form. Such a record
 has IPv4 hosts and a message id, and ends with the two properties of its target. `timer_source` decodes all
-other records, such as those of moved timers or with a verdict. NumPy writes the headers and CRCs of all
-records in one operation.
+other records, such as those of moved timers and those with a verdict. NumPy writes the headers and CRCs of
+all records in one operation.
 
 The loop over the records is a single function, because checkpoints spend most of their time in this loop.
 
@@ -104,7 +104,7 @@ class CutRecords:
                 continue
             topic, queue_id = target
             kept = one[properties_at : target_at + 1]
-            # The test also matches other properties whose names have the same ending. The caller must
+            # The test also matches other properties whose names end with the same text. The caller must
             # therefore check the names.
             if _KEYS in kept or _TAG in kept:
                 self.named.append((place, kept))
@@ -134,7 +134,7 @@ def _id_at(stored: bytes, properties_at: int, until: int) -> int:
 
 
 def _target(tail: bytes) -> tuple[RealTopic, int] | None:
-    """Return the target (topic, queue id), or None if `tail` does not consist of a target."""
+    """Return the target (topic, queue id), or None if `tail` is not a target."""
     pairs, _, queue_id = tail[:-1].rpartition(b"\x01")
     topic = _real_topic(pairs)
     if topic is None or not queue_id.isdigit() or not tail.endswith(b"\x02"):

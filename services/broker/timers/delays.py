@@ -23,7 +23,7 @@ _TIMED: Final = frozenset({*WAYS, verb_properties.TO})
 
 
 def with_absolute_times(message: Message, now_ms: int) -> Message:
-    """Return a received message in which all relative times have been converted to absolute times.
+    """Return a received message with all relative times converted to absolute times.
 
     `now_ms` is the current real time. Raise `IllegalDeliveryTime` if a time is illegal or if two times
     conflict.

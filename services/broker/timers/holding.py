@@ -8,22 +8,22 @@
 
 1. Holds and releases are facts about a topic (`TopicHeld`, `TopicReleased`), and are stored in the `Topic`.
    Holds, releases, and deliveries take effect in log order. Between the hold record and the release record, a
-   timer of the topic is delivered only if an operator or a client fires the timer.
-2. When a timer of a held topic becomes due, the timer is moved without a change of its due time. A single
-   record ends the old timer and sets the new timer, which is marked TW_HELD. The move is therefore atomic: a
-   crash preserves either the old timer or the new timer, and each timer ends only once.
+   timer of the topic is delivered only if an operator or a client fires it.
+2. When a timer of a held topic becomes due, it is moved without changing its due time. A single record ends
+   the old timer and sets the new timer, which is marked TW_HELD. The move is therefore atomic: a crash
+   preserves either the old timer or the new timer, and each timer ends only once.
 3. A marked timer is in `HeldTimers` from the flush of its record until the timer ends, and is never in the
-   wheel or a partition. A held timer can be cancelled, moved, fired, or replaced by name, as can any other
+   wheel or a partition. A held timer can be cancelled, moved, fired, or replaced by name, like any other
    pending timer. A move by an operator removes the mark. If the topic is still held at the new due time, the
    timer is held again.
 4. After a release, the timers in `HeldTimers` are delivered at the release rate, in order of due time. A
-   release has no other state. A release therefore continues after a crash, a restart, or a takeover. Timers
-   that become due after the release are delivered on time, before the remaining held timers.
+   release has no other state, and therefore continues after a crash, a restart, or a takeover. Timers that
+   become due after the release are delivered on time, before the remaining held timers.
 5. The record of a held timer is kept beyond the retention time, as is the record of an open half message
    (`commitlog.log.keep`). The names and ends of all timers from the earliest held timer onward are also kept.
    A held timer is therefore never lost.
-6. The mark TW_HELD of a timer is evidence that the topic was held. If damage has destroyed the record of the
-   hold or of the topic, the topic is therefore held again, until an operator releases the topic.
+6. The TW_HELD mark of a timer proves that its topic was held. If damage has destroyed the record of the hold
+   or of the topic, the topic is held again until an operator releases it.
 
 Rejected alternative: a reserved due time in the distant future for held timers. All held timers would then be
 in one partition that never becomes due and is never deleted. Each release would have to read this partition,
@@ -48,7 +48,7 @@ from commitlog.snapshots.snapshot import Rows
 from timingwheel.boundaries import Numbers
 
 _GONE: Final = -1
-"""The due time of a removed timer in the table."""
+"""The value that replaces the due time of a removed timer in the table."""
 _GONE_MIN: Final = 1_024
 _ROWS_AT_ONCE: Final = 8_192
 _SECOND_US: Final = 1_000_000
@@ -200,8 +200,8 @@ class HeldTimers:
 class ReleasePaces:
     """Limit the delivery rate of released timers.
 
-    After an interruption, for example because of a busy disk, a release delivers at most the timers of one
-    second in a burst.
+    After an interruption, for example because of a busy disk, a release delivers a burst of at most one
+    second's worth of timers.
     """
 
     def __init__(self) -> None:
@@ -228,7 +228,7 @@ class ReleasePaces:
     def next_ms(self, topic: str, per_second: int, seen_ms: int) -> int:
         """Return the time in milliseconds at which the next timer of a topic may be delivered.
 
-        The time is not before `seen_ms`.
+        The result is never before `seen_ms`.
         """
         next_us = self._next_us.get(topic, 0) if per_second else 0
         return max(seen_ms, -(-next_us // 1_000))

@@ -24,7 +24,7 @@ Each late delivery is counted under the first matching cause. A delivery after a
     held        the topic was held at the due time
     restart     the timer was due before the store was opened
     clock       the clock was stepped past the due time
-    cold_read   the partition of the timer had not been read at the due time
+    cold_read   the partition of the timer had not been read by the due time
     disk        delivery was paused because of unflushed bytes
     burst       more timers were due than could be delivered at the due time
 
@@ -179,8 +179,8 @@ class TimerDelivery:
         if len(near) < limits.TIMER_RUN_MIN or not self._deliver_run(near, now_ms):
             for sort_key in near:
                 # The watermark is advanced before the append, because `apply` deletes only timers above the
-                # watermark from the partitions. The watermark never decreases. Due times may therefore be
-                # below the watermark after the clock has been set back.
+                # watermark from the partitions. The watermark never decreases, although due times may be
+                # below it after the clock has been set back.
                 self._partitions.watermark = max(self._partitions.watermark, sort_key)
                 self._deliver_near(*sort_key, now_ms)
         if near or head_ms is None or head_ms > until_ms:
@@ -247,7 +247,7 @@ class TimerDelivery:
         return np.isin(rows["queue"], held)
 
     def _deliver_one(self, timer: Record, timer_offset: int, now_ms: int) -> None:
-        """Deliver a timer, or hold the timer if its topic is held."""
+        """Deliver a timer, or hold it if its topic is held."""
         if properties.value_of(timer.properties, property_names.REAL_TOPIC) in self._topics.held:
             self._timers.hold(timer, timer_offset, now_ms)
         else:
@@ -352,7 +352,7 @@ class TimerDelivery:
         assert done == len(copies), "a timer was delivered twice, or not at all"
 
     def _waiting_rows(self, rows: Rows, path: str) -> Rows:
-        """Return the rows of pending timers if damage may have destroyed tombstones.
+        """Return the rows whose timers have not ended. Damage may have destroyed their tombstones.
 
         If the end of a timer is unreadable, the timer is registered for repair and its row is not returned.
         """
@@ -395,7 +395,7 @@ class TimerDelivery:
         self._count_late(topics, begins, since_ms, run.store_ms - since_ms)
 
     def _read(self, path: str, rows: Rows) -> bytearray:
-        """Return the records of the rows in one contiguous buffer. Neighboring records are read at once.
+        """Return the records of the rows in one contiguous buffer. Neighboring records are read together.
 
         Rows are sorted by due time, but records are in the order in which the timers were set. The rows are
         therefore sorted by record position first. A new span begins where the gap between two records exceeds

@@ -10,11 +10,11 @@ A timer is pending if it is in `names` but not in `ends`. Each entry of an index
 times of its event. Facts do not depend on the setting `history_ms`, which may change when the store is
 reopened.
 
-1. A fact expires `history_ms` after its last time (`last_ms`). The last time of a name is the set time or the
-   due time of the timer, whichever is later. The last time of an end is the end time or the due time,
-   whichever is later. An end therefore never expires before the names of the timer.
-2. Names and ends are merged separately. A merge may therefore drop the end of a timer but keep a name of the
-   timer. Ends before `forgotten_ms` may have been dropped. `forgotten_ms` never decreases and is part of the
+1. A fact expires `history_ms` after its last time (`last_ms`). The last time of a name is the later of the
+   set time and the due time of the timer. The last time of an end is the later of the end time and the due
+   time. An end therefore never expires before the names of its timer.
+2. Names and ends are merged separately. A merge may therefore drop the end of a timer but keep one of its
+   names. Ends before `forgotten_ms` may have been dropped. `forgotten_ms` never decreases and is part of the
    snapshot, because a longer history does not restore dropped ends.
 3. A timer is forgotten if the last time of its name is before `forgotten_ms` or more than `history_ms` ago. A
    forgotten timer is never pending.
@@ -223,8 +223,8 @@ class TimerEnds:
     def to_write(self, now_ms: int) -> EndsToWrite:
         """Return the data for a checkpoint, without the facts that expired before `now_ms`.
 
-        `now_ms` is the newest store time or the due time of the earliest pending timer, whichever is earlier.
-        The system clock is not used, because it may be wrong.
+        `now_ms` is the earlier of the newest store time and the due time of the earliest pending timer. The
+        system clock is not used, because it may be wrong.
         """
         self._advance_forgotten(now_ms)
         names, ends = self.names.to_write(now_ms), self.ends.to_write(now_ms)
@@ -303,6 +303,6 @@ def words_of(timer: TimerSet) -> list[NameWords]:
 def text_of(message_id: str, key: str) -> str:
     """Return the text whose hash identifies a timer name.
 
-    The text is the message id, or the timer key after a prefix that is illegal in a message id.
+    The text is the message id, or the timer key with a prefix that is illegal in a message id.
     """
     return message_id or f"\x01{key}"

@@ -2,7 +2,7 @@
 
 1. The readable facts of the damaged runs are kept.
 2. The log is read up to the snapshot offset. All later records are replayed afterwards.
-3. For pending timers whose records are no longer in the log, the names are read from the partitions.
+3. The names of pending timers whose records are no longer in the log are read from the partitions.
 4. If a timer has a name, is not pending, and has no known end, an end of kind UNREADABLE is added. Otherwise,
    the timer would be considered pending. If a timer file is damaged, no such ends are added.
 
@@ -116,7 +116,7 @@ def _live_offsets(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
         tombstones = partition.tombstone_offsets(disk, slot.path, file.length, gaps)
         for rows in partition.parts(disk, slot.path, file.length, gaps):
             found.append(partition.alive(rows, tombstones)["timer_offset"].copy())
-    # The watermark may have passed the timers in doubt. These timers may therefore not be in any file.
+    # The watermark may have passed the timers in doubt, which may therefore be missing from all files.
     found.append(np.fromiter(timers.in_doubt, np.uint64))
     found.append(timers.held.offsets())
     return np.sort(np.concatenate(found)), gaps

@@ -3,8 +3,8 @@
 The snapshot lists all timer files with their lengths. The files are therefore consistent as of a single log
 offset.
 
-A file that no snapshot lists is deleted unless the file covers a time in doubt. A time is in doubt if timers
-due at that time were in a damaged part of a file, because an older file may contain the last copies of their
+A file that no snapshot lists is deleted unless it covers a time in doubt. A time is in doubt if timers due at
+that time were in a damaged part of a file, because an older file may contain the last copies of their
 records. The time remains in doubt until all affected timers have been rebuilt and are durable, and a later
 checkpoint has begun. After a failed repair, the time remains in doubt.
 """
@@ -26,12 +26,12 @@ TIMER_FILES: Final = "timer_files"
 
 @dataclass(slots=True, frozen=True)
 class UncertainTimes:
-    """The times in doubt at the start of a checkpoint and during the checkpoint."""
+    """The times in doubt at the start of a checkpoint and during it."""
 
     spans: list[Span] = field(default_factory=list)
     """The times in doubt when the checkpoint begins."""
     now: Callable[[], list[Span]] = list
-    """Return the times that are in doubt at the time of the call.
+    """Return the times that are currently in doubt.
 
     This function may be called from any thread. The checkpoint itself may add times in doubt.
     """
@@ -63,10 +63,10 @@ class TimersToWrite:
         }
 
     def delete_unused(self, disk: Disk) -> None:
-        """Delete the files that neither the new nor the previous snapshot lists.
+        """Delete the files that are listed in neither the new nor the previous snapshot.
 
         Keep the files that cover a time in doubt, and the files that a repair is reading.
         """
         self.partitions.delete_unused(disk, [*self.doubt.spans, *self.doubt.now()])
-        if not self.doubt.is_repairing:  # A repair reads the runs that existed at the start of the repair.
+        if not self.doubt.is_repairing:  # A repair reads the runs that existed when it began.
             self.ends.delete_unused(disk)

@@ -8,7 +8,7 @@
     cancel, or loss (TW_VERB = UNREADABLE)   TW_SYS_VERB           TW_TIMER_OFFSET
     delivery, or fire (TW_VERB = FIRE)       the real topic        TW_TIMER_OFFSET
 
-Each change of a timer is a single record and is therefore atomic. A record that ends a timer also contains
+Each change to a timer is a single record and is therefore atomic. A record that ends a timer also contains
 the due time, which is needed to find the timer on disk.
 """
 
@@ -34,7 +34,7 @@ _CARRIED: Final = (property_names.CANCELS, property_names.CANCELS_TOPIC)
 _NOT_MOVED: Final = frozenset((*_CARRIED, property_names.TIMER_NAMES, property_names.HELD))
 _ID, _KEY = "id", "key"
 _new: Final = tuple.__new__
-"""Create a named tuple in a third of the time that the constructor takes."""
+"""Create a named tuple in one third of the time taken by the constructor."""
 NOT_DELIVERED: Final = frozenset(
     {
         property_names.REAL_TOPIC,
@@ -131,7 +131,7 @@ def held_record(timer: Record, timer_offset: int) -> Record:
 
 
 def is_held(timer: Record) -> bool:
-    """Return whether a timer record has the mark TW_HELD."""
+    """Return whether a timer record has the TW_HELD mark."""
     return bool(properties.value_of(timer.properties, property_names.HELD))
 
 
@@ -237,7 +237,7 @@ def replaced_offset_of(stored: bytes) -> int:
     """Return the offset of the timer that is replaced by the timer with the properties `stored`.
 
     Return -1 if no timer is replaced. Also return -1 for a moved or rebuilt timer, which replaces only its
-    earlier record.
+    own earlier record.
     """
     if properties.value_of(stored, property_names.VERB):
         return -1

@@ -7,27 +7,26 @@
     RepairJob     identifies the lost timers of the gaps in a worker thread <-------------------------+
     repair_some   rebuilds the timers that have a readable copy, and ends the other lost timers
 
-The timers in a gap are identified by elimination. From all named timers that are due in the window of the
-damaged file, the repair excludes the timers that are in undamaged batches, are in memory, or have ended. If
-fewer timers remain than rows were lost, the log is also read, because a timer without a message id may have
-no name. A gap may also have contained tombstones. The rows of ended timers in the window are therefore
-deleted again. The end of a timer is kept while a timer with the same due time may be pending in a damaged
-file. All timers that are due before `Partitions.undone_ms` have ended.
+The timers in a gap are identified by elimination. The repair starts with all named timers that are due in the
+window of the damaged file. Timers that have ended, or that are in memory or in an undamaged batch, are
+excluded. If fewer timers remain than rows were lost, the log is also read, because a timer without a message
+id may have no name. A gap may also have contained tombstones. The rows of ended timers in the window are
+therefore deleted again. The end of a timer is kept while a timer with the same due time may be pending in a
+damaged file. All timers that are due before `Partitions.undone_ms` have ended.
 
-To rebuild a timer, the broker appends a record that replaces the old timer, as in a move without a change of
-the due time. A rebuilt timer is therefore durable and is delivered only once, and a crash during the repair
-loses no timer. The record is read from the log or from an older timer file. Files that cover a time in doubt
-are therefore kept until all affected timers have been rebuilt and a later checkpoint has begun. At startup,
-the times in doubt are unknown. No timer file is therefore deleted until all files have been verified.
+To rebuild a timer, the broker appends a record that replaces the old timer, as in a move that keeps the due
+time. A rebuilt timer is therefore durable and is delivered only once, and a crash during the repair loses no
+timer. The record is read from the log or from an older timer file. Files that cover a time in doubt are
+therefore kept until all affected timers have been rebuilt and a later checkpoint has begun. At startup, the
+times in doubt are unknown. No timer file is therefore deleted until all files have been verified.
 
-An undamaged row with a damaged record is repaired in the same way as a gap. If the damage to a timer is not
-detected until the timer is due or until a checkpoint copies it (`Timers.in_doubt`), the timer is also
-repaired, because a late delivery is better than a lost message. If neither the log nor an older file contains
-a readable record, the timer ends as UNREADABLE. Such timers are counted and listed, and never become pending
-again.
+An undamaged row with a damaged record is repaired in the same way as a gap. A timer is also repaired if its
+damage is detected only when the timer is due or when a checkpoint copies it (`Timers.in_doubt`), because a
+late delivery is better than a lost message. If neither the log nor an older file contains a readable record,
+the timer ends as UNREADABLE. Such timers are counted and listed, and never become pending again.
 
-Cost: only the checks, unless there is damage. A repair reads the names and ends once, and uses 16 bytes of
-memory for each timer in the window.
+Cost: without damage, only the checks. A repair reads the names and ends once, and uses 16 bytes of memory for
+each timer in the window.
 
 If no file on the disk can be read, read errors are not evidence of damage. The repair then fails and is
 retried later.
@@ -85,7 +84,7 @@ class RowWithoutRecord(NamedTuple):
     queue: int
     path: str
     is_unread: bool = False
-    """Whether a part of the record cannot be read from the disk."""
+    """Whether part of the record cannot be read from the disk."""
 
     def __str__(self) -> str:
         why = "cannot be read by the disk (EIO)" if self.is_unread else "does not match its CRC"
@@ -105,12 +104,12 @@ class CheckJob:
     """A job that verifies files in a worker thread and collects the damage found."""
 
     files: list[tuple[Slot, File, int]]
-    """The timer files to verify, and the position in bytes at which to start in each file."""
+    """The timer files to verify, each with the byte position at which to start."""
     runs: list[Run]
     """The runs of names, ends, and keys to verify."""
     bytes_max: int
     rest: list[tuple[Slot, int]] = field(default_factory=list)
-    """The timer files for the next job, and the position in bytes at which to start in each file."""
+    """The timer files for the next job, each with the byte position at which to start."""
     log: LogPass | None = None
     log_damage: list[Damage] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
@@ -221,7 +220,7 @@ class RepairJob:
     over: set[int] = field(default_factory=set)
     """The offsets of the timers that have a tombstone or that ended before the retained history."""
     blocked: str = ""
-    """The reason for the failure of the search, or ""."""
+    """The reason why the search failed, or ""."""
 
     def run(self, disk: Disk) -> None:
         """Search the files. Raise OSError if the disk fails.
@@ -265,7 +264,7 @@ class RepairJob:
             ended = self._ended_offsets(disk, np.union1d(wanted["timer_offset"], present["timer_offset"]))
         self.unknown_count += max(0, lost_count - len(wanted))
         self.missing = np.concatenate([self.missing, _exclude(wanted, ended)])
-        # Rows before the watermark require no tombstones, because the timers have ended.
+        # Rows before the watermark require no tombstones, because their timers have ended.
         back = present[
             np.isin(present["timer_offset"], ended) & (present["due_ms"] >= np.uint64(self.watermark_ms))
         ]
@@ -470,8 +469,8 @@ class TimerRepair:
     def check_on_follower(self, disk: Disk, now_ms: int) -> None:
         """Check the next timer files on a follower, after a checkpoint.
 
-        The follower may delete older files only after a check of all timer files. Damage is not repaired
-        until the node becomes the leader.
+        The follower may delete older files only after all timer files have been checked. Damage is not
+        repaired until the node becomes the leader.
         """
         if not self._has_begun:
             self.begin(now_ms)
@@ -514,7 +513,7 @@ class TimerRepair:
         return self._has_begun and not is_reading
 
     def _uncertain_times(self) -> list[Span]:
-        """Return the times of damaged bytes with timers that have been neither rebuilt nor ended."""
+        """Return the times of damaged bytes whose timers have been neither rebuilt nor ended."""
         jobs = [job for job in (self._running, self._applying) if isinstance(job, RepairJob)]
         gaps = chain(self._partitions.damage, *(job.gaps for job in jobs))
         rows_without_record = chain(self._rows_without_record, *(job.rows_without_record for job in jobs))
@@ -563,7 +562,7 @@ class TimerRepair:
     def requeue_job(self, job: CheckJob | RepairJob) -> None:
         """Requeue a failed job.
 
-        A repair is retried after the next call of `run_maintenance`. A check is retried when the next check
+        A repair is retried after the next call to `run_maintenance`. A check is retried when the next check
         is allowed.
         """
         assert job is self._running, "one job at a time"

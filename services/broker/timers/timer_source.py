@@ -1,9 +1,9 @@
 """Create partition rows and ready records from timer records in the log.
 
-A checkpoint moves timers from memory to files (`timingwheel.partitions`). For each timer, the checkpoint
-writes a row and the ready record, which is the encoded record to deliver, with a CRC. Delivery sets only the
-offsets and the store time (`commitlog.records.bulk.stamp`), and can therefore read one file sequentially
-without parsing records.
+A checkpoint moves timers from memory to files (`timingwheel.partitions`). For each timer, it writes a row and
+a ready record, which is the encoded record to deliver, with its CRC. Delivery sets only the offsets and the
+store time (`commitlog.records.bulk.stamp`), and can therefore read one file sequentially without parsing
+records.
 
     row field  contents
     queue      number of the (topic, queue id) in `QueueTable`, which is part of the snapshot
@@ -45,10 +45,10 @@ from timingwheel.partition import ROW, Rows
 MANY_NAMES: Final = (1 << 64) - 1
 NAME_COLUMNS: Final = ("id_hash", "key_hash", "spare")
 _WINDOW_BYTES: Final = 1 << 17
-"""The number of bytes per read if the next timer record is near."""
+"""The read size in bytes if the next timer record is near."""
 _ALONE_BYTES: Final = 1 << 12
 _ALONE_GAP_BYTES: Final = 1 << 14
-"""The distance in bytes to the next timer record above which only `_ALONE_BYTES` bytes are read."""
+"""If the next timer record is farther away than this (in bytes), only `_ALONE_BYTES` bytes are read."""
 _HEAD: Final = struct.Struct(">I")
 
 Offsets = np.ndarray[Any, np.dtype[np.uint64]]
@@ -157,7 +157,7 @@ class TimerSource:
         for timer_offset, following in pairwise([*timer_offsets, 1 << 63]):
             at = timer_offset - window_from
             # A new window is read unless the current window contains the entire record. If the next timer
-            # record is distant, only a small window is read, because a large window would mostly contain
+            # record is far away, only a small window is read, because a large window would mostly contain
             # unrelated records.
             if not 0 <= at <= len(window) - _HEAD.size or at + _length(window, at) > len(window):
                 is_alone = following - timer_offset > _ALONE_GAP_BYTES

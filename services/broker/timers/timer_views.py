@@ -12,9 +12,9 @@ the due time (`NearTimers.deviating`), are excluded from the slots and are merge
 A long search is performed in steps (`TimerSearch`), and other calls are served between the steps. The rows
 are kept in memory between steps, because a slot with many timers would otherwise be read again in every step.
 
-Cost: a filter by timer key requires one name lookup for each matching topic that has pending timers. A search
-of the bytes of a record takes one twentieth of the time required to decode the record. A search by key, tag,
-or topic reads the rows of each slot only once.
+Cost: a filter by timer key requires one name lookup for each matching topic that has pending timers.
+Searching the bytes of a record is 20 times as fast as decoding the record. A search by key, tag, or topic
+reads the rows of each slot only once.
 
 Limitation: all rows of a slot are read in one step, which takes 0.2 s if the slot contains a million timers.
 """
@@ -65,7 +65,7 @@ class Candidate(NamedTuple):
 
 
 class LookupResults(NamedTuple):
-    """The results of the lookups of a query in the index of names and in the log.
+    """The results of a query's lookups in the index of names and in the log.
 
     `keyed` contains the offsets of the timers whose timer key matches the filter. `searched` contains the
     offsets of the records that were searched in the log, and `found` contains the offsets of the records that
@@ -204,7 +204,7 @@ class TimerViews:
     ) -> Iterator[Candidate | SortKey]:
         """Yield the timers after the sort key `after` that may match, sorted by due time and offset.
 
-        After each run of rows, yield the sort key up to which all candidates have been returned.
+        After each run of rows, yield the sort key up to which all candidates have been yielded.
         """
         rows = self._far_and_near(listing, wanted, after, looked_up)
         others = self._held(wanted, after, looked_up), self.deviating(wanted, after, looked_up)
@@ -336,8 +336,8 @@ class TimerViews:
     ) -> Callable[[Rows], Mask]:
         """Return a function that maps rows to a Boolean array, which is true for rows that may match.
 
-        If the record is in the log, the row has no hashes, and may match unless a log search has excluded the
-        timer.
+        A row whose record is in the log has no hashes. Such a row may match unless a log search has excluded
+        its timer.
         """
         queues = self._timers.queues.names
         codes = [code for code, (topic, _) in enumerate(queues) if _is_topic(topic, wanted)]
@@ -390,7 +390,7 @@ class TimerViews:
 
 
 class TimerSearch:
-    """A search for pending timers that match a filter, in steps of limited work.
+    """A search for pending timers that match a filter, made in steps of limited work.
 
     The rows of the current run are kept between the steps. If a checkpoint has begun or ended, or if a
     boundary of the wheel has advanced, the rows are read again, starting at the sort key that the search has
@@ -436,7 +436,7 @@ class TimerSearch:
 
 
 class TimerCount:
-    """A count, in steps of limited work, of the pending timers that match a filter without texts.
+    """A count of the pending timers that match a filter without texts, made in steps of limited work.
 
     A timer in a file is matched by its row. The row of a timer that was set after the last checkpoint does
     not contain the topic. If the filter specifies a topic, the record of such a timer is read.
@@ -507,7 +507,7 @@ def _are_in(ascending: Offsets, offsets: Integers) -> Mask:
 
 
 def _window_of(wanted: TimerFilter) -> TimerFilter:
-    """Return a filter with the due-time window and `is_held` of `wanted`, and without other conditions."""
+    """Return a filter with the due-time window and `is_held` of `wanted`, and no other conditions."""
     return TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms, is_held=wanted.is_held)
 
 

@@ -2,7 +2,8 @@
 
 A timer is a log record, and is identified by its log offset. A single thread processes all changes, and
 appends a record for each change. Each verb therefore has exactly one result. A timer ends only once, when the
-record that ends the timer is appended and applied. The response to a verb is sent when its record is durable.
+record that ends it is appended and applied. The response to a verb is sent once the record of the verb is
+durable.
 
     state and location                           duration                 memory per timer
     unarmed: `UnarmedTimers`                     until the flush          the record
@@ -15,18 +16,18 @@ record that ends the timer is appended and applied. The response to a verb is se
 
 This module implements the verbs and applies their records. `services.broker.timers.timer_delivery` delivers
 due timers. Only `Timers.apply` changes names, ends, and counts, and removes ended timers. `Timers.publish`
-arms timers. The delivery positions of pending timers (sort keys and watermark) depend on the clock of the
-broker and are not derived from the log.
+arms timers. The delivery positions of pending timers (sort keys and watermark) depend on the broker's clock
+and are not derived from the log.
 
 The *sort key* of a timer is (sort_ms, timer_offset), where `sort_ms` is nearly always the due time. Timers
-are delivered in the order of their sort keys. The watermark is the last delivered sort key, after which
-delivery resumes after a restart (`timingwheel.partitions`). If a timer is set after its due time, the
-`sort_ms` of the timer must therefore not be earlier than the watermark time or the wheel time.
+are delivered in the order of their sort keys. The watermark is the last delivered sort key. After a restart,
+delivery resumes after the watermark (`timingwheel.partitions`). If a timer is set after its due time, its
+`sort_ms` must therefore not be earlier than the watermark time or the wheel time.
 
 After the clock has been set back, the watermark is in the future. Until the clock reaches the watermark, new
 timers are delivered at their due times, but their sort time on disk is that of the watermark.
 `NearTimers.deviating` contains the `sort_ms` of these timers. At startup, `Timers.restore_wheel` reads the
-due times of these timers from the timer records. Another broker with the same log, or the same broker after a
+due times of these timers from their records. Another broker with the same log, or the same broker after a
 restart, may choose different sort keys. Records therefore identify timers by due time, never by sort key.
 
 Limitations: a timer that is set after its due time becomes due immediately. If the clock is set back before
@@ -125,8 +126,8 @@ class Timers:
         self.gaps: list[Damage] = []
         """The damaged ranges of the log during the replay at startup.
 
-        A timer with a record in a damaged range is not counted as pending. The end of such a timer does not
-        decrement the count.
+        A timer whose record is in a damaged range is not counted as pending, and its end does not decrement
+        the count.
         """
 
     @property
@@ -245,7 +246,7 @@ class Timers:
     # Timer verbs.
 
     def recall(self, topic: str, handle: str, now_ms: int) -> TimerVerdict:
-        """Cancel the pending delayed message that a recall handle identifies, and return the verdict.
+        """Cancel the pending delayed message identified by a recall handle, and return the verdict.
 
         Raise `InvalidRecallHandle` if the handle is malformed or belongs to another topic.
         """
@@ -570,7 +571,7 @@ class Timers:
             timer_records.restrict_names(new, names)
 
     def _names_kept(self, timer: Record, timer_offset: int, now_ms: int) -> list[TimerName]:
-        """Return the names of a timer that a replacement for the timer keeps."""
+        """Return the names of a timer that its replacement keeps."""
         store_ms = max(now_ms, self._store.last_store_ms)
         names = timer_records.names_of(timer_set(timer.properties))
         return [name for name in names if self._is_free(name, timer_offset, store_ms)]
@@ -578,7 +579,7 @@ class Timers:
     def _is_free(self, name: TimerName, old_offset: int, store_ms: int) -> bool:
         """Return whether the replacement for the timer at `old_offset` may keep a name.
 
-        The replacement may keep the name unless another timer, which is not forgotten, uses the name.
+        The replacement may keep the name unless another timer that is not forgotten uses it.
         """
         with suppress(StoreDamaged):
             found = self.ends.find_named(name)
@@ -646,7 +647,7 @@ class Timers:
 
 
 def pending_timer(timer: Record) -> PendingTimer:
-    """Return the `PendingTimer` of a timer record."""
+    """Return the `PendingTimer` for a timer record."""
     message, is_held = properties.to_message(timer), timer_records.is_held(timer)
     return PendingTimer(
         message_id=message.message_id,

@@ -5,10 +5,10 @@ the due time of the timer. The cancellation and the message are therefore atomic
 a separate record, which is appended immediately before the message. The `TW_TIMER_VERDICT` property contains
 the result of a verb, and begins with the verdict.
 
-A verb is checked when its message is sent. A verb is not checked again when a half message is committed, even
-if the limits or the clock have changed.
+A verb is checked when its message is sent. It is not checked again when a half message is committed, even if
+the limits or the clock have changed.
 
-A verb with a wrong topic matches no timer. The message is stored nevertheless, unless the verb is strict
+A verb with a wrong topic matches no timer. The message is still stored, unless the verb is strict
 (`refuse_unknown`). Verdicts are counted by the topic of the message, because the timer topic in a verb may be
 arbitrary text.
 
