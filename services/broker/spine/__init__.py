@@ -1,1 +1,1 @@
-"""The record store, and modules that the whole core uses, such as values, errors, and topics."""
+"""The record store, and modules used throughout the core, such as values, errors, and topics."""

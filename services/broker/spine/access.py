@@ -11,8 +11,8 @@ The body of a `TW_SYS_AUTH` record is a JSON object:
              expires_ms                  `made_ms`
     no token id                          revokes a token
 
-A rule is a list of [user, kind, pattern, verb, effect] (`services.auth.rights`). The key of a rule consists
-of all elements except `effect`. `sealed` is a secret encrypted with a key that is not stored in the log
+A rule is the list [user, kind, pattern, verb, effect] (`services.auth.rights`). The key of a rule consists of
+all elements except `effect`. `sealed` is a secret encrypted with a key that is not stored in the log
 (`services.auth.vault`). The core never has access to this encryption key. `digest` is the hash of a token
 (`services.auth.tokens`).
 

@@ -27,7 +27,7 @@ from services.broker.spine.store import Store
 
 
 class Epoch:
-    """The epoch of the log of a broker."""
+    """The epoch of a broker's log."""
 
     def __init__(self, store: Store) -> None:
         self._store, self._log = store, store.log

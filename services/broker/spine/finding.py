@@ -71,7 +71,7 @@ class MessageLookup:
         return self._reading.read_after(topic, places, count)
 
     def newest(self, topic: str, queue_id: int, count: int) -> list[tuple[int, int]]:
-        """Return (log offset, queue offset) of the last `count` entries of a queue, oldest first.
+        """Return (log offset, queue offset) pairs for the last `count` entries of a queue, oldest first.
 
         Raise `TopicNotFound` if the topic or the queue does not exist.
         """
@@ -92,7 +92,7 @@ class MessageLookup:
     def is_discarded(self, one: Record) -> bool:
         """Return whether a record is below the first offset of its queue and is therefore not delivered.
 
-        The record may still be in the log after a purge, a deletion, a move, or the retention of its topic.
+        Such a record may remain in the log after a purge, a deletion, a move, or the expiry of its retention.
         """
         return one.queue_offset < self._store.dispatch.find_queue(one.topic, one.queue_id).min_offset
 
@@ -113,7 +113,7 @@ class MessageLookup:
     def ending(self, physical_offset: int) -> Record | None:
         """Return the record at a log offset, or None if it is deleted, damaged, or not durable.
 
-        The record is one that sets or ends a timer.
+        The record sets or ends a timer.
         """
         log = self._store.log
         if not log.first_offset <= physical_offset < log.durable_offset:

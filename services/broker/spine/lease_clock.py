@@ -1,4 +1,4 @@
-"""Convert between broker time and elapsed time, which is used for leases and has no clock steps.
+"""Convert between broker time and elapsed time, which is used for leases and ignores clock steps.
 
     broker time     10:00:00   10:00:10 | step forward by one hour | 11:00:10   11:00:20
     elapsed time    10:00:00   10:00:10 |                          | 10:00:10   10:00:20

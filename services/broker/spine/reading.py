@@ -97,8 +97,8 @@ class MessageReader:
     def read_near(self, entries: Sequence[Entry]) -> dict[int, Record | None]:
         """Read the records of nearby entries at once, and stop at the first entry that is too far away.
 
-        The entries must be in log order. Return the records by log offset. The value is None for an entry
-        that the caller must read with `record`.
+        The entries must be in log order. Return the records, keyed by log offset. The value is None for an
+        entry that the caller must read with `record`.
         """
         first, wanted_bytes, length, count = entries[0].physical_offset, 0, 0, 0
         for physical_offset, record_bytes, _ in entries:

@@ -30,8 +30,8 @@ Cost: the table requires 256 KiB initially, and at most 16 MiB. A probe takes 0.
 0.1 us, including a share of 0.05 us for the batch insertion into the table. Individual insertions took 0.5 to
 0.9 us. With an initial size of 16 MiB, each send took 0.4 us longer because of processor cache misses. At
 1,000 messages per second, the ids of 40 s require 2 MiB. At 16,000 messages per second, the largest table is
-one third full, and 0.5 % of the ids are spilled. At startup, loading 500,000 ids from 10 million index
-entries takes 0.15 s.
+one third full, and 0.5% of the ids are spilled. At startup, loading 500,000 ids from 10 million index entries
+takes 0.15 s.
 
 Limitations: at 43,000 messages per second, `_overflow` is full (60 MiB) after 40 s, and each probe without a
 match reads the key index. Doubling to the maximum size blocks the event loop for about 8 ms. Slots represent

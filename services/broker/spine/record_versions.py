@@ -2,9 +2,9 @@
 
 During an upgrade of a cluster, nodes of different releases read the same log. An older release halts at a
 record body that it does not support, or applies the record incorrectly. For example, an older leader would
-deliver the timers of a held topic. Such a record is therefore written only if the version in the newest epoch
-record of the log is at least the version in the following table. The version in an epoch record is a
-finalized version (`sharedlog.versions`).
+deliver the timers of a held topic. Such a record is therefore written only if the newest epoch record in the
+log contains at least the version listed below. The version in an epoch record is a finalized version
+(`sharedlog.versions`).
 
     record                                                       version   below this version
     TW_SYS_TOPIC with "deleted", "held", or "released"           4         the operation is refused

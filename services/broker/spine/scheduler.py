@@ -70,7 +70,7 @@ class Scheduler:
         self._wheel(purpose).cancel_many([subject << _PURPOSE_BITS | purpose for subject in subjects])
 
     def due_ms(self, purpose: Purpose, subject: int) -> int:
-        """Return the due time of the timer of a subject. Raise KeyError if no timer is set."""
+        """Return the due time of a subject's timer. Raise KeyError if no timer is set."""
         return self._wheel(purpose).due_ms(subject << _PURPOSE_BITS | purpose)
 
     def set_back(self, now_ms: int) -> None:

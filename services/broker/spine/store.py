@@ -170,7 +170,7 @@ class Store:
             raise
 
     def report_unreadable(self, physical_offsets: Collection[int]) -> None:
-        """Report the records that a search in another thread could not read and that are still unreadable."""
+        """Reread records that a search in another thread could not read. Report those still unreadable."""
         for physical_offset in physical_offsets:
             with suppress(StoreDamaged):
                 self.read(physical_offset)
@@ -243,8 +243,8 @@ class Store:
         log, queue = self.log, (topic, queue_id)
         queue_offset = self._next_offsets.get(queue, 0)
         sys_flag = (0 if half_offset is None else TYPE_COMMIT) | (COMPRESSED if message.gzip else 0)
-        # If the record does not fit into the segment, it is encoded again for the next segment, because the
-        # encoding contains the log offset of the record.
+        # A record that does not fit into the segment is encoded again for the next segment, because its
+        # encoding contains its log offset.
         while True:
             offset = log.end_offset
             encoded = encode_fields(
@@ -288,7 +288,7 @@ class Store:
             ids.newest[id_digest] = offset  # This is `RecentIds.put`, inlined.
 
     def prepare_queue(self, record: Record) -> None:
-        """Begin an empty queue with a gap if log damage has destroyed the first records of the queue.
+        """Begin an empty queue with a gap if log damage has destroyed its first records.
 
         Recovery and followers must call this method for each record before `apply`. Queue offsets are
         assigned once and without gaps. In an imported log, a record replaces all queue entries at or above
@@ -425,7 +425,7 @@ class Store:
 
 
 def _offset_before_gap(queue: ConsumeQueue, queue_offset: int, place: int) -> int:
-    """Return the log offset of the record that precedes a queue gap, plus one.
+    """Return one plus the log offset of the record before a queue gap.
 
     The log damage that caused the gap is between the records before and after the gap. If the record before
     the gap is unknown because the queue file is damaged, return `place`, the log offset of the record after

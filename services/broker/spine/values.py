@@ -142,7 +142,7 @@ class PendingTimer:
     move_reason: str | None = None
     """The reason for the last move, which may be empty, or None if the timer was not moved."""
     is_held: bool = False
-    """Whether the timer is held after its due time."""
+    """Whether the timer is past its due time and held."""
 
 
 class LostTimer(NamedTuple):
@@ -213,7 +213,8 @@ class HalfView:
     open or if its outcome is unknown, `ended_ms` is 0 and `ended_offset` is -1. `reason` is the reason that
     an operator gave for the outcome. `verdict` is the result of the timer operation in the half message.
     `replaced_offset` is the log offset of the timer that the commit replaced, or -1. `late` lists the
-    outcomes that producers requested after the expiry, with times in milliseconds since the Unix epoch.
+    outcomes that producers requested after the transaction had expired, with times in milliseconds since the
+    Unix epoch.
     """
 
     transaction_id: str
@@ -308,7 +309,7 @@ class Delivery(NamedTuple):
 
 
 class Subscriber(NamedTuple):
-    """A client of a consumer group that subscribes to lite topics of a topic."""
+    """A consumer group client that subscribes to lite topics of a topic."""
 
     group: str
     topic: str

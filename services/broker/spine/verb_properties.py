@@ -14,7 +14,7 @@ Rules:
   other operations. `TW_TIMER_TOPIC` and `TW_TIMER_STRICT` are allowed for any operation.
 - The front end converts a time span to an absolute time, and `services.live.clock` converts the absolute time
   to broker time. `TW_TIMER_TO` is therefore stored in broker time. In a transaction, the time span starts
-  when the message is sent, not when it is committed.
+  when the message is sent, not when the transaction is committed.
 - The front end adds the namespace of the message to `TW_TIMER_TOPIC` (`services.rpc.wire.messages`). Clients
   therefore cannot change timers in other namespaces.
 - In the stored message, `TW_TIMER_VERDICT` contains the result of the operation. Clients cannot set this

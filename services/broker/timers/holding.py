@@ -221,7 +221,7 @@ class ReleasePaces:
         return 0 if next_us > now_us else min(count_max, (now_us - next_us) * per_second // _SECOND_US + 1)
 
     def spend(self, topic: str, per_second: int, count: int) -> None:
-        """Charge the delivery of `count` timers to the release rate of a topic."""
+        """Charge the delivery of `count` timers against the release rate of a topic."""
         if per_second:
             self._next_us[topic] += count * _SECOND_US // per_second
 

@@ -28,7 +28,7 @@ Each late delivery is counted under the first matching cause. A delivery after a
     disk        delivery was paused because of unflushed bytes
     burst       more timers were due than could be delivered at the due time
 
-Limitation: all late timers of a topic in a run are counted under the cause of the first late timer.
+Limitation: within a run, all late timers of a topic are counted under the cause of the first one.
 """
 
 from __future__ import annotations

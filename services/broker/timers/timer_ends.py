@@ -288,13 +288,13 @@ def name_hash(name: TimerName) -> NameWords:
 
 
 def key_words(message: Message) -> NameWords | None:
-    """Return the 128-bit hash of the timer key of a message, or None if the message has no timer key."""
+    """Return the 128-bit hash of a message's timer key, or None if the message has no timer key."""
     key = message.properties.get(property_names.TIMER_KEY)
     return hashes_of(message.topic, text_of("", key)) if key else None
 
 
 def words_of(timer: TimerSet) -> list[NameWords]:
-    """Return the 128-bit hashes of the names of a timer."""
+    """Return the 128-bit hashes of a timer's names."""
     topic, message_id, key = timer.topic, timer.message_id, timer.key
     words = [] if message_id is None else [hashes_of(topic, message_id)]
     return [*words, hashes_of(topic, text_of("", key))] if key else words

@@ -81,7 +81,7 @@ def new_timer(message: Message, queue_id: int) -> NewMessage:
 
 
 def timer_properties(message: Message, queue_id: int) -> bytes:
-    """Return the encoded properties of the timer record of a message that replaces no timer."""
+    """Return the encoded properties of a message's timer record, without the mark of a replaced timer."""
     marks = f"{_DUE}{message.delivery_ms}{_TOPIC}{message.topic}{_QUEUE}{queue_id}\x02"
     return properties.encode_message(message, marks)
 
@@ -120,7 +120,7 @@ def rebuilt_record(timer: Record, timer_offset: int, names: list[TimerName], pat
 
 
 def held_record(timer: Record, timer_offset: int) -> Record:
-    """Return a timer record that replaces a due timer of a held topic, and that is marked as held.
+    """Return a timer record, marked as held, that replaces a due timer of a held topic.
 
     The message and the due time do not change.
     """

@@ -225,7 +225,7 @@ class RepairJob:
     def run(self, disk: Disk) -> None:
         """Search the files. Raise OSError if the disk fails.
 
-        A disk failure must not end any timer.
+        No timer may be ended because of a disk failure.
         """
         self._require_reading(disk)
         try:
@@ -248,7 +248,7 @@ class RepairJob:
 
         A missing timer is due in the window, has not ended, and is neither in an undamaged batch nor in
         memory. A revived timer has ended but still has a live row in an undamaged batch at or after the
-        watermark, because its tombstone was destroyed and no copy of the tombstone is in memory.
+        watermark, because its tombstone was destroyed and no copy of it is in memory.
         """
         present, lost_count = self._live_rows(disk, from_ms, until_ms)
         held = np.union1d(present["timer_offset"], self.in_memory)

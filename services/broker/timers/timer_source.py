@@ -180,7 +180,7 @@ class TimerSource:
 def ready_record(timer: Record, timer_offset: int) -> Record:
     """Return the record that delivers the message of a timer.
 
-    The offset and the store time of the returned record are those of the timer record.
+    The returned record has the offset and the store time of the timer record.
     """
     ready = delivered_record(timer, timer_offset)
     ready.physical_offset = timer_offset

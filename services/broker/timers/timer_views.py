@@ -1,13 +1,13 @@
 """Query pending timers: pages by due time, counts, and histograms.
 
 Timers are read in sort order (`timingwheel.partitions.scan`), one slot at a time, to limit memory usage. A
-row on disk contains the queue of the timer and the hashes of the tag, the message id, and the message keys. A
-filter by topic, tag, or key therefore reads only the records that may match. A filter by property reads the
-records of all timers that match the other conditions. Timer keys are stored in the index of names
-(`offsets_of_key`), not in rows. The row of a timer that was set after the last checkpoint contains no hashes.
-For such a timer, the record in the log is searched for the texts of the filter, and is decoded only if it
-contains all of them. Held timers (`services.broker.timers.holding`), and timers with a sort time other than
-the due time (`NearTimers.deviating`), are excluded from the slots and are merged by due time.
+row on disk contains the queue of the timer and the hashes of its tag, message id, and message keys. A filter
+by topic, tag, or key therefore reads only the records that may match. A filter by property reads the records
+of all timers that match the other conditions. Timer keys are stored in the index of names (`offsets_of_key`),
+not in rows. The row of a timer that was set after the last checkpoint contains no hashes. For such a timer,
+the record in the log is searched for the texts of the filter, and is decoded only if it contains all of them.
+Held timers (`services.broker.timers.holding`), and timers with a sort time other than the due time
+(`NearTimers.deviating`), are excluded from the slots and are merged by due time.
 
 A long search is performed in steps (`TimerSearch`), and other calls are served between the steps. The rows
 are kept in memory between steps, because a slot with many timers would otherwise be read again in every step.
@@ -131,7 +131,7 @@ class TimerViews:
         return [one.timer_offset for one in named if one is not None]
 
     def unwritten(self, wanted: TimerFilter) -> Offsets:
-        """Return the sorted offsets of timers in the window of the filter that are not in a timer file."""
+        """Return the sorted offsets of the timers in the filter's window that are not in a timer file."""
         far = self._timers.partitions.in_memory(wanted.from_ms, wanted.until_ms)
         held = self._timers.held.rows(wanted.from_ms, wanted.until_ms).timer_offsets
         deviating = [offset for _, offset in self._timers.near.deviating_in(wanted.from_ms, wanted.until_ms)]
@@ -231,7 +231,7 @@ class TimerViews:
         after: SortKey | None = None,
         looked_up: LookupResults | None = None,
     ) -> Iterator[Candidate]:
-        """Yield the held timers of matching topics, without those that the log search has excluded."""
+        """Yield the held timers of matching topics, except those excluded by the log search."""
         if wanted.is_held is False:
             return
         rows = self._timers.held.rows(
@@ -252,9 +252,9 @@ class TimerViews:
         after: SortKey | None = None,
         looked_up: LookupResults | None = None,
     ) -> Iterator[Candidate]:
-        """Yield the deviating timers that are due in the window of the filter.
+        """Yield the deviating timers that are due in the filter's window.
 
-        Timers that the log search has excluded are omitted.
+        Timers excluded by the log search are omitted.
         """
         if wanted.is_held or not self._timers.near.deviating:
             return
@@ -308,7 +308,7 @@ class TimerViews:
             yield run.end
 
     def _scan(self, wanted: TimerFilter) -> Iterator[tuple[Rows, str | None]]:
-        """Yield (rows, path) of the timers in the window of the filter, without held and deviating timers."""
+        """Yield (rows, path) pairs for timers in the filter's window, except held and deviating timers."""
         if wanted.is_held:
             return
         deviating = self._deviating_offsets()
@@ -436,7 +436,7 @@ class TimerSearch:
 
 
 class TimerCount:
-    """A count of the pending timers that match a filter without texts, made in steps of limited work.
+    """A count of pending timers by topic, due time, or hold state, made in steps of limited work.
 
     A timer in a file is matched by its row. The row of a timer that was set after the last checkpoint does
     not contain the topic. If the filter specifies a topic, the record of such a timer is read.

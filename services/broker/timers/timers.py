@@ -25,7 +25,7 @@ delivery resumes after the watermark (`timingwheel.partitions`). If a timer is s
 `sort_ms` must therefore not be earlier than the watermark time or the wheel time.
 
 After the clock has been set back, the watermark is in the future. Until the clock reaches the watermark, new
-timers are delivered at their due times, but their sort time on disk is that of the watermark.
+timers are delivered at their due times, but their sort time on disk is the watermark time.
 `NearTimers.deviating` contains the `sort_ms` of these timers. At startup, `Timers.restore_wheel` reads the
 due times of these timers from their records. Another broker with the same log, or the same broker after a
 restart, may choose different sort keys. Records therefore identify timers by due time, never by sort key.
@@ -309,7 +309,7 @@ class Timers:
     def hold(self, timer: Record, timer_offset: int, now_ms: int) -> None:
         """Replace a due timer of a held topic with a held timer.
 
-        The new timer has the names that no other timer uses, as in `move_accepted`.
+        The new timer keeps only the names that no other timer uses, as in `move_accepted`.
         """
         new = timer_records.held_record(timer, timer_offset)
         self._restrict_names(new, timer, timer_offset, now_ms)
@@ -325,7 +325,7 @@ class Timers:
         self._store.append(timer_records.rebuilt_record(timer, timer_offset, names, path), now_ms)
 
     def end_unreadable(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
-        """End a timer whose record is lost, as UNREADABLE. `topic` is empty if unknown."""
+        """End a timer as UNREADABLE, because its record is lost. `topic` is empty if unknown."""
         self.statistics.timers_unreadable += 1
         self._store.append(timer_records.unreadable_record(timer_offset, due_ms, topic), now_ms)
 
@@ -387,9 +387,9 @@ class Timers:
         return self._verdict_of(found, "", now_ms)
 
     def message_id_of_key(self, topic: str, key: str) -> str:
-        """Return the message id of the newest timer with a timer key, or "" if its record is unreadable.
+        """Return the message id of the newest timer with the given timer key.
 
-        Also return "" if no timer has the key.
+        Return "" if no timer has the key, or if the record of the timer is unreadable.
         """
         found = self.ends.find_named(TimerName(topic, key=key))
         return "" if found is None else self._message_id(found)
@@ -516,8 +516,8 @@ class Timers:
     def restore_wheel(self) -> None:
         """Add the deviating timers to the wheel at startup.
 
-        Otherwise, a deviating timer would be delivered at its sort time, which is that of the watermark and
-        may be an hour in the future. Raise OSError if the disk fails.
+        Otherwise, a deviating timer would be delivered at its sort time, which is the watermark time and may
+        be an hour in the future. Raise OSError if the disk fails.
         """
         for timer_offset, sort_ms in self.near.deviating.items():
             if timer_offset in self.near:
