@@ -223,7 +223,7 @@ class Topics:
         return 0 if topic is None or topic.hold is None else topic.hold.per_second or 0
 
     def infer_topic(self, name: str, queue_id: int) -> None:
-        """Create a topic, or add queues to it, because a message was found in queue `queue_id`.
+        """Ensure that a topic exists and has the queue `queue_id`, because that queue contains a message.
 
         Damage may have destroyed the topic record.
         """

@@ -127,7 +127,7 @@ class TimerVerdict:
 class PendingTimer:
     """A delayed message that is due for delivery to `topic` at `due_ms`.
 
-    Fields are empty if the timer record is unreadable.
+    If the timer record is unreadable, only `due_ms` and `timer_offset` are set.
     """
 
     message_id: str

@@ -124,7 +124,7 @@ class Timers:
         """
         self._unarmed = UnarmedTimers()
         self.gaps: list[Damage] = []
-        """The damaged ranges of the log during the replay at startup.
+        """The damaged ranges of the log. The list is empty after the replay at startup.
 
         A timer whose record is in a damaged range is not counted as pending, and its end does not decrement
         the count.
