@@ -1,4 +1,4 @@
-"""Splits BYTES records into CommitLog records, and verifies the CRC and the offset of each CommitLog record.
+"""Splits BYTES records into CommitLog records, and verifies the CRC and the offset of each one.
 
 The history chain cannot detect bytes that were corrupted in the memory of the leader, because the leader
 computes the chain over the corrupted bytes.

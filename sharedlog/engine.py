@@ -2,8 +2,7 @@
 
 An engine is either a Kafka partition (`sharedlog.kafka`) or a PostgreSQL table (`sharedlog.postgres`).
 
-    append_if         Appends records and replaces the head of the log, if the current head is the expected
-                      one.
+    append_if         Appends records and updates the head of the log if it equals the expected head.
     append_unchecked  Appends a record that has no epoch, such as a HOLD record, without comparing or
                       changing the head.
     read              Returns records in offset order. The order is the same for all readers.
@@ -12,8 +11,8 @@ An engine is either a Kafka partition (`sharedlog.kafka`) or a PostgreSQL table 
     check_settings    Reports settings that can cause the loss of accepted records.
 
 An engine must not lose an accepted record when one of its machines fails. A call raises `EngineUnavailable`
-if the result of the call is unknown, for example after a timeout. Offsets always increase, but may have gaps
-unless the engine is dense (`is_dense`).
+if its result is unknown, for example after a timeout. Offsets always increase, but may have gaps unless the
+engine is dense (`is_dense`).
 """
 
 from __future__ import annotations
@@ -48,12 +47,12 @@ class Engine(Protocol):
         """Return whether offsets are contiguous. In a dense engine, a gap indicates a lost record."""
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int | None:
-        """Append records contiguously and set the head to `following`, if the current head equals `head`.
+        """If the current head equals `head`, append records contiguously and set the head to `following`.
 
         Return the offset of the last record, or None if the offset is unknown or the records may not be
         contiguous. Raise `EngineRefused` if no record was appended, or `EngineUnavailable` if the result is
-        unknown. An engine that cannot compare heads appends unconditionally, and readers then determine the
-        valid records from the order of the records.
+        unknown. An engine that cannot compare heads appends unconditionally. Readers then determine from the
+        record order which records are valid.
         """
 
     def append_unchecked(self, stored: bytes) -> None:

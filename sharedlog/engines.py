@@ -1,4 +1,4 @@
-"""Creates the engine for the URL of a shared log, and creates shared logs.
+"""Creates shared logs, and the engine for a shared log URL.
 
 postgresql://USER@HOST:PORT/DATABASE?log=NAME    The tables NAME_head and NAME_record (`sharedlog.postgres`).
                                                  The default NAME is `tidewheel`.
@@ -34,7 +34,7 @@ KAFKA_SETTINGS: Final = (
     *("security.protocol", "sasl.mechanism", "ssl.ca.location", "ssl.certificate.location"),
     *("ssl.key.location", "ssl.endpoint.identification.algorithm", "broker.address.family"),
 )
-"""The librdkafka settings that can be given as parameters of a URL."""
+"""The librdkafka settings that are allowed as URL parameters."""
 LOG_USUAL: Final = "tidewheel"
 EMPTY_HEAD: Final = Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS))
 URL_FORMS: Final = "postgresql://USER@HOST:PORT/DATABASE or kafka://HOST:PORT,HOST:PORT/TOPIC"
@@ -50,7 +50,7 @@ SharedLog: TypeAlias = PostgresLog | KafkaLog
 
 
 def engine_of(url: str) -> SharedLog:
-    """Return the engine for the URL of a shared log.
+    """Return the engine for a shared log URL.
 
     Raise `ConfigurationError` if the URL is invalid, or `LibraryMissing` if the client library of the engine
     is not installed.
@@ -79,9 +79,9 @@ def engine_of(url: str) -> SharedLog:
 
 
 def _pop_password_file(given: dict[str, str]) -> PasswordFile | None:
-    """Remove the password file from the parameters of a URL.
+    """Remove the password file from the URL parameters, and return it.
 
-    Return the password file, or None if the URL does not specify a password file.
+    Return None if the parameters specify no password file.
     """
     path = given.pop(PARAMETER, None)
     return None if path is None else PasswordFile(path)
@@ -97,8 +97,8 @@ def _make_password_conflict() -> ConfigurationError:
 def _parse_conninfo(conninfo: str) -> dict[str, Any]:
     """Return the connection parameters in a URL, as parsed by libpq.
 
-    Raise `ConfigurationError` if libpq rejects the URL. The error message omits the text quoted by libpq,
-    because the quoted text can contain a password.
+    Raise `ConfigurationError` if libpq rejects the URL. The error message omits text that libpq quotes,
+    because that text can contain a password.
     """
     import psycopg
 
@@ -166,7 +166,7 @@ class Beginning(NamedTuple):
 def beginning_of(engine: Engine) -> Beginning:
     """Return the cluster ID of a shared log and the fields of the GENESIS record.
 
-    If the GENESIS record was trimmed, the fields are taken from a CHECKPOINT record, which contains a copy.
+    If the GENESIS record was trimmed, the fields are read from a CHECKPOINT record, which contains a copy.
     Records before the GENESIS record are ignored, because nodes of a deleted cluster may still write to a
     topic that was deleted and re-created. Raise `NoCluster` if the log contains no GENESIS record and no
     CHECKPOINT record, or `EngineUnavailable` if the engine does not respond.
@@ -186,7 +186,7 @@ def beginning_of(engine: Engine) -> Beginning:
 
 
 def without_password(url: str) -> str:
-    """Return a URL without passwords. The password of the user may contain unescaped `/` and `?`."""
+    """Return a URL without passwords. The user's password may contain unescaped `/` and `?`."""
     parts = urlsplit(_remove_password(url))
     host = parts.netloc.rpartition("@")[2]
     user = parts.username
@@ -195,7 +195,7 @@ def without_password(url: str) -> str:
 
 
 def _remove_password(url: str) -> str:
-    """Return a URL without the password of the user. The text before the last `@` is the credentials."""
+    """Return a URL without the user's password. The credentials end at the last `@`."""
     scheme, _, rest = url.partition("://")
     head = rest.partition("?")[0]
     user, at, behind = (head if "@" in head or _HOSTS.match(rest) else rest).rpartition("@")

@@ -1,7 +1,7 @@
-"""Finds faulty records in a shared log by reading the records again.
+"""Finds faulty records in a shared log by reading them again.
 
     another node cannot read past record N     --> The leader reads record N and the last leader record before
-                                                   record N (`fault_at`).
+                                                   it (`fault_at`).
     a scrub of the whole log                   --> `find_fault` verifies each record (`sharedlog.scrub`).
 
     record                                               fault
@@ -9,16 +9,16 @@
       (`sharedlog.leader_records`)                       bytes
     a BYTES record with corrupt CommitLog records        corrupted in the memory of the leader that sent it
     a record with a CRC mismatch                         changed
-    a record that the engine cannot read                 the error of the engine
+    a record that the engine cannot read                 the engine's error
     no record at N, in a dense engine                    missing
 
 Nodes read records in order. If another node stops at record N, the fault is therefore in record N or in the
-last leader record before record N. If both records match those that the leader has applied, the log is valid
-up to record N, and the disk or memory of the other node is faulty.
+last leader record before it. If both records match those that the leader has applied, the log is valid up to
+record N, and the disk or memory of the other node is faulty.
 
-Cost: a few reads of up to `READ_BYTES`. Limitation: in an engine that is not dense, the loss of a record is
-not detected if the record is older than the records in `sharedlog.leader_records`. A node that cannot read
-past the lost record can fetch a newer checkpoint from the leader.
+Cost: a few reads of up to `READ_BYTES`. Limitation: in an engine that is not dense, a lost record is not
+detected if it is older than the records in `sharedlog.leader_records`. A node that cannot read past the lost
+record can fetch a newer checkpoint from the leader.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def describe_unreadable(record: int, error: LogDamaged) -> str:
 def find_fault(engine: Engine, cluster: bytes | None, one: Stored) -> str:
     """Return a message if a record of the cluster does not match its CRC, or "" otherwise.
 
-    A CRC mismatch is reported only after a second read has confirmed the mismatch.
+    A CRC mismatch is reported only after a second read has confirmed it.
     """
     if not _is_corrupt(one, cluster):
         return ""

@@ -1,13 +1,13 @@
 """The state machine of a shared log reader, which runs on every node, including the leader.
 
 A reader applies the records of the log in order. A record changes the leader, extends the history, updates
-the metadata of the cluster, or is ignored. Readers that have applied the same records are in the same state
-and need no other communication.
+the cluster metadata, or is ignored. Readers that have applied the same records are in the same state and need
+no other communication.
 
     right to write    Only the holder in the newest EPOCH record may write. Later records of older epochs are
                       ignored.
-    acceptance        The BYTES records of the holder are accepted in log order. A flush is accepted when the
-                      last record of the flush has been applied.
+    acceptance        The BYTES records of the holder are accepted in log order. A flush is accepted when its
+                      last record has been applied.
     halt              A reader halts at a record that no correct writer can append after the records read so
                       far. Such a record is evidence that the engine has lost, duplicated, or changed a
                       record, or has merged two histories. The reader does not attempt to determine which
@@ -17,9 +17,9 @@ and need no other communication.
     EPOCH   dead          dead          dead                 new epoch    HALT: an EPOCH is missing
     BYTES   dead          by position   HALT: missing EPOCH  HALT         HALT
     BEAT    dead          by position   HALT: missing EPOCH  HALT         HALT
-    The epochs of GENESIS, CHECKPOINT, and HOLD records are not compared, and the outcome of these records is
-    "noted" (`sharedlog.holdings`). The outcome of a second GENESIS record is "already had" if the record
-    contains the start of the history and no newer epoch. Otherwise, the reader halts.
+    The epochs of GENESIS, CHECKPOINT, and HOLD records are not compared, and their outcome is "noted"
+    (`sharedlog.holdings`). The outcome of a second GENESIS record is "already had" if the record contains the
+    start of the history and no newer epoch. Otherwise, the reader halts.
 
     BYTES   starts at the end of the history, same chain    gathered; `last` completes the flush
             starts at the end of the history, other chain   HALT: two histories
@@ -38,7 +38,7 @@ and need no other communication.
             finalizes a version that is not supported       HALT (`sharedlog.versions`)
 
 A reader keeps up to `POSITIONS_MAX` positions in memory and the newest `FROZEN_POSITIONS_MAX` positions in
-each checkpoint. Older positions are discarded, because no engine retries the append of a record that old.
+each checkpoint. Older positions are discarded, because no engine retries an append that old.
 
 An engine may return the same record twice in succession. The second copy is skipped if both copies have the
 same offset and the same CRC-32. A reader halts if two records with the same offset have different CRC-32
@@ -48,9 +48,9 @@ Records of other clusters are skipped and counted. A record of this cluster with
 and the reader halts at the fourth consecutive mismatch. A halted reader applies no further records.
 
 Cost: a BLAKE2b hash of all bytes, and about 5 us of CPU time per record. The positions use up to 1 MB of
-memory, and an unfinished flush is kept in memory. Limitation: a reader cannot detect that records were lost
-from the end of the log until the reader applies the next BEAT record. A candidate therefore also reads the
-last record again before the candidate becomes the leader.
+memory, and an unfinished flush is kept in memory. Limitation: a reader cannot detect the loss of records at
+the end of the log until it applies the next BEAT record. A candidate therefore also reads the last record
+again before it becomes the leader.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class EpochRelation(Enum):
 class Step(NamedTuple):
     """The result of applying a record.
 
-    If the outcome is ACCEPTED, `flush` contains all records of the flush, and `offsets` contains the shared
-    log offset of each record.
+    If the outcome is ACCEPTED, `flush` contains all records of the flush, and `offsets` contains their shared
+    log offsets.
     """
 
     outcome: Outcome
@@ -147,7 +147,7 @@ class FlushStart(NamedTuple):
 
 
 class Fold:
-    """The state of a shared log reader, which is changed only by `apply_record`."""
+    """The state of a shared log reader. Only `apply_record` changes the state."""
 
     def __init__(self, cluster: bytes | None = None) -> None:
         self.cluster = cluster
@@ -235,7 +235,7 @@ class Fold:
 
         A reader that is restored from this state resumes at the first record of the unfinished flush, if any.
         If `before_flush` is set, the restored reader resumes at the first record of the last accepted flush.
-        `before_flush` must be set only immediately after a flush has been accepted.
+        Set `before_flush` only immediately after a flush has been accepted.
         """
         next_offset = self._gathered_at[0] if self._gathered else self.next_offset
         at = self._before if before_flush else FlushStart(self.end, self.chain, next_offset)
@@ -287,8 +287,8 @@ class Fold:
             return EpochRelation.OURS if record.holder == self.holder else EpochRelation.OTHER_HOLDER
         return EpochRelation.NEXT if record.epoch == self.epoch + 1 else EpochRelation.BEYOND
 
-    # Each of the following `_apply` methods applies one kind of record. Only `apply_record`, these methods,
-    # and their helper methods modify the state.
+    # The following `_apply` methods apply the records of each kind. Only `apply_record`, these methods, and
+    # their helper methods modify the state.
 
     def _apply_genesis(self, offset: int, record: SharedRecord) -> Step:
         if self.is_founded:
@@ -351,7 +351,7 @@ class Fold:
         return Step(Outcome.NOTED, record)
 
     def _gather_bytes(self, offset: int, record: SharedRecord) -> Step:
-        """Add a BYTES record to the unfinished flush. The last record of the flush completes the flush."""
+        """Add a BYTES record to the unfinished flush, and accept the flush if this is its last record."""
         self._gathered.append(record)
         self._gathered_at.append(offset)
         self._positions.add(record.end, record.chain)
@@ -367,7 +367,7 @@ class Fold:
         return Step(Outcome.ACCEPTED, record, flush, offsets)
 
     def _set_finalized(self, offset: int, version: int) -> None:
-        """Set the finalized version, or halt if this program does not support the version."""
+        """Set the finalized version, or halt if this program does not support it."""
         if why := versions.describe_unsupported(version):
             self._halt(offset, why, VersionUnsupported)
         self.finalized = version
@@ -377,7 +377,7 @@ class Fold:
         self._positions.cut(self.end)
 
     def _skip_duplicate(self, offset: int, stored: bytes) -> Step:
-        """Skip a record that is equal to the last record read.
+        """Skip a duplicate of the last record that was read.
 
         Halt if the record has a different offset or different content.
         """
@@ -425,7 +425,7 @@ class Fold:
         return relation is EpochRelation.OURS
 
     def _require_bytes(self, offset: int, record: SharedRecord) -> None:
-        """Halt if the start offset in a record is after the end of the history read so far."""
+        """Halt if a record starts after the end of the history read so far."""
         if record.start > (end := self.gathered.end):
             self._halt(offset, f"bytes {end} to {record.start} of the history are missing", LogDamaged)
 

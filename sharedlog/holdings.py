@@ -65,7 +65,7 @@ class Holding:
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Holding:
-        """Return the `Holding` that the fields of a CHECKPOINT or HOLD record describe."""
+        """Return the `Holding` that is described by the fields of a CHECKPOINT or HOLD record."""
         unsaid = {"supports": UNSAID, "finalized": UNSAID}
         return cls(**unsaid | {name: facts[name] for name in cls.__slots__ if name in facts})
 
@@ -95,8 +95,7 @@ class Holdings:
         self.unreadable: dict[str, Unreadable] = {}
         """The record that a node cannot read, by node name.
 
-        An entry is removed when the copy of the node covers the record. Checkpoints do not include the
-        entries.
+        An entry is removed when the node's copy covers the record. Checkpoints do not include these entries.
         """
 
     def apply_record(self, facts: dict[str, Any]) -> None:
@@ -134,9 +133,9 @@ class Holdings:
         return self._by_node.get(node)
 
     def copies(self, besides: str, from_record: int) -> list[tuple[str, Holding]]:
-        """Return (node name, `Holding`) for each copy with all records before `from_record`, newest first.
+        """Return each copy that covers all records before `from_record`, newest first.
 
-        The copy of the node `besides` is omitted.
+        Each item consists of a node name and a `Holding`. The copy on the node `besides` is omitted.
         """
         found = [
             (node, one)

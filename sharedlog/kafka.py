@@ -7,25 +7,26 @@
     check_settings  Reports settings with which Kafka can lose, truncate, or change accepted records.
 
 Rules
-1. Kafka does not compare heads, and concurrent appends of two nodes therefore both succeed. The returned
+1. Kafka does not compare heads, and concurrent appends by two nodes therefore both succeed. The returned
    offset shows whether another node has appended a record in the meantime. If Kafka returns no offset, the
    leader appends a BEAT record and reads the log (`sharedlog.sink`).
-2. The adapter sends a record only after Kafka has acknowledged the previous record. If Kafka lost the first
-   record of a flush and kept the second record, every reader would halt at the gap.
+2. The adapter sends a record only after Kafka has acknowledged the previous one. If Kafka lost the first
+   record of a flush and kept the second, every reader would halt at the gap.
 3. If Kafka does not acknowledge a record in time, the adapter purges and discards the producer to prevent
    further delivery attempts. A request in flight may still succeed. Readers ignore the late record if a new
-   epoch has begun, and no client has received an acknowledgment for the record.
+   epoch has begun, and no client has received an acknowledgment for it.
 4. The log end offset must never decrease. If Kafka reports a lower end offset for `LOST_SECONDS`, the adapter
-   raises `Halted`. The delay is necessary because a former partition leader returns outdated offsets until
-   the former leader has received the new leader epoch. If Kafka assigns the offset of an existing record to a
-   new record, the adapter raises `Halted` immediately.
-5. After a reconnection or a change of the partition leader, the adapter first reads the newest known record
-   again. If the record has changed, Kafka has lost the end of the log, and other records have been appended.
+   raises `Halted`. The delay is necessary because a former partition leader returns outdated offsets until it
+   has received the new leader epoch. If Kafka assigns the offset of an existing record to a new record, the
+   adapter raises `Halted` immediately.
+5. After a reconnection or a change of the partition leader, the adapter first verifies the last record that
+   it has read. If this record has changed, Kafka has lost the end of the log, and other records have been
+   appended.
 6. If a record fails the CRC check `READS_MAX` times in succession, the adapter raises `LogDamaged`. Records
    before and after the damaged record can still be read.
-7. If the topic existed before, the adapter raises `NoCluster` only after "unknown topic" errors for
-   `LOST_SECONDS`, because a Kafka broker can return this error until the broker has loaded the metadata. A
-   topic that was deleted and re-created is detected by rule 4.
+7. If the topic existed before, the adapter raises `NoCluster` only after `LOST_SECONDS` of "unknown topic"
+   errors, because a Kafka broker can return this error until it has loaded the metadata. A topic that was
+   deleted and re-created is detected by rule 4.
 
 The consumer joins no group and commits no offsets. Writes, reads, and requests for the log bounds use
 separate connections, because Kafka processes the requests of a connection in order and a fetch can block
@@ -34,7 +35,7 @@ later requests.
 Cost: one round trip and one sync (`flush.messages`) per record. A read at the end of the log also requests
 the log bounds. The adapter keeps the records of one read and up to `QUEUE_KIBIBYTES` of prefetched records in
 memory. Limitation: after the failure of a Kafka broker, writes can fail until Kafka detects the failure. By
-default, the detection takes about 10 seconds (`broker.session.timeout.ms`).
+default, this takes about 10 seconds (`broker.session.timeout.ms`).
 """
 
 from __future__ import annotations
@@ -178,7 +179,7 @@ class KafkaLog:
         """Offset of the next record that the consumer returns."""
         self._last: LastRead | None = None
         self._is_doubtful = False
-        """Whether the newest known record must be verified before the next read."""
+        """Whether the last record read must be verified before the next read."""
         self._known_end = 0
         """Highest log end offset that has been observed."""
         self._short_since: float | None = None
@@ -425,9 +426,9 @@ class KafkaLog:
         return self._make_unknown(error.str() if error is not None else "no answer in time")
 
     def _ensure_producer(self) -> Producer:
-        """Return the producer, or create a producer if there is none.
+        """Return the producer. Create it if there is none.
 
-        Readers also call this method, because the first append would otherwise have to wait 0.5 seconds for a
+        Readers also call this method, because the first append would otherwise wait 0.5 seconds for a
         connection.
         """
         from confluent_kafka import Producer
@@ -479,7 +480,7 @@ class KafkaLog:
     def _convert_message(self, message: Message) -> Stored:
         """Convert a Kafka message to a record.
 
-        If the leader epoch of the partition has increased, first verify the newest known record.
+        If the leader epoch of the partition has increased, first verify the last record read.
         """
         offset, value = message.offset(), message.value() or b""
         leader_epoch, (_, appended_ms) = message.leader_epoch() or 0, message.timestamp()
@@ -494,14 +495,14 @@ class KafkaLog:
         return Stored(offset, value, appended_ms)
 
     def _seek(self, offset: int) -> None:
-        """Set the position of the consumer to `offset`, but not lower than the log start offset."""
+        """Set the consumer's position to `offset`, or to the log start offset if that is higher."""
         first, _ = self._check_bounds(offset)
         if self._is_doubtful:
             self._verify_last_record()
         self._assign_offset(max(first, offset))
 
     def _verify_last_record(self) -> None:
-        """Read the newest known record again, and raise `Halted` if the content has changed.
+        """Read the most recent record again, and raise `Halted` if it has changed.
 
         A CRC mismatch is ignored, because this reader has already read the record. Do nothing if the record
         was trimmed.
@@ -573,7 +574,7 @@ class KafkaLog:
     def _close_consumer(self) -> None:
         """Close the consumer.
 
-        The next consumer must first verify the newest known record.
+        The next consumer must first verify the last record read.
         """
         if self._consumer is not None:
             self._consumer.close()
@@ -607,7 +608,7 @@ class KafkaLog:
     def _check_bounds(self, offset: int) -> tuple[int, int]:
         """Request the log bounds, and verify that the log end offset has not decreased.
 
-        If the log end offset is lower than `offset` or than the highest known end offset, raise
+        If the log end offset is lower than `offset` or the highest known end offset, raise
         `EngineUnavailable`, or `Halted` after `LOST_SECONDS`.
         """
         known_end = max(offset, self._known_end)
@@ -642,7 +643,7 @@ class KafkaLog:
     # Methods that check settings.
 
     def _find_topic_faults(self, admin: AdminClient) -> list[str]:
-        """Return a message about a topic that was re-created, and a message about too few replicas."""
+        """Return a message if the topic was re-created, and a message if it has too few replicas."""
         from confluent_kafka import TopicCollection
 
         found = _single_result(
@@ -667,7 +668,7 @@ class KafkaLog:
         return said
 
     def _find_setting_faults(self, admin: AdminClient) -> list[str]:
-        """Return a message for each unsafe topic setting, including the defaults set on the brokers."""
+        """Return a message for each unsafe topic setting, including broker defaults."""
         from confluent_kafka.admin import ConfigResource, ResourceType
 
         resource = ConfigResource(ResourceType.TOPIC, self._topic)
@@ -735,7 +736,7 @@ class KafkaLog:
     def _convert_errors(self) -> Iterator[None]:
         """Convert exceptions raised by the client library.
 
-        Convert "unknown topic" errors to `NoCluster` as described for `_require_topic`, and other errors to
+        Convert "unknown topic" errors to `NoCluster` as described in `_require_topic`, and other errors to
         `EngineUnavailable`.
         """
         from confluent_kafka import KafkaException
@@ -796,8 +797,8 @@ class KafkaLog:
 def _make_rejection(is_first: bool, reason: str) -> EngineRefused | EngineUnavailable:
     """Return the exception for a record that Kafka or the producer has rejected.
 
-    The exception is `EngineRefused` only for the first record of an append, because the previous records of
-    the append have already been accepted.
+    The exception is `EngineRefused` only for the first record of an append. When a later record is rejected,
+    the previous ones have already been accepted.
     """
     if is_first:
         return EngineRefused(f"Kafka takes no such record: {reason}")

@@ -1,11 +1,11 @@
 """Offsets and CRC-32s of the newest leader records that a reader has applied.
 
-The engine must return the records that a leader has read, or has written and proven, unchanged to every
-reader. A comparison by offset detects a lost or replaced record even if the offsets have gaps.
+Records that a leader has read, or has written and proven, must be the same for every reader. A comparison by
+offset detects a lost or replaced record even if the offsets have gaps.
 
 Cost: up to `LEADER_RECORDS_MAX` entries of 12 bytes in memory, and the newest `FROZEN_LEADER_RECORDS_MAX`
 entries in each checkpoint. Limitation: older records are not checked. However, a node that starts from a
-checkpoint does not read the older records again.
+checkpoint does not read them again.
 """
 
 from __future__ import annotations

@@ -2,23 +2,24 @@
 
     candidacy   A candidate reads to the end of the log, appends an EPOCH record with a new random holder ID,
                 and reads up to the EPOCH record. The holder in the newest EPOCH record is the leader. The
-                candidate also repeats the read of the last record before the candidacy. If this record has
-                changed, the engine has lost the end of the log, and other records have been appended.
-    writing     A flush consists of one or more BYTES records, and the last record is marked. Only one flush
-                is in flight at a time.
-    proof       The response of the engine to an append has one of the following results:
+                candidate also reads again the last record that it had read before the candidacy. If this
+                record has changed, the engine has lost the end of the log, and other records have been
+                appended.
+    writing     A flush consists of one or more BYTES records, the last of which is marked. Only one flush is
+                in flight at a time.
+    proof       The engine's response to an append has one of the following results:
 
                 response                                 result
                 success at the expected offset           accepted, because no other node has appended a record
                                                          in the meantime
-                success at another or unknown offset     unknown: append a BEAT, read the BEAT, and check the
-                                                         state of the reader
+                success at another or unknown offset     unknown: append a BEAT record, read it, and check the
+                                                         reader state
                 an error, a timeout, or a rejection      unknown: step down, because the next append would
                                                          hide a gap
 
-A leader that has stepped down no longer answers calls from the tables in memory, because these tables may
-contain records that were not accepted. In an engine that compares heads (`sharedlog.engine`), no append
-succeeds at an unexpected or unknown offset.
+A leader that has stepped down no longer answers calls from its in-memory tables, because they may contain
+records that were not accepted. In an engine that compares heads (`sharedlog.engine`), no append succeeds at
+an unexpected or unknown offset.
 
 Cost: a proven append requires no additional records and no additional copies. Limitation: each append that
 succeeds without proof requires a BEAT record and a read. Appends are slow if the engine never returns the
@@ -42,7 +43,7 @@ _LENGTH: Final = struct.Struct(">I")
 
 
 class Proof(Enum):
-    """The conclusion from the response of the engine to an append."""
+    """The conclusion drawn from the engine's response to an append."""
 
     ACCEPTED = "accepted"
     NOTHING = "nothing"
@@ -85,7 +86,7 @@ class Leader:
         assert fold.cluster is not None, "nobody leads a cluster without an id"
         self._cluster, self._epoch, self._holder = fold.cluster, fold.epoch, fold.holder
         self.position = Position(fold.end, fold.chain)
-        """The position in the history after the last record created."""
+        """The position in the history after the last record that was created."""
         self._expected_offset = fold.next_offset
         self._is_proven = True
 
@@ -115,7 +116,7 @@ class Leader:
         return self._make_record(Kind.BEAT, self.position.end, self.position.chain, encode_facts(facts))
 
     def record_answer(self, offset: int | None, count: int = 1) -> Proof:
-        """Register a successful append of `count` records, and return whether the records are proven.
+        """Register a successful append of `count` records, and return whether they are proven.
 
         `offset` is the offset of the last record, or None if the engine returned no offset. A failed append
         must not be registered, because the leader steps down after a failure.
@@ -169,7 +170,7 @@ def _split_part(part: bytes) -> Iterator[bytes]:
     """
     begin = at = 0
     while len(part) - begin > record.BODY_BYTES_MAX and at < len(part):
-        # The length field of a blank record can exceed the rest of the part.
+        # A blank record can extend past the end of the part.
         end = min(at + int(_LENGTH.unpack_from(part, at)[0]), len(part))
         assert end > at, f"a CommitLog record without a length at byte {at} of a part"
         if end - begin > record.BODY_BYTES_MAX and at > begin:

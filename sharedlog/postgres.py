@@ -7,15 +7,15 @@ The records are stored in one table, and the head of the log is stored in anothe
     log_record    One row per record with the offset, the content, and the time of the append. The table is
                   partitioned by range of offsets.
 
-An append is a single SQL statement. The statement updates the head if the current head is the one that the
-writer expects, and inserts the records only if the head was updated. The row lock on the head serializes
-appends. The transaction of an append holds the row lock until the commit, and an offset therefore becomes
-visible only after all lower offsets. An append of a former leader updates no row.
+An append is a single SQL statement. The statement updates the head if it equals the head that the writer
+expects, and inserts the records only if the head was updated. The row lock on the head serializes appends.
+Each append holds the row lock until its commit. An offset therefore becomes visible only after all lower
+offsets. An append by a former leader updates no row.
 
 An append is complete when the server reports the commit. If `synchronous_standby_names` is set, the server
-first waits for the synchronous standbys. If the server stops waiting for the standbys, the server sends a
-WARNING, and the adapter raises `EngineUnavailable`. The adapter also raises `EngineUnavailable` if the
-connection is lost before the response arrives.
+first waits for the synchronous standbys. If it stops waiting for them, it sends a WARNING, and the adapter
+raises `EngineUnavailable`. The adapter also raises `EngineUnavailable` if the connection is lost before the
+response arrives.
 
 If the network silently drops packets, connections can remain half-open. Both sides therefore close a
 connection after `SILENT_SECONDS` without packets, and an append in progress raises `EngineUnavailable`. The
@@ -26,13 +26,13 @@ A trim drops whole partitions and therefore requires no VACUUM. Up to one partit
 in the table.
 
 A server process that is stopped or waits for standbys may never respond, even though the host acknowledges
-packets. At shutdown of the node, `abort_calls` therefore aborts all calls. `check_settings` uses a separate
-connection, because unsafe settings must also be reported while an append waits for a disconnected standby.
+packets. When the node shuts down, `abort_calls` therefore aborts all calls. `check_settings` uses a separate
+connection, because unsafe settings must also be reported while an append waits for standbys.
 
 A standby that is promoted before receiving the last rows lacks the end of the history. On each new
-connection, the adapter therefore verifies the newest record that was read or appended before. The adapter
-raises `Halted` if this record has changed, or if the log has ended before this record for `LOST_SECONDS`. The
-delay allows a standby to replay the missing records.
+connection, the adapter therefore verifies the newest record that it has read or appended. The adapter raises
+`Halted` if this record has changed, or if the log has ended before this record for `LOST_SECONDS`. The delay
+allows a standby to replay the missing records.
 
 If PostgreSQL cannot read a page, for example because of a checksum failure, a read of a record on the page
 raises `LogDamaged` with the record number. Records on other pages can still be read. The verification of the
@@ -97,7 +97,7 @@ While an append waits for the row lock after checking the partitions, other node
 """
 READ_RECORDS_MAX: Final = 10_000
 RETRY_RECORD_COUNTS: Final = (1_000, 100, 10, 1)
-"""Numbers of records per query when a read is retried because a record is unreadable."""
+"""Record counts per query when a read is retried because of an unreadable record, in order."""
 DROP_WAIT_MS: Final = 50
 """Milliseconds for which a trim waits for readers. Appends are blocked while a trim waits."""
 PARTITION_ATTEMPTS: Final = 3
@@ -260,7 +260,7 @@ class PostgresLog:
         self._made_to = 0
         """Offset below which appends need no partition check.
 
-        One more partition exists after this offset, because other nodes may append records before this node.
+        One more partition exists after this offset, because other nodes may append records first.
         """
         self._has_lax_commits = self._is_void = False
         """Whether the last check found an unsafe `synchronous_commit`, and whether to reconnect."""
@@ -294,7 +294,7 @@ class PostgresLog:
         return Head(epoch, bytes(holder), Position(end_offset, int.from_bytes(chain, "big")))
 
     def append_if(self, head: Head, stored: Sequence[bytes], following: Head) -> int:
-        """Append all records and set the head to `following`, if the current head equals `head`.
+        """If the current head equals `head`, append all records and set the head to `following`.
 
         Return the offset of the last record. Raise `EngineRefused` if the head differs and no record was
         appended, or `EngineUnavailable` if the result is unknown.
@@ -336,7 +336,7 @@ class PostgresLog:
         return found
 
     def _read_rows(self, connection: psycopg.Connection[Any], offset: int, bytes_max: int) -> list[Any]:
-        """Return rows in record number order, from `offset` to the row before the first unreadable row.
+        """Return rows in record number order, from `offset` up to the first unreadable row.
 
         Raise `LogDamaged` if the row at `offset` is unreadable.
         """
@@ -409,7 +409,7 @@ class PostgresLog:
         found = self._read_settings()
         is_lax = found.values["synchronous_commit"] not in COMMITS_KEPT
         # An open session can continue to use an unsafe value. The next call therefore opens a new session if
-        # this check or the previous check found an unsafe value.
+        # this or the previous check found an unsafe value.
         self._is_void = self._is_void or is_lax or self._has_lax_commits
         self._has_lax_commits = is_lax
         return find_setting_faults(found)
@@ -444,7 +444,7 @@ class PostgresLog:
         return find_risky_settings(self._read_settings())
 
     def check_session(self) -> int:
-        """Open and close a session, and return the time of the server in milliseconds since the Unix epoch.
+        """Open and close a session, and return the server time in milliseconds since the Unix epoch.
 
         Raise `SessionRefused` if the server rejects the session, or `EngineUnavailable` if the server does
         not respond.
@@ -475,8 +475,8 @@ class PostgresLog:
     def count_rows(self, from_record: int) -> CheckResult:
         """Verify that each record number in a range of the log exists exactly once.
 
-        The check does not wait for appends, and does not block appends. Raise `NoCluster` if the tables are
-        missing, or `EngineUnavailable` if PostgreSQL does not respond.
+        The check neither waits for appends nor blocks them. Raise `NoCluster` if the tables are missing, or
+        `EngineUnavailable` if PostgreSQL does not respond.
         """
         with self._open_check_connection() as connection:
             return count_log_rows(connection, self._log, from_record)
@@ -507,8 +507,8 @@ class PostgresLog:
         """Execute an append statement, and verify the inserted record numbers.
 
         Return the number of the last inserted record, or None if the head differs or is missing. Raise
-        `LogDamaged` if a record number already exists, or if PostgreSQL has inserted another number of rows
-        or other record numbers.
+        `LogDamaged` if a record number already exists, or if PostgreSQL has not inserted exactly the expected
+        record numbers.
         """
         from psycopg.errors import UniqueViolation
 
@@ -563,9 +563,9 @@ class PostgresLog:
         self._partitions.discard(number)
 
     def _make_partition(self, connection: psycopg.Connection[Any], number: int, size: int) -> None:
-        """Create a partition if the partition does not exist.
+        """Create a partition if it does not exist.
 
-        The creation is retried if another node is creating the same partition concurrently.
+        Retry if another node is creating the same partition concurrently.
         """
         from psycopg import errors
 
@@ -668,12 +668,12 @@ class PostgresLog:
         return self._connection
 
     def _record_newest(self, offset: int, stored: bytes) -> None:
-        """Store the offset and CRC-32 of a record, unless those of a newer record are already stored."""
+        """Store the offset and CRC-32 of a record, unless a newer record is already stored."""
         if self._last is None or offset >= self._last[0]:
             self._last = offset, zlib.crc32(stored)
 
     def _verify_last_record(self, connection: psycopg.Connection[Any]) -> None:
-        """Read the newest known record again, and compare the CRC-32.
+        """Verify that the CRC-32 of the newest record read or appended is unchanged.
 
         Raise `Halted` if the record has changed. If the log ends before the record, raise
         `EngineUnavailable`, or `Halted` after `LOST_SECONDS`.
@@ -698,11 +698,12 @@ class PostgresLog:
             )
 
     def _require_end(self, connection: psycopg.Connection[Any], offset: int) -> None:
-        """Verify that a reader at `offset` has reached the end of the log, once per `END_CHECK_SECONDS`.
+        """Verify that a reader at `offset` has reached the end of the log.
 
-        If the log ends before `offset`, raise `EngineUnavailable`, or `Halted` after `LOST_SECONDS`. Also
-        raise `EngineUnavailable` if the head includes the record at `offset` but the table does not. Later
-        reads determine whether the record is still missing.
+        A successful check is valid for `END_CHECK_SECONDS`. If the log ends before `offset`, raise
+        `EngineUnavailable`, or `Halted` after `LOST_SECONDS`. Also raise `EngineUnavailable` if the head
+        includes the record at `offset` but the table does not. Later reads determine whether the record is
+        still missing.
         """
         now = time.monotonic()
         if self._end_checked_at is not None and now < self._end_checked_at + END_CHECK_SECONDS:
@@ -781,7 +782,7 @@ class PostgresLog:
     def _record_notice(self, notice: psycopg.errors.Diagnostic) -> None:
         """Store a warning that the server has sent.
 
-        The server reports a commit that did not wait for the standbys only in a warning.
+        Only a warning indicates that a commit did not wait for the standbys.
         """
         # The severity in field V is not localized, unlike the severity in field S and the message text.
         if notice.severity_nonlocalized == "WARNING":

@@ -4,8 +4,8 @@ A check reads a range of record numbers in one snapshot. The check detects gaps,
 start or end of the log, and a missing or invalid unique index on the record numbers. `create_log` creates the
 unique index for a new log, and PostgreSQL adds a matching index to each new partition.
 
-Cost: a check reads up to `RANGE_RECORDS` index entries. Limitation: a check does not detect changed records,
-which are detected by the CRC (`sharedlog.scrub`) or by the history chain (`sharedlog.fold`).
+Cost: a check reads up to `RANGE_RECORDS` index entries. Limitation: a check does not detect changed records.
+The CRC (`sharedlog.scrub`) or the history chain (`sharedlog.fold`) reveals them.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def count_log_rows(connection: psycopg.Connection[Any], log: str, from_record: i
     """
     with connection.transaction():
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        # The lock is acquired before the first query takes the snapshot. Partitions in the snapshot can
-        # therefore not be dropped during the check.
+        # The lock is acquired before the first query takes the snapshot. No partition in the snapshot can
+        # therefore be dropped during the check.
         _execute(connection, "LOCK TABLE {log}_record IN ACCESS SHARE MODE", log=log)
         (last,) = _fetch_row(connection, _HEAD, log)
         (first,) = _fetch_row(connection, _FIRST, log)

@@ -32,8 +32,8 @@ _NAMED: Final = re.compile(r"\s*(?:(?:ANY|FIRST)\s+)?(\d+)\s*\(", re.IGNORECASE)
 class Settings(NamedTuple):
     """The settings of a session, and the state of the standbys.
 
-    `values` contains the value of each setting in `SETTINGS`, and `sources` contains the source of the value
-    as reported by `pg_settings`. The keys are the names of the settings.
+    `values` contains the value of each setting in `SETTINGS`, and `sources` contains its source as reported
+    by `pg_settings`. The keys are the names of the settings.
     """
 
     values: dict[str, str]
@@ -101,7 +101,7 @@ def find_risky_settings(found: Settings) -> list[str]:
 
 
 def _describe_disabled(found: Settings, name: str) -> str:
-    """Return a message that names a disabled setting, the possible loss of data, and the correction."""
+    """Return a message about a disabled setting, the possible data loss, and the correction."""
     said = f"{name} of PostgreSQL is off, so {_WHY[name]}."
     if found.sources[name] == "command line":
         return f"{said} Start it without -c {name}=off in its command: no other command switches it on."

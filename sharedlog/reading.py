@@ -1,9 +1,9 @@
 """Reads a shared log in offset order, and applies the records to the state of a reader (`sharedlog.fold`).
 
 A record that does not match its CRC is read up to `fold.READS_MAX` times. `LogTrimmed` is raised if the next
-record was trimmed, and the node then needs a checkpoint from another node. In a dense engine, a gap raises
-`LogDamaged`. In other engines, the history chain reveals missing bytes. `records` reads the log without the
-state of a reader.
+record was trimmed. The node then needs a checkpoint from another node. In a dense engine, a gap raises
+`LogDamaged`. In other engines, the history chain reveals missing bytes. `records` reads the log without
+applying its records.
 
 Limitation: if the first record is missing, a reader cannot determine whether the record was lost or trimmed.
 The scrub detects lost records (`sharedlog.scrub`).
@@ -26,8 +26,8 @@ READ_BYTES: Final = 4 * 1024 * 1024
 def read_steps(engine: Engine, fold: Fold) -> Iterator[tuple[Stored, Step]]:
     """Read and apply all records from `fold.next_offset` to the end of the log.
 
-    Yield each record with the result of applying the record. Raise `LogTrimmed` if the next record was
-    trimmed, `Halted` if the reader halts at a record, or `EngineUnavailable` if the engine does not respond.
+    Yield each record with the result of applying it. Raise `LogTrimmed` if the next record was trimmed,
+    `Halted` if the reader halts at a record, or `EngineUnavailable` if the engine does not respond.
     """
     while found := engine.read(fold.next_offset, READ_BYTES):
         for one in records_before_gap(engine, fold, found):
@@ -53,7 +53,7 @@ def read_until(engine: Engine, fold: Fold, until: int) -> None:
 
 
 def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedRecord]:
-    """Yield all records of a shared log in offset order, without applying the records.
+    """Yield all records of a shared log in offset order, without applying them.
 
     Skip records that are unreadable, do not match their CRC, or belong to another cluster. If `cluster` is
     None, yield the records of all clusters. Raise `EngineUnavailable` if the engine does not respond, or
@@ -96,7 +96,7 @@ def _explain_gap(engine: Engine, expected: int, offset: int, found: Sequence[Sto
     """Raise the exception for a gap between the offset `expected` and the record at `offset`.
 
     Raise `LogTrimmed` if the record at `expected` was trimmed, or `LogDamaged` if the engine is dense and a
-    record was lost or returned out of order. In all other cases, return without an exception.
+    record was lost or returned out of order. Otherwise, return normally.
     """
     first, end = engine.bounds()
     if first > expected:

@@ -1,6 +1,6 @@
 """The record format of a shared log.
 
-Each record contains the ID of the writer, the epoch, and a position in the history.
+Each record contains the writer's ID, the epoch, and a position in the history.
 
     at     bytes   field
     0      4       magic, "TWSL"
@@ -17,12 +17,12 @@ Each record contains the ID of the writer, the epoch, and a position in the hist
     75     4       CRC-32 of bytes 0 to 74 and of the body
     79     ...     body: CommitLog records in BYTES, a JSON object in the other kinds
 
-A kind or body version that older programs cannot read is written only if the finalized version guarantees
-support by all nodes (`sharedlog.versions`).
+A record kind or body version that older programs cannot read is written only if the finalized version
+guarantees that all nodes support it (`sharedlog.versions`).
 
-Integers are big-endian and unsigned. The chain identifies the history up to a record. The chain is a 64-bit
-BLAKE2b hash of the previous chain and of the start, zeros, and body of the record. Two histories that end at
-the same offset with the same chain contain the same bytes, unless a hash collision occurs.
+Integers are big-endian and unsigned. The chain identifies the history up to a record. It is a 64-bit BLAKE2b
+hash of the previous chain and the start, zeros, and body of the record. Two histories that end at the same
+offset with the same chain contain the same bytes, unless a hash collision occurs.
 
     kind         written                                  body
     GENESIS      once, when the cluster is created        metadata of the cluster; the epoch and start of the
@@ -30,9 +30,9 @@ the same offset with the same chain contain the same bytes, unless a hash collis
     EPOCH        by a candidate                           name, addresses, and certificate of the candidate
     BYTES        by the leader, for all or part of a      complete CommitLog records
                  flush
-    BEAT         by the leader, when idle or as a proof   clock of the leader; announcement to step down, and
-                                                          the successor; a renewed certificate; commands of
-                                                          an operator
+    BEAT         by the leader, when idle or as a proof   the leader's clock; an announcement that the leader
+                                                          steps down, and its successor; a renewed
+                                                          certificate; operator commands
     CHECKPOINT   by any node, after a checkpoint was      the copy of the store on the node
                  synced and verified                      (`sharedlog.holdings`)
     HOLD         by a node without a copy                 the first record that the node needs
@@ -156,7 +156,7 @@ def decode(stored: bytes, cluster: bytes | None) -> SharedRecord:
 
 
 def extend_chain(chain: int, start: int, body: bytes, zeros: int) -> int:
-    """Return the chain after `body` and `zeros` zero bytes. `chain` is the chain at the offset `start`."""
+    """Extend `chain`, the chain at the offset `start`, by `body` and `zeros` zero bytes."""
     linked = blake2b(_LINK.pack(chain, start, zeros), digest_size=8)
     linked.update(body)
     return int.from_bytes(linked.digest(), "big")

@@ -1,12 +1,12 @@
 """The scrub, a background task of the leader that verifies the shared log in small steps.
 
-    count   Verifies that a range of the log contains each record number exactly once, for engines with rows
-            (`sharedlog.postgres_rows`). This check detects lost and duplicate records.
+    count   In engines with rows (`sharedlog.postgres_rows`), verifies that a range of the log contains each
+            record number exactly once. This check detects lost and duplicate records.
     read    Verifies the CRC of each record in a range. This check detects changed and unreadable records.
     begin   Compares the log start offset with the first record that each node still needs. This check detects
             deletions by other programs, because the leader does not trim records that a node needs. A fault
-            is reported only if two consecutive checks find the fault, because the announcement of a node may
-            be newer than the last trim.
+            is reported only if two consecutive checks find it, because a node's announcement may be newer
+            than the last trim.
     pass    A sequence of checks that covers the log from the first record to the end. The faults found by a
             pass are reported until the end of the next pass.
 
@@ -16,7 +16,7 @@ The scrub reports faults with their record numbers, and takes no other action. R
 Cost: a step counts up to 200,000 rows and performs up to `RANGE_READS` reads of `READ_BYTES`, regardless of
 the size of the log. A pass over 1 GiB takes four hours. Limitation: the scrub cannot detect that a record was
 replaced by another valid record of the same cluster, or that a Kafka topic has lost a record. A node that
-reads the history detects and reports such a fault, and the leader verifies the fault (`sharedlog.faults`).
+reads the history detects and reports such a fault, and the leader verifies it (`sharedlog.faults`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _ScrubPass:
         self.next_record, self.ended_ms = 0, now_ms
         """Number of the next record to check, and the time at which the last pass ended.
 
-        Before the first pass has ended, the time is the start of the first pass.
+        Until the first pass has ended, this is the time at which it began.
         """
         self.count = 0
         self._found: list[str] = []
@@ -103,7 +103,7 @@ class Scrub:
         self._deleted_before: list[str] = []
         """Deletions found by the previous check.
 
-        Only the deletions that two consecutive checks have found are reported.
+        A deletion is reported only if two consecutive checks have found it.
         """
         self._counting, self._reading = _ScrubPass(clock()), _ScrubPass(clock())
 
@@ -163,8 +163,8 @@ def count_range(engine: Rows, from_record: int) -> CheckResult:
 def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> CheckResult:
     """Verify the CRC of records in a range, beginning with the first record at or after `from_record`.
 
-    A CRC mismatch is reported only after a second read has confirmed the mismatch. Raise `EngineUnavailable`
-    or `EngineRefused` if the engine does not respond.
+    A CRC mismatch is reported only after a second read has confirmed it. Raise `EngineUnavailable` or
+    `EngineRefused` if the engine does not respond.
     """
     try:
         found = engine.read(from_record, READ_BYTES)
@@ -177,7 +177,7 @@ def read_range(engine: Engine, cluster: bytes | None, from_record: int) -> Check
 
 
 def _check_record(engine: Engine, cluster: bytes | None, record: int) -> CheckResult:
-    """Verify a single record, because a read of the range that begins at `record` has failed."""
+    """Verify a single record after a read of the range that begins at `record` has failed."""
     _, end = engine.bounds()
     is_whole = record + 1 >= end
     try:

@@ -1,9 +1,9 @@
-"""A log sink that writes to a shared log. A flush is durable when the shared log has accepted the flush.
+"""A log sink that writes to a shared log. A flush is durable when the shared log has accepted it.
 
     append   The parts are written to the local segments, and the BYTES records are sent to the engine. When
-             the response has proven the append, the leader applies the records to the reader state.
-    beat     A BEAT record is appended if no other record has been written for some time. The BEAT record
-             proves that this node is still the leader.
+             the response proves the append, the leader applies the records to the reader state.
+    beat     A BEAT record is appended if no other record has been written for some time. It proves that this
+             node is still the leader.
 
 Rules
 1. An append writes the parts to the local segments without a sync, and then waits until the engine has
@@ -15,10 +15,10 @@ Rules
 3. The leader applies the appended records to the reader state in log order, as followers do. The leader and
    the followers therefore verify the same history and store the same positions in their checkpoints.
 4. Flushes and BEAT records are appended one at a time. Each append begins at the proven end of the previous
-   append.
+   one.
 
-`proven_ms` is the monotonic time at which the newest proven append began. No other node was the leader at the
-time `proven_ms`. A negative response is delayed until `proven_ms` is later than the start of the call
+`proven_ms` is the monotonic time at which the newest proven append began. No other node was the leader at
+that time. A negative response is delayed until `proven_ms` is later than the start of the call
 (`services.live.durability`).
 
 Cost: one round trip to the engine per append. Each record adds 79 bytes and two BLAKE2b hashes. Limitation:
@@ -66,7 +66,7 @@ class SharedSink:
         self.proven_ms = clock()
         """Monotonic time in milliseconds at which the newest proven append began.
 
-        No other node was the leader when the newest proven append began.
+        No other node was the leader at that time.
         """
         self.is_over = False
         """Whether an append was not proven or this node has stepped down."""

@@ -3,12 +3,12 @@
 The cluster version is comparable to `metadata.version` in Kafka.
 
 Nodes are upgraded one at a time, and a reader halts at a record of an unsupported kind or body format. Each
-node therefore announces the highest version that the node *supports*, and the cluster has a single
-*finalized* version. Nodes write no record that requires a version higher than the finalized version.
+node therefore announces the highest version that it *supports*, and the cluster has a single *finalized*
+version. Nodes write no record that requires a version higher than the finalized version.
 
     version   content
     3         All record kinds and bodies of the first release.
-    4         Bodies of topics that are deleted, held, or have a retention, and the items of tasks
+    4         Bodies for deleted, held, and released topics and for retention times, and the items of tasks
               (`services.broker.spine.record_versions`).
 
 Versions lower than 3 predate the first release and have a different record format. A node halts if the
@@ -18,21 +18,21 @@ finalized version of the cluster is lower than 3.
     `finalized` in GENESIS and in a checkpoint          the finalized version at this point of the log
     `finalize` in BEAT                                  the finalized version from this record on
     `supports` in EPOCH, CHECKPOINT, and HOLD           the highest version that the writer supports
-    `finalized` in CHECKPOINT and HOLD                  the finalized version in the records that the writer
-                                                        has read
+    `finalized` in CHECKPOINT and HOLD                  the finalized version that the writer has read from
+                                                        the log
 
 Rules
-1. The leader finalizes a new version only if an operator requests the new version (`tidewheel cluster
-   set-version`) and all nodes with a record in the log support the new version (`nodes_without_support`). The
-   finalized version never decreases, because the log may contain records that require this version.
-2. A program halts on reading a finalized version that the program does not support, and therefore never
-   misinterprets a record. A program also halts if the finalized version is missing.
+1. The leader finalizes a new version only if an operator requests it (`tidewheel cluster set-version`) and
+   all nodes with a record in the log support it (`nodes_without_support`). The finalized version never
+   decreases, because the log may contain records that require it.
+2. A program halts at a finalized version that is missing or that it does not support. It therefore never
+   misinterprets a record.
 3. A program ignores unknown fields in a JSON body, but halts at an unknown record kind or body version
    (`sharedlog.fold`). `NEEDS` maps each record kind and body version to the required cluster version. Writers
    check the required version before each append.
 
 Limitation: rule 1 does not consider nodes without a record in the log, or nodes that an operator has removed.
-Such a node halts under rule 2 if the node does not support the finalized version.
+Such a node halts under rule 2 if it does not support the finalized version.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def nodes_without_support(wanted: int, supports: Mapping[str, int]) -> dict[str,
 
 
 def describe_unsupported(finalized: int) -> str:
-    """Return why this program does not support a finalized version, or "" if the version is supported."""
+    """Return why this program does not support a finalized version, or "" if it is supported."""
     if OLDEST <= finalized <= SUPPORTED:
         return ""
     if finalized < OLDEST:

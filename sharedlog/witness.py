@@ -9,25 +9,25 @@ The following table shows the reaction of a node that has read all records up to
     only record 9 was lost                 record 10 exists (a hole)    fetch a copy that covers record 9
     only record 9 was changed              CRC mismatch in record 9     fetch a copy that covers record 9
 
-A node that reopens the replica loads the checkpoint and reads the log again from the checkpoint on. In the
-meantime, the engine may have lost records that the node had read, because of an unclean leader election or
-the promotion of a standby without the newest records. The node could then become the leader without records
-that the node had acknowledged. The witness therefore keeps the offset and CRC-32 of the newest record read
-separately from the replica. After a restart, the offset and CRC-32 are read from a file (`restore`). The
-record after the checkpoint is also checked. CHECKPOINT and HOLD records are not used (`Fold.last_led`),
-because two histories can contain identical CHECKPOINT or HOLD records.
+A node that reopens its replica loads the checkpoint and reads the log again from there. In the meantime, the
+engine may have lost records that the node had read, because of an unclean leader election or the promotion of
+a standby without the newest records. The node could then become the leader without records that it had
+acknowledged. The witness therefore stores, separately from the replica, the offset and CRC-32 of the newest
+leader record that the node has read. After a restart, they are read from a file (`restore`). The witness also
+verifies that the log does not end before the checkpoint. CHECKPOINT and HOLD records are not used
+(`Fold.last_led`), because two histories can contain identical ones.
 
-A former primary may return outdated responses, and a loss is therefore reported only after `LOST_MS`. A read
-from a lagging standby can raise `EngineUnavailable`, but a request for the log bounds would return outdated
+A former primary may return outdated responses. A loss is therefore reported only after `LOST_MS`. A read from
+a lagging standby can raise `EngineUnavailable`, but a request for the log bounds would return outdated
 bounds. The witness therefore reads records before requesting the log bounds.
 
-The engine may lose the end of the log while a node reads the log again. The node therefore compares the
-newest record read with the record that is now stored at the same offset. A candidate repeats this comparison
-between the append of the EPOCH record and the takeover.
+The engine may also lose the end of the log while a node reads the log again. The node therefore compares the
+newest leader record that it has read with the record now stored at the same offset. A candidate repeats this
+comparison between the append of the EPOCH record and the takeover.
 
 Cost: two reads each time the log is opened, at each takeover, and after each lost candidacy. Limitation: a
-node cannot detect the loss and may become the leader if the memory, file, and checkpoint of the node contain
-none of the lost records. Nodes that have read the lost records halt at the records of the new leader.
+node cannot detect the loss and may become the leader if its memory, file, and checkpoint contain none of the
+lost records. Nodes that have read the lost records halt at the records of the new leader.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Witness:
         self.restore(fold.last_led)
 
     def restore(self, last: tuple[int, int] | None) -> None:
-        """Store the offset and CRC-32 of a leader record, unless those of a newer record are stored."""
+        """Store the offset and CRC-32 of a leader record, unless a newer record is already stored."""
         if last is not None and (self.last_led is None or last[0] > self.last_led[0]):
             self.last_led = last
 
@@ -69,7 +69,7 @@ class Witness:
 
         If a record is missing or was replaced, raise `EngineUnavailable`, or `Halted` after `LOST_MS`. Raise
         `LogDamaged` if only the newest known leader record is missing or corrupt, and `fold` has not applied
-        this record.
+        it.
         """
         self.record_progress(fold)
         missing = self._find_missing(engine, fold)
@@ -85,17 +85,17 @@ class Witness:
         raise Halted(f"{said}: the engine has lost its end, with what may have been acknowledged.")
 
     def is_replaced(self, one: Stored) -> bool:
-        """Return whether a record has the offset of the newest known leader record but another CRC-32."""
+        """Return whether a record has the offset of the newest known leader record but a different CRC-32."""
         return self.last_led is not None and (
             one.offset == self.last_led[0] and zlib.crc32(one.stored) != self.last_led[1]
         )
 
     def verify_last_record(self, engine: Engine, fold: Fold) -> None:
-        """Verify the newest known leader record, and then store the newest leader record in `fold`.
+        """Verify the newest known leader record, and then record the progress of `fold`.
 
-        Raise `Halted` if the record was replaced by another record, because the engine has lost the end of
-        the log. Raise `EngineUnavailable` if the engine does not respond. A missing record or a CRC mismatch
-        raises no exception, because the scrub reports the damage (`sharedlog.scrub`).
+        Raise `Halted` if another record has replaced it, because the engine has then lost the end of the log.
+        Raise `EngineUnavailable` if the engine does not respond. A missing record or a CRC mismatch raises no
+        exception, because the scrub reports the damage (`sharedlog.scrub`).
         """
         if self.last_led is not None:
             offset, crc = self.last_led
