@@ -4,10 +4,9 @@
     other copies   the CHECKPOINT records that the shared log still contains (`sharedlog.holdings`)
 
 Rules
-1. A node announces a checkpoint only after verifying the checkpoint. The snapshot file and all preceding log
-   records are read back, and the CRCs are verified. Each log record is read back only once.
-2. A node repeats an announcement until the announcement appears in the shared log, because appends can be
-   delayed or lost.
+1. A node announces a checkpoint only after verifying it. The snapshot file and all preceding log records are
+   read back, and their CRCs are verified. Each log record is read back only once.
+2. A node repeats an announcement until it appears in the shared log, because appends can be delayed or lost.
 3. A node never announces a damaged checkpoint. Instead, the node fetches a copy from another node
    (`StoreDamaged`, see `copying`).
 
@@ -59,7 +58,7 @@ class OwnCopy:
     def checkpoint_announcement(self, replica: Replica, now_ms: int) -> bytes | None:
         """Return a record that announces the newest checkpoint, or None if no announcement is due.
 
-        If the node has no checkpoint, the record announces that the node needs the whole shared log. A new
+        If the node has no checkpoint, the record announces that it needs the whole shared log. A new
         checkpoint is read back before the announcement. Raise `StoreDamaged` if the checkpoint is damaged, or
         OSError if the disk fails.
         """
@@ -100,8 +99,8 @@ class OwnCopy:
     ) -> bytes:
         """Return a HOLD record for a node that has no copy and needs the log from `next_record` on.
 
-        The record also reports the unreadable record `unreadable` if one is given. Earlier copies of this
-        node become invalid.
+        The record also reports the unreadable record `unreadable`, if given. Earlier copies of this node
+        become invalid.
         """
         with self._lock:
             self.number += 1
@@ -166,11 +165,10 @@ def _unreadable_facts(unreadable: Unreadable | None) -> dict[str, Any]:
 class LogFacts(NamedTuple):
     """The state of the shared log that a node needs to fetch a copy.
 
-    The field `first` is the offset of the first record in the shared log. The field `copies` contains the
-    usable copies of other nodes, newest first. A copy is usable if the shared log still contains all records
-    after the copy. The field `epoch` is the newest EPOCH record, updated with the current certificate of the
-    leader. The field `finalized` is the newest cluster version in any `Holding`, and `own` is the `Holding`
-    of this node.
+    `first` is the offset of the first record in the shared log. `copies` contains the usable copies of other
+    nodes, newest first. A copy is usable if the shared log still contains all records after the copy. `epoch`
+    is the newest EPOCH record, updated with the leader's current certificate. `finalized` is the newest
+    cluster version in any `Holding`, and `own` is the `Holding` of this node.
     """
 
     first: int
@@ -181,7 +179,7 @@ class LogFacts(NamedTuple):
 
 
 def find_copies(engine: Engine, cluster: bytes, name: str, beyond: int = -1) -> LogFacts:
-    """Find the copies that the node `name` can fetch. Each copy extends past the record `beyond`.
+    """Find the copies that the node `name` can fetch and that extend past the record `beyond`.
 
     Raise `EngineUnavailable` if the engine does not respond.
     """

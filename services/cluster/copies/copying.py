@@ -1,24 +1,23 @@
 """Announces checkpoints, trims the shared log, and fetches copies of the store from other nodes.
 
-A node announces a checkpoint in the shared log only after reading the checkpoint back (`checkpoints`). The
-leader trims shared log records that no node needs.
+A node announces a checkpoint in the shared log only after reading it back (`checkpoints`). The leader trims
+shared log records that no node needs.
 
 To fetch a copy, a node appends a HOLD record, which prevents trimming, and requests a complete copy from
 another node (`transfer`). If a record is unreadable, the copy must extend past that record (`log_damage`). If
 no node provides a copy but the shared log is complete, the node deletes its store and reads the shared log
-from the start. A node verifies a fetched copy when the copy is opened, because the checksums of the transfer
-do not detect damage on the disk of the sender.
+from the start. A node verifies a fetched copy when it is opened, because the transfer checksums do not detect
+damage on the sender's disk.
 
 Rules
 1. A failed announcement is repeated (`OwnCopy`). A failed trim is retried at the next periodic check.
 2. A node first requests the newest copy. Each retry begins with the next copy, because any copy may be
    damaged.
 3. A node that does not support the cluster version fetches no copy.
-4. A node replaces its store only if the replacement covers the evidence of the node
-   (`services.cluster.evidence`). The replacement is a copy from another node or the complete shared log.
+4. A node replaces its store only if the replacement covers the node's evidence (`services.cluster.evidence`).
+   The replacement is a copy from another node or the complete shared log.
 
-All methods block on the engine, the disk, or the network. Call the methods one at a time from a worker
-thread.
+All methods block on the engine, the disk, or the network. Call them one at a time from a worker thread.
 
 Cost: the receiver reads a copy twice and writes it once. The cost of announcements and of sending a copy is
 described in `checkpoints` and `transfer`.
@@ -72,7 +71,7 @@ class StoreCopier:
     def __init__(self, name: str, own_copy: OwnCopy, began: Beginning, engine: Engine, disk: Disk) -> None:
         self._name, self._own, self._began, self._engine, self._disk = name, own_copy, began, engine, disk
         self._attempts, self._words = 0, Lock()
-        """The lock that prevents the announcement of a copy after its withdrawal."""
+        """A lock that prevents the announcement of a withdrawn copy."""
         self._reported_unreadable: tuple[int, int] | None = None
         """The unreadable record that was reported last, and the epoch of that report."""
         self._is_fetched = False
@@ -80,8 +79,8 @@ class StoreCopier:
         """The function that fetches a copy from another node, by default `transfer.fetch_copy`.
 
         The arguments are the URL, the certificate and the secret of the other node, the disk of this node,
-        and a callback. The callback raises `CopyRefused` if the fetched copy must not replace the store of
-        this node.
+        and a callback. The callback raises `CopyRefused` if the fetched copy must not replace this node's
+        store.
         """
         self.trimmed_below = 0
         """The shared log offset up to which this node has trimmed the log."""
@@ -110,7 +109,7 @@ class StoreCopier:
                 self.trimmed_below = below
 
     def find_copies(self, where: Unreadable | None = None) -> LogFacts:
-        """Find the copies that this node can fetch, and report the unreadable record `where` if one is given.
+        """Find the copies that this node can fetch, and report the unreadable record `where`, if given.
 
         The unreadable record is reported once per epoch. Raise `EngineUnavailable` if the engine does not
         respond, or `VersionUnsupported` if this node does not support the cluster version.

@@ -3,9 +3,8 @@
     checkpoint in the snapshot          --> offset N of the next shared log record
     shared log records from N on        --> store of the node
 
-A snapshot has the format of the store of a standalone broker, and a node therefore does not start from a
-snapshot by mistake. The records after the snapshot are read from the shared log or from a backup of the
-engine.
+A snapshot has the store format of a standalone broker. A node therefore does not start from a snapshot by
+mistake. The records after the snapshot are read from the shared log or from a backup of the engine.
 
     log begins after N     records between the snapshot and the start of the log were trimmed (`LogTrimmed`)
     log ends before N      the backup of the engine is older than the snapshot (`Halted`)

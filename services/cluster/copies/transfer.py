@@ -33,9 +33,9 @@ A store never contains files from two nodes. Queues and the key index are derive
 only if the transfer is cheaper than a rebuild (`services.store.copying.derived`).
 
 Cost: the store is sent over the network once. During the transfer, the receiver needs disk space for both
-stores. Limitation: the checksums protect only the transfer and do not detect damage on the disk of the
-sender. On opening the copy (`copies.copying`), the receiver verifies the log, deletes a damaged key index,
-and verifies queues against the CRCs in the snapshot.
+stores. Limitation: the checksums protect only the transfer and do not detect damage on the sender's disk. On
+opening the copy (`copies.copying`), the receiver verifies the log, deletes a damaged key index, and verifies
+queues against the CRCs in the snapshot.
 """
 
 from __future__ import annotations
@@ -178,11 +178,10 @@ def stream_copy(root: Path) -> Generator[bytes]:
 
 
 def fetch_copy(url: str, certificate: str, secret: str, disk: Disk, require: Require) -> None:
-    """Fetch a copy through the HTTP interface at `url`. Call `install_copy` to replace the store.
+    """Fetch a copy through the HTTP interface at `url`. Call `install_copy` later to replace the store.
 
-    The argument `certificate` is the certificate of the other node, or "" for plaintext HTTP. The callback
-    `require` is described in `receive_copy`. Raise `CopyRefused` if no copy is available, or OSError if the
-    disk fails.
+    `certificate` is the other node's certificate, or "" for plaintext HTTP. `require` is described in
+    `receive_copy`. Raise `CopyRefused` if no copy is available, or OSError if the disk fails.
     """
     try:
         connection = connect_to(url, certificate, READ_SECONDS)
@@ -207,8 +206,8 @@ def fetch_copy(url: str, certificate: str, secret: str, disk: Disk, require: Req
 def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) -> None:
     """Write a complete copy from `source` to the folder `fetched` of the store.
 
-    The callback `require` must raise `CopyRefused` if the copy must not replace the store. Raise
-    `CopyRefused` if the copy is incomplete or damaged, or OSError if the disk fails.
+    `require` must raise `CopyRefused` if the copy must not replace the store. Raise `CopyRefused` if the copy
+    is incomplete or damaged, or OSError if the disk fails.
     """
     delete_pending_copy(disk)
     received = _CopyReader(source)
@@ -236,7 +235,7 @@ def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) 
 
 
 def install_copy(disk: Disk) -> bool:
-    """Replace the store with the pending copy if the copy is complete.
+    """Replace the store with the pending copy if it is complete.
 
     Return whether the store was replaced.
 
@@ -369,7 +368,7 @@ class _CopyReader:
         self._source, self._digest = source, blake2b(digest_size=_DIGEST_BYTES)
 
     def header(self) -> dict[str, Any]:
-        """Return the next header. Raise `CopyRefused` if the header is damaged."""
+        """Return the next header. Raise `CopyRefused` if it is damaged."""
         (count,) = _HEADER_BYTES.unpack(self.read_exactly(_HEADER_BYTES.size))
         if count > _HEADER_BYTES_MAX:
             raise CopyRefused(f"The copy has a header of {count} bytes: it was spoiled on its way.")
@@ -379,13 +378,13 @@ class _CopyReader:
         return header
 
     def read_exactly(self, count: int) -> bytes:
-        """Return the next `count` bytes. Raise `CopyRefused` if the stream ends before these bytes."""
+        """Return the next `count` bytes. Raise `CopyRefused` if the stream ends early."""
         found = self._bytes(count)
         self._digest.update(found)
         return found
 
     def check(self, what: str) -> None:
-        """Read a checksum. Raise `CopyRefused` if the checksum does not match the received bytes."""
+        """Read a checksum. Raise `CopyRefused` if it does not match the received bytes."""
         if self._bytes(_DIGEST_BYTES) != self._digest.digest():
             raise CopyRefused(f"The copy was spoiled on its way, up to {what}.")
 

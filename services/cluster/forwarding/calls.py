@@ -3,29 +3,28 @@
     client --call-->   this node   --the same bytes, once--> leader
     client <--reply--  this node   <--the same bytes--       leader
 
-A unary call or a receive is retried with each new leader until a leader answers. The call fails with
-UNAVAILABLE if RETRY_MARGIN_SECONDS or less remain before the deadline of the caller. A retried write (WRITES)
-also fails with UNAVAILABLE if a leader refuses the write, because a previous leader may have executed the
-same write. For each Telemetry stream of a client, the node opens one stream to the leader. After a leader
-change, the node opens a new stream to the next leader and first sends the stored client state
-(`connected_clients`).
+A unary call or a receive is retried with each new leader until one answers. The call fails with UNAVAILABLE
+if RETRY_MARGIN_SECONDS or less remain before the deadline of the caller. A retried write (WRITES) also fails
+with UNAVAILABLE if a leader refuses it, because a previous leader may have executed it. For each Telemetry
+stream of a client, the node opens one stream to the leader. After a leader change, the node opens a new
+stream to the next leader and first sends the stored client state (`connected_clients`).
 
 Rules
 1. The leader authorizes and executes calls. The forwarding node parses messages only to track the client
    state.
 2. No call is forwarded more than once (FORWARDED). A follower that receives a forwarded call returns
    UNAVAILABLE, and the forwarding node retries the call.
-3. A call is retried only if no leader has answered the call. The broker detects duplicate messages by id and
+3. A call is retried only if no leader has answered it. The broker detects duplicate messages by id and
    content, and stores each message only once (`services.broker.repeats`). Only sends are checked for
    duplicates. A refusal does not prove that the call was never executed, because a previous leader may have
    executed an earlier attempt. If a leader refuses a retried write, the node therefore reports an unknown
    outcome to the client.
 4. On the leader, this module also handles the Telemetry and SyncLiteSubscription calls of clients that are
-   connected to the leader (`switch`). These calls are passed to the broker of this node, `local`. Client
-   streams therefore stay open when the leader steps down.
+   connected to the leader (`switch`). They are passed to this node's broker, `local`. Client streams
+   therefore stay open when the leader steps down.
 5. When the leader ends a stream, the node ends the client stream. A leader that steps down ends its streams
-   with UNAVAILABLE, and the other nodes reconnect their client streams to the next leader. The status of the
-   leader takes precedence over a write error (`services.cluster.forwarding.leader_stream`).
+   with UNAVAILABLE, and the other nodes reconnect their client streams to the next leader. The leader's
+   status takes precedence over a write error (`services.cluster.forwarding.leader_stream`).
 6. If the network silently drops packets, a peer sends neither TCP acknowledgements nor ping replies. After
    SILENT_MS, the node closes the connection to that peer and retries the affected calls.
 
@@ -111,7 +110,7 @@ SYNC_LITE: Final = "SyncLiteSubscription"
 
 
 class RpcMethod(NamedTuple):
-    """An RPC method, with its path and with flags for streamed requests and responses."""
+    """The path of an RPC method, and whether its requests and responses are streamed."""
 
     path: str
     has_request_stream: bool
@@ -136,7 +135,7 @@ class LeaderChanged(Exception):
 class ForwardAttempt:
     """An attempt to forward a call to the leader of an epoch.
 
-    The field `local` is set to this node's broker if this node is the leader and handles the call itself.
+    `local` is this node's broker if this node is the leader and handles the call itself, and None otherwise.
     """
 
     channel: grpc.aio.Channel
@@ -151,7 +150,7 @@ class ForwardAttempt:
     has_answered: bool = False
     """Whether the client has received a reply. Another attempt would duplicate that reply."""
     certificate_error: str = ""
-    """The reason why the certificate of the leader was rejected, or "" if it was not rejected."""
+    """The reason why the leader's certificate was rejected, or "" if it was not rejected."""
 
     @contextmanager
     def retry_on_failure(self) -> Iterator[None]:
@@ -179,7 +178,7 @@ class ForwardAttempt:
 class ClientCall(NamedTuple):
     """A call from a client.
 
-    The field `arrived_ms` is the arrival time in milliseconds since the Unix epoch.
+    `arrived_ms` is the arrival time in milliseconds since the Unix epoch.
     """
 
     connection: Connection
@@ -192,9 +191,8 @@ class ClientCall(NamedTuple):
 class CallForwarder:
     """A gRPC service that forwards the calls of clients to the leader.
 
-    The argument `key` is the cluster key for user secrets, or empty if authentication is disabled. The
-    function `clock` returns the wall-clock time in milliseconds. The key `origin_key` signs the origin of
-    calls, and defaults to `key`.
+    `key` is the cluster key for user secrets, or empty if authentication is disabled. `clock` returns the
+    wall-clock time in milliseconds. `origin_key` is the key that signs the origin of calls, by default `key`.
     """
 
     def __init__(
@@ -223,7 +221,7 @@ class CallForwarder:
         await self._channels.close()
 
     def end_telemetry(self) -> None:
-        """End all Telemetry streams, because clients keep these streams open indefinitely."""
+        """End all Telemetry streams, because clients keep them open indefinitely."""
         for (connection, stream_id), task in list(self._telemetry_tasks.items()):
             task.cancel()
             connection.end(stream_id)
@@ -305,7 +303,7 @@ class CallForwarder:
     # Calls that change the stored client state.
 
     async def _forward_sync(self, asked: ClientCall, message: bytes) -> None:
-        """Forward a subscription request, and record the subscription if the leader accepts the request."""
+        """Forward a subscription request, and record the subscription if the leader accepts it."""
         client_id, head = _client_id_of(asked.head), asked.head
         kept = self.connected_clients.find(client_id)
         if kept is None:
@@ -357,7 +355,7 @@ class CallForwarder:
     async def _exchange_messages(
         self, attempt: ForwardAttempt, asked: ClientCall, said: ClientMessages, kept: ClientState
     ) -> None:
-        """Relay the messages of the client to the leader, and the replies of the leader to the client.
+        """Relay the client's messages to the leader, and the leader's replies to the client.
 
         Return when the leader has ended the stream.
         """
@@ -445,7 +443,7 @@ class CallForwarder:
             calling.cancel()
             moving.cancel()
             # Break the reference cycle of the exception, the frame and the task, because this cycle keeps the
-            # call alive. While a call exists, gRPC reconnects the closed channel of the call.
+            # call alive. While a call exists, gRPC reconnects its closed channel.
             del calling
 
     async def _attempts(
@@ -454,7 +452,7 @@ class CallForwarder:
         """Yield attempts to call the leader. Raise TimeoutError shortly before the deadline.
 
         If `stands` is true, the call may outlive a leader change, and the node signs the arrival time. Raise
-        `Refused` if the call has been forwarded before, or if the certificate of the leader was rejected.
+        `Refused` if the call has been forwarded before, or if the leader's certificate was rejected.
         """
         head = asked.head
         if head.has(FORWARDED):
@@ -536,7 +534,7 @@ async def _sync_with_leader(attempt: ForwardAttempt, asked: ClientCall, message:
 
 
 async def _try_to_sync(attempt: ForwardAttempt, asked: ClientCall, message: bytes) -> bool:
-    """Send a subscription to the leader, and return whether the leader has accepted the subscription."""
+    """Send a subscription to the leader, and return whether the leader has accepted it."""
     try:
         return is_accepted(await _sync_with_leader(attempt, asked, message))
     except (grpc.aio.AioRpcError, Refused):
@@ -548,7 +546,7 @@ def _client_id_of(head: Head) -> str:
 
 
 def _user_of(head: Head) -> str:
-    """Return the unverified user name in the call signature, or "" if the call is unsigned."""
+    """Return the unverified user name from the call signature, or "" if the call is unsigned."""
     try:
         return signature.parse(head.get("authorization"), head.get("x-mq-date-time")).access_key
     except signature.Refused:
@@ -556,7 +554,7 @@ def _user_of(head: Head) -> str:
 
 
 async def _relay_replies(call: Any, asked: ClientCall, attempt: ForwardAttempt) -> None:
-    """Send the replies of the leader to the client until the stream ends."""
+    """Send the leader's replies to the client until the stream ends."""
     async for reply in call:
         asked.connection.is_authenticated = attempt.has_answered = True
         attempt.reachability.record_answer(monotonic_ms())

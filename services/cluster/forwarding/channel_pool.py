@@ -1,7 +1,7 @@
 """A pool of gRPC channels to other nodes.
 
-A connection supports up to `limits.CONNECTION_STREAMS_MAX` concurrent calls. Further calls are silently
-queued by gRPC. A send that is queued after long polls and Telemetry streams could wait indefinitely. The pool
+A connection supports up to `limits.CONNECTION_STREAMS_MAX` concurrent calls. gRPC silently queues further
+calls. A send that is queued after long polls and Telemetry streams could wait indefinitely. The pool
 therefore opens another channel when each channel to a node has CALLS_MAX open calls.
 """
 
@@ -41,7 +41,7 @@ OPTIONS: Final = [
 
 
 Key = tuple[str, str, Identity]
-"""The target of a channel, as the address and the certificate of a node, and this node's identity."""
+"""The target of a channel: the address and the certificate of a node, and this node's identity."""
 
 
 @dataclass
@@ -55,8 +55,8 @@ class PooledChannel:
 class ChannelPool:
     """A pool of channels to the most recently called node, and of other channels with open calls.
 
-    The pool closes idle channels to former leaders and channels with outdated certificates. Otherwise, gRPC
-    would repeatedly try to reconnect these channels.
+    The pool closes idle channels to former leaders and idle channels with outdated certificates. Otherwise,
+    gRPC would repeatedly try to reconnect them.
     """
 
     def __init__(self) -> None:

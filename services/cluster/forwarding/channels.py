@@ -1,6 +1,6 @@
 """gRPC channels between nodes. A channel uses TLS if the target node has a certificate (`peers`).
 
-gRPC accepts a pinned certificate as a trust anchor, even if the certificate is not self-signed.
+gRPC accepts a pinned certificate as a trust anchor, even if it is not self-signed.
 """
 
 from __future__ import annotations

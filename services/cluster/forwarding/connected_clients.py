@@ -10,7 +10,7 @@ Rules
 2. The node resends the last settings of a client. Responses to commands are not resent, because the leader
    that sent these commands has been replaced, and a new command may have the same nonce.
 3. The node also declares the topics to which a client has sent messages, because the Python client does not
-   declare these topics. Only producers of declared topics receive transaction check-backs. The node sends the
+   declare them. Only producers of declared topics receive transaction check-backs. The node sends the
    original settings after the extended settings, because the leader keeps the settings that arrive last.
 4. The node resends all lite topic subscriptions that were accepted and not revoked. The requests use the
    action COMPLETE_ADD, which does not affect other clients. Start positions (`OffsetOption`) are not resent,
@@ -26,8 +26,8 @@ send a heartbeat every 10 s. Pending receive calls are retried with the next lea
 Cost: the node parses the first bytes of each SendMessage request. For each client, the node stores the
 settings, the lite topics, and up to TOPICS_MAX topic names in memory. The total size of the lite topics of
 all clients is limited to KEPT_BYTES_MAX per node. Limitation: a client without a Telemetry stream is unknown
-to the next leader until the client makes another call. Lite topics beyond the limit are missing on the next
-leader until the client resends its subscriptions, which may take 30 s.
+to the next leader until it makes another call. Lite topics beyond the limit are missing on the next leader
+until the client resends its subscriptions, which may take 30 s.
 """
 
 from __future__ import annotations

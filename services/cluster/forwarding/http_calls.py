@@ -15,7 +15,7 @@
 The leader executes `move`, `forget` and `set-version` requests. Other nodes forward these requests to the
 leader.
 
-GET and HEAD requests are retried with the next leader if the leader fails or is replaced before the response.
+GET and HEAD requests are retried with the next leader if the leader fails or is replaced before it responds.
 If the caller disconnects, the forwarded request is cancelled.
 
 Each forwarded request occupies one of HTTP_FORWARDED_MAX threads until the leader responds. If all threads
@@ -23,11 +23,11 @@ are busy, further requests are refused. A follower can therefore forward only a 
 same time, but many gRPC long polls (`calls.py`).
 
 Requests that the node answers itself pass through the same gate as requests to a broker
-(`services.ops.gate`). The gate uses the users and tokens in the replica of this node, which may briefly lag
-behind the leader. Requests between nodes bypass the gate and are authenticated with a secret from the shared
-log. For forwarded requests, the gate checks the host and the origin but not the token. Paths are forwarded
-byte for byte, because decoding a path could change its meaning. A forwarded request contains the token of the
-caller, and the leader authorizes a forwarded request like a direct request.
+(`services.ops.gate`). The gate uses the users and tokens in this node's replica, which may briefly lag behind
+the leader. Requests between nodes bypass the gate and are authenticated with a secret from the shared log.
+For forwarded requests, the gate checks the host and the origin but not the token. Paths are forwarded byte
+for byte, because decoding a path could change its meaning. A forwarded request contains the caller's token,
+and the leader authorizes it like a direct request.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ class ClusterHttp:
         await response(scope, receive, send)
 
     def _authority(self) -> Authority:
-        """Return the users and tokens in the replica of this node. Raise `NoLeader` if no replica is open.
+        """Return the users and tokens in this node's replica. Raise `NoLeader` if no replica is open.
 
         Each check reads a table only once, because a worker thread may modify the table concurrently.
         """
@@ -212,7 +212,7 @@ class ClusterHttp:
     # Operator commands.
 
     async def _handle_command(self, request: Request) -> Response:
-        """Execute an operator command if this node is the leader. Otherwise, forward the command."""
+        """Execute an operator command if this node is the leader. Otherwise, forward it."""
         if request.method != "POST":
             return PlainTextResponse("POST it\n", status_code=405)
         if self._node.role is not Role.LEADING and FORWARDED not in request.headers:
@@ -468,7 +468,7 @@ def shut_down(connection: http.client.HTTPConnection) -> None:
 
 
 def request_to_forward(request: Request, body: bytes) -> ForwardedRequest:
-    """Return the request to forward. The path keeps the encoding of the caller."""
+    """Return the request to forward. The path keeps the caller's encoding."""
     scope = request.scope
     target = scope.get("raw_path") or quote(scope["path"]).encode()
     if query := scope["query_string"]:

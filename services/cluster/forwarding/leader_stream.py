@@ -1,11 +1,11 @@
-"""A gRPC stream to the leader that reports the status of the leader instead of a write error.
+"""A gRPC stream to the leader that reports the leader's status instead of a write error.
 
     leader ends the stream    --> write error   --> gRPC reports INTERNAL
     `LeaderStream`            --> reports the leader's status
 
 A leader that steps down ends the stream with UNAVAILABLE, and the node reconnects the client stream to the
 next leader. If the status were INTERNAL, the node would end the client stream and discard the client state.
-The asyncio API of gRPC may report its own status before or after the status of the leader
+The asyncio API of gRPC may report its own status before or after the leader's status
 (github.com/grpc/grpc/issues/36066). The class `LeaderStream` therefore checks every reported status.
 
 Limitation: a status that gRPC itself generates can be recognized only by its text. If no other status is
@@ -43,7 +43,7 @@ class LeaderStream:
         call.add_done_callback(self._record_status)
 
     async def replies(self, messages: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-        """Send `messages` to the leader, and yield the replies of the leader.
+        """Send `messages` to the leader, and yield its replies.
 
         Raise `AioRpcError` if the leader ends the call with a status other than OK.
         """

@@ -2,13 +2,13 @@
 
 A client signs the date of a call, and the signature is valid for a few minutes (`services.auth.signature`). A
 Telemetry stream may stay open for days. The node reopens the stream with each new leader and sends the
-original signature of the client. The node therefore adds a signed statement that the client is still
-connected. The statement contains the arrival time of the call and the current time, and is signed with the
-cluster key. The leader compares the date of the client with the arrival time, and rejects statements that are
-older than WINDOW_MS.
+client's original signature. The node therefore adds a signed statement that the client is still connected.
+The statement contains the arrival time of the call and the current time, and is signed with the cluster key.
+The leader compares the client's date with the arrival time, and rejects statements that are older than
+WINDOW_MS.
 
-The leader also verifies the signature of the client, and therefore rejects invalid secrets. Because an
-eavesdropper can replay the header within WINDOW_MS, TLS is required on untrusted networks
+The leader also verifies the client's signature, and therefore rejects invalid secrets. An eavesdropper can
+replay the header within WINDOW_MS. TLS is therefore required on untrusted networks
 (`services.cluster.peers`).
 
 With each call, a node also sends the address and the connection number of the client in the header field

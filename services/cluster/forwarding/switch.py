@@ -1,6 +1,6 @@
-"""Dispatches gRPC calls to the broker of this node if the node is the leader, or else to the leader.
+"""Dispatches gRPC calls to this node's broker if this node is the leader, and to the leader otherwise.
 
-Because each call is dispatched individually, connections stay open when the leader changes. Telemetry and
+Each call is dispatched individually. Connections therefore stay open when the leader changes. Telemetry and
 SyncLiteSubscription calls are always passed to `CallForwarder`, which stores the client state for the next
 leader.
 """
@@ -20,7 +20,7 @@ UNKNOWN: Final = "The leader does not answer such a call."
 
 
 class ServiceSwitch:
-    """The gRPC service on the port of a node."""
+    """The gRPC service of a node."""
 
     def __init__(self, forwarding: CallForwarder) -> None:
         self._forwarding = forwarding
