@@ -1,7 +1,7 @@
 """Splits BYTES records into CommitLog records, and verifies the CRC and the offset of each one.
 
-The history chain cannot detect bytes that were corrupted in the memory of the leader, because the leader
-computes the chain over the corrupted bytes.
+The history chain cannot detect corruption in the leader's memory, because the leader computes the chain over
+the corrupted bytes.
 """
 
 from __future__ import annotations

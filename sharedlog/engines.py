@@ -167,8 +167,8 @@ def beginning_of(engine: Engine) -> Beginning:
     """Return the cluster ID of a shared log and the fields of the GENESIS record.
 
     If the GENESIS record was trimmed, the fields are read from a CHECKPOINT record, which contains a copy.
-    Records before the GENESIS record are ignored, because nodes of a deleted cluster may still write to a
-    topic that was deleted and re-created. Raise `NoCluster` if the log contains no GENESIS record and no
+    Records before the GENESIS record are ignored, because nodes of a deleted cluster may still write to the
+    topic after it has been re-created. Raise `NoCluster` if the log contains no GENESIS record and no
     CHECKPOINT record, or `EngineUnavailable` if the engine does not respond.
     """
     for record in records(engine):

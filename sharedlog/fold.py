@@ -84,7 +84,7 @@ FLUSH_BYTES_MAX: Final = 64 * 1024 * 1024
 UPDATED_FACTS: Final = ("certificate",)
 """Fields of an EPOCH record that a BEAT record can update."""
 READS_MAX: Final = 4
-"""Number of consecutive CRC mismatches of a record after which a reader halts."""
+"""Number of consecutive CRC mismatches of a record at which a reader halts."""
 
 
 class Outcome(Enum):

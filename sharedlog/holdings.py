@@ -15,17 +15,17 @@ The announcements determine which records of the log can be trimmed.
     BEAT         forget                                 An operator has permanently removed the node.
 
 Rules
-1. A record can be trimmed if the record precedes the `next_record` of every known node and at least two nodes
-   have a copy. The contents of a trimmed record therefore exist on at least two machines.
+1. A record can be trimmed if it precedes the `next_record` of every known node and at least two nodes have a
+   copy. The contents of a trimmed record therefore exist on at least two machines.
 2. The `next_record` of an offline node limits trimming until an operator removes the node. If a removed node
-   restarts after a trim, the node fetches a copy from another node.
+   restarts after a trim, it fetches a copy from another node.
 3. The newest announcement of a node replaces older ones, even if the new `next_record` is lower, because the
-   disk of the node may have been lost.
+   node may have lost its disk.
 4. A node without an announcement does not limit trimming. A new node therefore first appends a HOLD record.
    If the log was trimmed before the HOLD record was appended, the node fetches a newer copy.
 
-A node needs the `secret` of another node to fetch a copy from that node over HTTP. Every user with read
-access to the shared log can read the secret, but can also read all data in the log directly.
+A node needs another node's `secret` to fetch a copy from it over HTTP. Every user with read access to the
+shared log can read the secret, but can also read all data in the log directly.
 
 Cost: one record per checkpoint. Limitation: only `NODES_MAX` nodes are tracked, and further nodes do not
 limit trimming.
@@ -61,7 +61,7 @@ class Holding:
     supports: int = OLDEST
     """Highest cluster version that the node supports."""
     finalized: int = OLDEST
-    """Finalized version of the cluster in the records that the node has read."""
+    """Finalized version of the cluster that the node has read from the log."""
 
     @classmethod
     def of(cls, facts: dict[str, Any]) -> Holding:
@@ -93,7 +93,7 @@ class Holdings:
         Checkpoints do not include these reports.
         """
         self.unreadable: dict[str, Unreadable] = {}
-        """The record that a node cannot read, by node name.
+        """The unreadable record that a node has reported, by node name.
 
         An entry is removed when the node's copy covers the record. Checkpoints do not include these entries.
         """

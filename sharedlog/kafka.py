@@ -295,7 +295,7 @@ class KafkaLog:
             return [*self._find_topic_faults(admin), *self._find_setting_faults(admin)]
 
     def check_append(self) -> None:
-        """Check, without appending a record, whether an append would succeed.
+        """Check whether an append would succeed, without appending a record.
 
         Raise `EngineRefused` if the user has no permission to write to the topic. Raise `EngineUnavailable`
         if the partition has no leader or too few in-sync replicas, or if Kafka does not respond.
@@ -327,7 +327,7 @@ class KafkaLog:
             )
 
     def check_session(self) -> int | None:
-        """Open and close a connection. Return None, because Kafka does not report the time of the server.
+        """Open and close a connection. Return None, because Kafka does not report the server time.
 
         Raise `EngineUnavailable` if Kafka does not respond.
         """
@@ -586,7 +586,7 @@ class KafkaLog:
         """Request the log start offset and the log end offset.
 
         Retry failed requests for up to `ANSWER_SECONDS`, because a partition can be without a leader for a
-        short time. A request is not retried if the topic is unknown and no records were observed before.
+        short time. A request is not retried if the topic is unknown and no records have been observed.
         """
         from confluent_kafka import Consumer, KafkaException
 

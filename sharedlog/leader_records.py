@@ -46,7 +46,7 @@ class LeaderRecords:
         return [LeaderRecord(self._offsets[at], self._crcs[at]) for at in range(begin, end)]
 
     def freeze(self, next_offset: int) -> list[list[int]]:
-        """Return `[offset, crc]` of the newest records before `next_offset`, for a checkpoint."""
+        """Return the newest records before `next_offset` as lists `[offset, crc]`, for a checkpoint."""
         newest = slice(-FROZEN_LEADER_RECORDS_MAX, None)
         both = zip(self._offsets[newest], self._crcs[newest], strict=True)
         return [[offset, crc] for offset, crc in both if offset < next_offset]

@@ -71,7 +71,7 @@ class Candidate:
     def has_won(self, fold: Fold, crc_again: int | None) -> bool:
         """Return whether the candidate is the leader of the new epoch.
 
-        `fold` must have applied the EPOCH record of the candidate. `crc_again` is the CRC-32 of the record at
+        `fold` must have applied the candidate's EPOCH record. `crc_again` is the CRC-32 of the record at
         `record_to_verify`, or None if the record was trimmed. Raise `Halted` if the record has changed.
         """
         if self._last_read is not None and crc_again is not None and crc_again != self._last_read[1]:
@@ -130,8 +130,8 @@ class Leader:
     def check_proof(self, fold: Fold) -> bool:
         """Return whether the history in `fold` contains all records of this leader.
 
-        `fold` must have applied the last BEAT record of the leader. If the result is False, the leader must
-        step down.
+        `fold` must have applied the leader's last BEAT record. If the result is False, the leader must step
+        down.
         """
         right = (fold.epoch, fold.holder) == (self._epoch, self._holder)
         self._is_proven = right and Position(fold.end, fold.chain) == self.position

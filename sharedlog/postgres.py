@@ -31,8 +31,8 @@ connection, because unsafe settings must also be reported while an append waits 
 
 A standby that is promoted before receiving the last rows lacks the end of the history. On each new
 connection, the adapter therefore verifies the newest record that it has read or appended. The adapter raises
-`Halted` if this record has changed, or if the log has ended before this record for `LOST_SECONDS`. The delay
-allows a standby to replay the missing records.
+`Halted` if this record has changed, or if the log still ends before it after `LOST_SECONDS`. The delay allows
+a standby to replay the missing records.
 
 If PostgreSQL cannot read a page, for example because of a checksum failure, a read of a record on the page
 raises `LogDamaged` with the record number. Records on other pages can still be read. The verification of the
@@ -43,8 +43,8 @@ Cost: one round trip and one commit per append. Each new connection and every 10
 additional round trip to check the partitions. Records are sent in binary format. For a record of 25 KB, the
 binary format reduces the CPU time from 250 us to 70 us on the writer, and from 550 us to 190 us on the
 server. The rows returned by a read are kept in memory. Limitation: the adapter detects a loss only by
-comparison with the records that this process has read or appended, and with the checkpoint of the node. After
-a restart from the checkpoint, the adapter cannot detect the loss of rows written after the checkpoint. If the
+comparison with the records that this process has read or appended, and with the node's checkpoint. After a
+restart from the checkpoint, the adapter cannot detect the loss of rows written after the checkpoint. If the
 last page of the table is unreadable, PostgreSQL cannot insert records, because new rows are added to that
 page.
 """
@@ -588,9 +588,10 @@ class PostgresLog:
                     raise
 
     def _make_partitions(self, connection: psycopg.Connection[Any], count: int) -> None:
-        """Create the partitions for the next `count` records, and the two subsequent partitions.
+        """Create the partitions for the next `count` records, and the next two partitions.
 
-        The head is read only if the newest known record is near the end of the known partitions.
+        The head is read only if no record is known, or the newest known one is near the end of the known
+        partitions.
         """
         if self._last is not None and self._last[0] + count < self._made_to:
             return

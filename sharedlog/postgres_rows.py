@@ -5,7 +5,7 @@ start or end of the log, and a missing or invalid unique index on the record num
 unique index for a new log, and PostgreSQL adds a matching index to each new partition.
 
 Cost: a check reads up to `RANGE_RECORDS` index entries. Limitation: a check does not detect changed records.
-The CRC (`sharedlog.scrub`) or the history chain (`sharedlog.fold`) reveals them.
+They are detected by the CRC (`sharedlog.scrub`) or the history chain (`sharedlog.fold`).
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def records(engine: Engine, cluster: bytes | None = None) -> Iterator[SharedReco
 
 
 def records_before_gap(engine: Engine, fold: Fold, found: Sequence[Stored]) -> Sequence[Stored]:
-    """Return the records of a read that precede the first gap, or all records if the engine is not dense.
+    """Return the records in `found` that precede the first gap, or all records if the engine is not dense.
 
     Raise `LogTrimmed` if the next record to apply was trimmed, or `LogDamaged` if the next record is missing
     from a dense engine.

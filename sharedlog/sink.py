@@ -44,7 +44,7 @@ from sharedlog.versions import may_write
 
 
 class SharedSink:
-    """The log sink of the leader of a cluster.
+    """The log sink of the cluster leader.
 
     The last record that `fold` has applied must be the EPOCH record of this node. `clock` returns monotonic
     time in milliseconds. `accepted` is called after each proven append, and can raise OSError.
@@ -156,7 +156,7 @@ class SharedSink:
         )
 
     def _prove_by_beat(self, facts: dict[str, Any]) -> None:
-        """Append a BEAT record, and apply all records of the log up to and including the BEAT record.
+        """Append a BEAT record, and apply all records of the log up to and including it.
 
         Raise `EngineUnavailable` if the history does not contain all records of this leader.
         """
@@ -180,5 +180,5 @@ class SharedSink:
         )
 
     def _current_head(self) -> Head:
-        """Return the head of the shared log after the last record of this leader."""
+        """Return the head of the shared log after this leader's last record."""
         return Head(*self._right, self._leader.position)

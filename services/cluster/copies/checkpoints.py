@@ -7,10 +7,10 @@ Rules
 1. A node announces a checkpoint only after verifying it. The snapshot file and all preceding log records are
    read back, and their CRCs are verified. Each log record is read back only once.
 2. A node repeats an announcement until it appears in the shared log, because appends can be delayed or lost.
-3. A node never announces a damaged checkpoint. Instead, the node fetches a copy from another node
-   (`StoreDamaged`, see `copying`).
+3. A node never announces a damaged checkpoint. Instead, it fetches a copy from another node (`StoreDamaged`,
+   see `copying`).
 
-Cost: a worker thread reads each byte of the log once. A record of 1 KB takes 2 us.
+Cost: a worker thread reads each byte of the log once, which takes 2 us per record of 1 KB.
 """
 
 from __future__ import annotations

@@ -208,7 +208,7 @@ class StoreCopier:
         return fold.has_position(Position(claimed.end, claimed.chain)) is True
 
     def verify_fetched_copy(self, replica: Replica) -> None:
-        """Verify a fetched copy when the copy is opened for the first time.
+        """Verify a fetched copy when it is opened for the first time.
 
         Raise `StoreDamaged` if the copy is damaged.
         """

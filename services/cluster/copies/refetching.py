@@ -1,8 +1,7 @@
 """Replaces the store of a halted node at the request of an operator, and provides recovery advice.
 
 The command `tidewheel cluster refetch` creates the `refetch` file in the store of a stopped node. When the
-node restarts, the store is replaced with a copy from another node. The copy must cover the evidence of the
-node.
+node restarts, the store is replaced with a copy from another node. The copy must cover the node's evidence.
 
 With the option `--accept-loss-of N`, the command immediately deletes the evidence and the data of the store.
 N must be equal to the accepted end in the evidence, or 0 if the evidence is damaged or missing.

@@ -130,7 +130,7 @@ class FetchedCopy:
 
     @property
     def _segment_offsets(self) -> list[int]:
-        """The start offsets of the log segments in the copy."""
+        """Return the start offsets of the log segments in the copy."""
         found = (path.partition(f"{layout.COMMITLOG}/")[2] for path in self._numbers)
         return [int(one) for one in found if one.isdecimal()]
 
@@ -149,7 +149,7 @@ Require = Callable[[FetchedCopy], None]
 
 
 class Source(Protocol):
-    """A source of the bytes of a copy stream."""
+    """A byte source for a copy stream."""
 
     def read(self, count: int, /) -> bytes:
         """Return up to `count` bytes, or b"" at the end. Raise OSError if the source fails."""
@@ -237,9 +237,8 @@ def receive_copy(source: Source, disk: Disk, require: Require = lambda _: None) 
 def install_copy(disk: Disk) -> bool:
     """Replace the store with the pending copy if it is complete.
 
-    Return whether the store was replaced.
-
-    Raise `StoreDamaged` if the file list of a partly installed copy is damaged, or OSError if the disk fails.
+    Return whether the store was replaced. Raise `StoreDamaged` if the file list of a partly installed copy is
+    damaged, or OSError if the disk fails.
     """
     if is_moving(disk):
         disk.sync_folder(layout.FETCHED)

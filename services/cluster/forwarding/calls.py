@@ -4,15 +4,15 @@
     client <--reply--  this node   <--the same bytes--       leader
 
 A unary call or a receive is retried with each new leader until one answers. The call fails with UNAVAILABLE
-if RETRY_MARGIN_SECONDS or less remain before the deadline of the caller. A retried write (WRITES) also fails
-with UNAVAILABLE if a leader refuses it, because a previous leader may have executed it. For each Telemetry
-stream of a client, the node opens one stream to the leader. After a leader change, the node opens a new
-stream to the next leader and first sends the stored client state (`connected_clients`).
+if RETRY_MARGIN_SECONDS or less remain before the caller's deadline. A retried write (WRITES) also fails with
+UNAVAILABLE if a leader refuses it, because a previous leader may have executed it. For each Telemetry stream
+of a client, the node opens one stream to the leader. After a leader change, the node opens a new stream to
+the next leader and first sends the stored client state (`connected_clients`).
 
 Rules
 1. The leader authorizes and executes calls. The forwarding node parses messages only to track the client
    state.
-2. No call is forwarded more than once (FORWARDED). A follower that receives a forwarded call returns
+2. A forwarded call is never forwarded again (FORWARDED). A follower that receives a forwarded call returns
    UNAVAILABLE, and the forwarding node retries the call.
 3. A call is retried only if no leader has answered it. The broker detects duplicate messages by id and
    content, and stores each message only once (`services.broker.repeats`). Only sends are checked for
@@ -118,12 +118,12 @@ class RpcMethod(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the method in the method table of the broker."""
+        """Return the method name in the broker's method table."""
         return self.path.removeprefix(f"/{NAME}/")
 
     @property
     def method(self) -> str:
-        """The name of the method without the service name."""
+        """Return the method name without the service name."""
         return self.path.rpartition("/")[2]
 
 

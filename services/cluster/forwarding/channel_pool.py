@@ -2,7 +2,7 @@
 
 A connection supports up to `limits.CONNECTION_STREAMS_MAX` concurrent calls. gRPC silently queues further
 calls. A send that is queued after long polls and Telemetry streams could wait indefinitely. The pool
-therefore opens another channel when each channel to a node has CALLS_MAX open calls.
+therefore opens another channel when every channel to a node has CALLS_MAX open calls.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class PooledChannel:
 
 
 class ChannelPool:
-    """A pool of channels to the most recently called node, and of other channels with open calls.
+    """The channels to the most recently called node, and all other channels with open calls.
 
     The pool closes idle channels to former leaders and idle channels with outdated certificates. Otherwise,
     gRPC would repeatedly try to reconnect them.

@@ -1,8 +1,8 @@
 """The client state that a node stores and sends to each new leader.
 
 When a new leader is elected, a node opens one stream to the leader for each Telemetry stream of a client. The
-stream begins with the client settings (`ClientMessages`). The node also sends the lite topic subscriptions of
-the client in SyncLiteSubscription calls (`ClientState`).
+stream begins with the client settings (`ClientMessages`). The node also sends the client's lite topic
+subscriptions in SyncLiteSubscription calls (`ClientState`).
 
 Rules
 1. A node stores the state of each client that has an open Telemetry stream. When the last stream of a client
@@ -19,8 +19,8 @@ Rules
 
 A node resends no other client state. While a stream is open, the leader renews leases even without heartbeats
 (`services.rpc.clients.clients`). A stable leader therefore causes no periodic traffic. Heartbeats contain no
-information beyond the settings, except the heartbeats of Java clients before version 5.0.4. These clients
-send a heartbeat every 10 s. Pending receive calls are retried with the next leader
+information beyond the settings, except those of Java clients before version 5.0.4. These clients send a
+heartbeat every 10 s. Pending receive calls are retried with the next leader
 (`services.cluster.forwarding.calls`).
 
 Cost: the node parses the first bytes of each SendMessage request. For each client, the node stores the

@@ -172,9 +172,10 @@ class ClusterHttp:
         await response(scope, receive, send)
 
     def _authority(self) -> Authority:
-        """Return the users and tokens in this node's replica. Raise `NoLeader` if no replica is open.
+        """Return the `Authority` for the users and tokens in this node's replica.
 
-        Each check reads a table only once, because a worker thread may modify the table concurrently.
+        Each check reads a table only once, because a worker thread may modify the table concurrently. Raise
+        `NoLeader` if no replica is open.
         """
         replica, wall_ms = self._node.actions.replica, self._node.actions.clocks.wall
         if replica is None:
@@ -441,7 +442,7 @@ async def node_name_in(request: Request) -> str:
 
 
 async def read_only_field(request: Request, name: str, usual: Any) -> Any:
-    """Return the only field that the body may contain, or `usual` if the field is missing.
+    """Return the only field that the body may contain, or `usual` if it is missing.
 
     Raise `InvalidCommand` if the body is invalid or contains other fields.
     """

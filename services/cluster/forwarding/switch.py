@@ -28,7 +28,7 @@ class ServiceSwitch:
         self._service: Service = forwarding
 
     def serve(self, serving: Serving) -> None:
-        """Start answering calls with the broker of this node."""
+        """Start answering calls with this node's broker."""
         self._service = serving
         self._forwarding.serve_locally(serving)
 
