@@ -1,17 +1,17 @@
 """The broker core, a set of parts that share a single commit log.
 
-Each client operation is a method of one part. The operation appends a record that describes a state change,
-and the change becomes visible when the record is durable. Examples of state changes are a message added to
-its queue, a timer that is set, and a half message that can be committed or rolled back. At startup, recovery
-restores the state by replaying the records in log order. The methods run one at a time, each to completion,
-and take the current time as an argument. Side effects are returned as values
-(`services.broker.spine.values`), and the server performs them.
+Each client operation is a method of one part. It appends a record that describes a state change, and the
+change becomes visible when the record is durable. For example, a message then appears in its queue, a timer
+is armed, and a half message can be committed or rolled back. At startup, recovery restores the state by
+replaying the records in log order. The methods run one at a time, each to completion, and take the current
+time as an argument. Side effects are returned as values (`services.broker.spine.values`), and the server
+performs them.
 
-    operation --append--> `_apply`: facts change parts --flush--> `_publish`: records become visible
+    operation --append--> `_apply`: parts change state --flush--> `_publish`: records become visible
     recovery, follower: the same records --> `_apply`, `_publish`
 
 State outside the log, such as the set of ready messages, is rebuilt at startup. A state change that bypasses
-the log is lost at the next restart. Only a test that restarts the broker can detect such a bug.
+the log is lost at the next restart. Only a test that restarts the broker detects such a bug.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Broker:
         self._due_schedules: deque[int] = deque()
         self._last_tick_ms = now_ms
         self._checkpoint_offset = self.written_offset = log.first_offset
-        """The log offset of the newest checkpoint, and the log offset of the newest checkpoint on disk.
+        """The log offsets of the newest checkpoint and of the newest checkpoint on disk.
         """
         self.shared_in_checkpoint: Any = None
         """The state of the shared log in the newest checkpoint on disk, or None if there is no shared log."""
@@ -231,7 +231,7 @@ class Broker:
         }
 
     def _build_appliers(self) -> dict[type, Callable[[Any, Stamp], None]]:
-        """Return the methods that apply the facts in appended records, keyed by fact type."""
+        """Return the methods that apply the state changes in appended records, keyed by type."""
         return {
             TimerEnded: self.timers.apply,
             TimerSet: self._apply_set,
@@ -246,23 +246,23 @@ class Broker:
         }
 
     def _apply_set(self, fact: TimerSet, stamp: Stamp) -> None:
-        """Apply a timer that was set. If the timer was held, infer the hold of its topic.
+        """Apply a set timer, and infer the hold of its topic if the timer was held.
 
-        The inference is needed because damage may have destroyed the record of the hold.
+        The record of the hold itself may have been destroyed by damage.
         """
         if fact.proves_hold:
             self.topics.infer_hold(fact.topic, stamp.store_ms)
         self.timers.apply(fact, stamp)
 
     def _apply_delivered(self, run: TimersDelivered, stamp: Stamp) -> None:
-        """Apply a batch of timer deliveries, with the same result as applying each delivery separately."""
+        """Apply a batch of timer deliveries as if each delivery were applied separately."""
         self.store.reserve_offsets(run)
         for topic, queue_id in run.copies.list_used_queues():
             self.topics.infer_topic(topic, queue_id)
         self.timers.apply(run, stamp)
 
     def _build_publishers(self) -> dict[type, Callable[[Sequence[tuple[Any, Stamp]]], None]]:
-        """Return the methods that publish the facts in durable records, keyed by fact type."""
+        """Return the methods that publish the state changes in durable records, keyed by type."""
         return {
             **dict.fromkeys((HalfStored, HalfEnded), self.transactions.publish),
             LogCut: self.housekeeping.publish,
@@ -281,8 +281,8 @@ class Broker:
         """Recover the store on `disk`, and return a broker that is ready to serve requests.
 
         After a failed sync or flush, pass `acknowledged_offset`, the end offset of the acknowledged records.
-        The log is then recovered up to that offset, and `Broker.damaged` lists the unreadable ranges below
-        that offset. Raise a `StoreError` if the store cannot be recovered, or OSError if the disk fails.
+        The log is then recovered up to this offset, and `Broker.damaged` lists the unreadable ranges below
+        it. Raise a `StoreError` if the store cannot be recovered, or OSError if the disk fails.
         """
         broker = cls.recover(disk, settings, now_ms, acknowledged_offset)
         broker.begin(now_ms)
@@ -303,8 +303,8 @@ class Broker:
 
         Call `append_replicated` to follow a leader, or `begin` to start serving. Snapshots include the state
         of the `shared` part. If `keeps_tail` is true, bytes after the log end stay in the segment files, and
-        the caller must clear these bytes before the first append. Raise `AssertionsOff` if Python was started
-        with `-O`.
+        the caller must clear them before the first append. Raise `AssertionsOff` if Python was started with
+        `-O`.
         """
         require_assertions()
         found_format = store_format.open_format(disk, settings.segment_bytes)
@@ -318,8 +318,7 @@ class Broker:
         )
         broker = cls(disk, log, settings, now_ms, shared)
         broker._thaw(start, scan, now_ms)
-        # The timers use the damage list of the scan instead of a copy, because the list grows during the
-        # scan.
+        # The timers share the damage list of the scan, because the list grows during the scan.
         broker.timers.gaps = scan.damaged
         for number, found in enumerate(scan):
             broker._replay(found, facts_of(found.record))
@@ -339,8 +338,8 @@ class Broker:
             what for what in (format_problem, scan.unsound) if what
         ] + unsound_snapshots
         may_begin_at = broker.store.may_begin_at
-        # On a follower, the record of the most recent cut may be in the part of the log before the two newest
-        # snapshots, which recovery did not read.
+        # On a follower, the record of the latest cut may precede the two newest snapshots, in a part of the
+        # log that recovery did not read.
         if shared is not None:
             may_begin_at = max(may_begin_at, min(snapshot.offsets(disk)[-2:], default=0))
         damaged = clip_to_cut([*met, *scan.damaged], broker.store.may_begin_at)
@@ -413,10 +412,10 @@ class Broker:
         )
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Perform a limited amount of the work that is due at `now_ms`.
+        """Process a limited amount of the work that is due at `now_ms`.
 
         The next call is due at the time that `next_due_ms` returns. Expired leases are processed before dead
-        letters, because the expiry of a lease can end the last delivery attempt of a message.
+        letters, because an expired lease can end the last delivery attempt of a message.
         """
         self._last_tick_ms = now_ms
         woken: dict[str, None] = {}
@@ -469,7 +468,7 @@ class Broker:
             self.timers.near.schedule(timer_offset, due_ms)
 
     def requeue_timers_job(self, job: TimersJob) -> None:
-        """Requeue a failed timer file job for a later retry."""
+        """Requeue a failed timer file job."""
         if isinstance(job, ReadAhead):
             self.timers.partitions.abandon_read_ahead(job)
         else:
@@ -511,7 +510,7 @@ class Broker:
         return self._log.take_flush()
 
     def take_entries(self) -> EntriesToWrite | None:
-        """Return the queue entries to write, or None. Call `complete_entries` afterwards."""
+        """Return the queue entries to write, or None. Call `complete_entries` after the write."""
         return self.store.dispatch.take()
 
     def complete_entries(self) -> bool:
@@ -614,7 +613,7 @@ class Broker:
         self.store.dispatch.unmark_again()  # On a follower, this is the only call of `unmark_again`.
 
     def abandon_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Schedule a retry of a checkpoint that could not be written, for example because the disk is full.
+        """Update the parts after a checkpoint has failed, for example because the disk is full.
 
         After a failed sync (`SyncFailed`), the core must no longer be used and the store must be reopened,
         because a later sync would succeed even if earlier writes were lost.
@@ -629,7 +628,7 @@ class Broker:
             self._log.abandon_sync(checkpoint.log_sync)
 
     def take_sync(self) -> Sync | None:
-        """Return the next sync to run, or None. Call `complete_sync` afterwards."""
+        """Return the next sync to run, or None. Call `complete_sync` after the sync."""
         return self._log.take_sync()
 
     def complete_sync(self, sync: Sync) -> None:
@@ -740,7 +739,7 @@ class Broker:
         return effects
 
     def _apply(self, appended: Appended) -> None:
-        """Apply the facts in a record to all parts except the store.
+        """Apply the state changes in a record to all parts except the store.
 
         The outcome must not depend on the clock, the settings, or the disk. Recovery may apply the same
         record again years later, on another machine.
@@ -752,7 +751,7 @@ class Broker:
             self._appliers[type(fact)](fact, appended)
 
     def _publish(self, durable: Sequence[Appended]) -> None:
-        """Index durable records in log order, and publish their facts by type."""
+        """Index durable records in log order, and publish their state changes by type."""
         self.store.index(durable)
         told = defaultdict[type, list[tuple[Any, Stamp]]](list)
         for one in durable:

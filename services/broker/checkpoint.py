@@ -11,7 +11,7 @@ the log. In this case, the mark is deleted before the snapshot is written, and i
 the sync of any other file fails, the checkpoint is aborted and the core stops.
 
     begin   the event loop copies references, and no file is written
-    take    the event loop copies the rows of large tables in batches, and each row before it changes
+    take    the event loop copies rows of large tables in batches, and any row that is about to change
     write   a worker writes and syncs the files
 
 In a command-line tool, the core is idle, and a checkpoint is written in a single step.

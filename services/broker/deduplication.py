@@ -1,4 +1,4 @@
-"""Detection of repeated sends, for which the receipt of the stored message is returned.
+"""Detection of repeated sends, which return the receipt of the stored message.
 
     send --hash of (topic, id)--> recent ids --unknown (nearly always)--> stored
                                              --candidate--> read the records of this id, newest first
@@ -8,19 +8,19 @@
 Rules
 1. Messages are compared by content, not by encoded bytes (`broker.spine.same_message`).
 2. The table `Store.ids` (`broker.spine.recent_ids`) contains the id of each message sent by a client. `apply`
-   adds ids on the leader and on all followers, which means that the table of a new leader is already filled.
-   At startup, the table is filled from columns of the key index before messages are accepted. After startup,
-   the key index is read only while rule 7 applies.
+   adds ids on the leader and on all followers. The table of a new leader is therefore already filled. At
+   startup, the table is filled from columns of the key index before messages are accepted. After startup, the
+   key index is read only while rule 7 applies.
 3. An id stays recent for at least WINDOW_MS, measured by the clock of the process that applied the record.
-   The process stores the log end at the start of each of the last PERIODS_KEPT periods, each of which lasts
-   PERIOD_MS. At startup, store times are used instead (`broker.spine.store_times`). In a cluster, store times
-   come from several machines, whose clocks may differ by an hour. A cluster node therefore starts with the
-   ids in the last TAKEOVER_BYTES of the log, and then uses its own clock. Clients stop retrying well before
-   the window ends, for example after three attempts of 3 s each. A message that is sent again after the
-   window ends is stored a second time.
-4. Timers and half messages have separate id tables, in which ids expire much later and according to the clock
-   of the broker. For WINDOW_MS after a startup or takeover, the ids of timers and half messages are therefore
-   also looked up in the table of recent ids.
+   The process stores the log end at the start of each of the last PERIODS_KEPT periods of PERIOD_MS. At
+   startup, store times are used instead (`broker.spine.store_times`). In a cluster, store times come from
+   several machines, whose clocks may differ by an hour. A cluster node therefore starts with the ids in the
+   last TAKEOVER_BYTES of the log, and then uses its own clock. Clients stop retrying well before the window
+   ends, for example after three attempts of 3 s each. A message that is sent again after the window ends is
+   stored a second time.
+4. Timers and half messages have separate id tables, in which ids expire much later and according to the
+   broker's clock. For WINDOW_MS after a startup or takeover, the ids of timers and half messages are
+   therefore also looked up in the table of recent ids.
 5. An error response guarantees that the message is not stored. Before an error is returned, `broker.sending`
    therefore searches for an earlier attempt that stored the message.
 6. At most one period begins per flush, even after a long idle time. A forward clock step cannot be
@@ -29,10 +29,10 @@ Rules
 7. If the table cannot be filled because a key index file is damaged, the damage is reported. Each lookup then
    also searches the key index until the table contains all recent ids again.
 
-Cost: each send looks up one hash in `broker.spine.recent_ids`, and the key index needs the same hash. A
-repeated send reads up to SAME_ID_READ_MAX log records with the same id. Limitations: a repeated message is
-stored again if more than SAME_ID_READ_MAX messages with the same id follow the first copy, or if the index
-entry of the first copy is damaged while rule 7 applies.
+Cost: each send looks up one hash in `broker.spine.recent_ids`. The key index uses the same hash. A repeated
+send reads up to SAME_ID_READ_MAX log records with the same id. Limitations: a repeated message is stored
+again if more than SAME_ID_READ_MAX messages with the same id follow the first copy, or if the index entry of
+the first copy is damaged while rule 7 applies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Loading of the derived files, which are the consume queues and the key index, at startup.
+"""Loading of the derived files (the consume queues and the key index) at startup.
 
 The files that the snapshot lists are used if they are intact. If a listed file is missing or damaged, the
-queues or the key index are rebuilt from the log up to the offset of the snapshot. The replay of the log adds
-the later records.
+queues or the key index are rebuilt from the log up to the offset of the snapshot. Log replay then adds the
+later records.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def adopt(
     """Load or rebuild the queues and the key index up to the offset of a snapshot.
 
     Key index files that other snapshots list are kept. The queue files of `read_topics` are verified here,
-    because startup reads these files at a later stage, when the queues can no longer be rebuilt. Raise
-    OSError if the disk fails.
+    because startup reads them later, when the queues can no longer be rebuilt. Raise OSError if the disk
+    fails.
     """
     missing: list[Callable[[FoundRecord], object]] = []
     reasons, damaged = list[str](), list[Damage]()
@@ -75,7 +75,7 @@ def adopt(
             if number % limits.REPLAYED_BETWEEN_SPILLS == 0:
                 store.dispatch.write()
         store.dispatch.complete(start.parts[QUEUES], start.offset, recorded, firsts)
-        # The scan ends at the offset of the snapshot, but a damaged range may extend beyond that offset.
+        # The scan ends at the offset of the snapshot, but a damaged range may extend beyond it.
         damaged = [Damage(one.first_offset, min(one.end_offset, start.offset)) for one in scan.damaged]
     return AdoptionResult(reasons, [one for one in damaged if one.first_offset < one.end_offset])
 
@@ -98,6 +98,6 @@ def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Cal
 
 
 def drop(store: Store) -> None:
-    """Delete the queues and the key index, because a store without a snapshot replays the whole log."""
+    """Delete the queues and the key index. A store without a snapshot replays the whole log."""
     store.dispatch.drop()
     store.keys.drop()

@@ -35,10 +35,10 @@ becomes durable. Queues are processed in batches to avoid blocking the event loo
 queues finds the oldest message that any group still needs. A second pass appends one record per batch of
 queues. Other records may be appended between the records of a cut. The last record of a cut has "done" set to
 true and truncates the log. Queues with a damaged file are excluded from the cut and rebuilt at the next
-startup, which also determines the first offsets of these queues. The broker then appends a record with a
-"cut_offset" of 0, which contains the first offsets of the rebuilt queues and the number of messages that each
-group missed in these queues. Before this record is applied, the group offsets in a rebuilt queue do not
-change, either in memory or in snapshots.
+startup, which also determines their first offsets. The broker then appends a record with a "cut_offset" of 0,
+which contains the first offsets of the rebuilt queues and the number of messages that each group missed in
+these queues. Until this record is applied, group offsets in a rebuilt queue change neither in memory nor in
+snapshots.
 
 Limitation: if the last tenth of the disk fills up between two measurements, the reserve segment is used, and
 no data is lost. Cost: a cut processes all groups of a queue in a single step, which takes 6 us per group.
@@ -78,8 +78,7 @@ _NO_OFFSET: Final = 1 << 62
 class RetentionScan:
     """A scan for the oldest message that any group still needs.
 
-    The scan ignores a group whose next message is below `young_offset`, because the lag of the group is too
-    large.
+    The scan ignores a group whose next message is below `young_offset`, because its lag is too large.
     """
 
     keys: deque[tuple[str, int]]
@@ -179,8 +178,7 @@ class Housekeeping:
         self._scan = None
         if self._running is not None or is_checkpointing:
             return None
-        # A cut made by another leader may be covered by the snapshots of that leader but not by those of this
-        # node.
+        # If another leader made the cut, its snapshots may cover the cut while those of this node do not.
         is_covered = self._deletable_offset > 0 and self._ensure_covered(self._deletable_offset, now_ms)
         self._running = self._deletion() if is_covered else None
         if self._running is None:
@@ -196,8 +194,7 @@ class Housekeeping:
     def continue_scan(self, now_ms: int, *, is_checkpointing: bool = False) -> Retirement | None:
         """Scan more queues for messages that groups need. Return a `KeepFileWrite` after the last queue.
 
-        If any queue has a first offset that has not been recorded yet, record a batch of such first offsets
-        instead.
+        If the first offsets of any queues have not been recorded yet, record a batch of them instead.
         """
         if is_checkpointing:
             self._scan = None  # The next call of `check_space` begins a new scan.
@@ -271,11 +268,11 @@ class Housekeeping:
         return offset in outcomes.open or offset in outcomes.expired or offset in self._held
 
     def continue_retirement(self, done: Retirement, now_ms: int) -> bool:
-        """Complete a `Deletion`, or append a cut record for the next batch of queues after a `KeepFileWrite`.
+        """Complete a `Deletion`. After a `KeepFileWrite`, append a cut record for the next batch of queues.
 
         Return False if any queues remain. The caller must then call this method again, and may call other
         methods in the meantime. The last record truncates the log, and needed records below the cut are then
-        read from the keep file. An incomplete cut never deletes files, because a `KeepFileWrite` is in
+        read from the keep file. An incomplete cut never deletes files, because the `KeepFileWrite` stays in
         progress until the last record is published. Raise OSError if the disk fails.
         """
         assert done is self._running, "one retirement at a time"
@@ -335,7 +332,7 @@ class Housekeeping:
             queues, places = [], []
 
     def keep_records_below(self, cut: LogCut) -> None:
-        """Copy needed records to a keep file before the cut of another broker is applied.
+        """Copy needed records to a keep file before a cut made by another broker is applied.
 
         Raise OSError if the disk fails.
         """
@@ -406,7 +403,7 @@ class Housekeeping:
             self._deletable_offset = log.first_offset
 
     def record_reserve_use(self) -> None:
-        """Record that a full disk has led to the use of the reserve segment."""
+        """Record that the reserve segment was used because the disk was full."""
         self.has_reserve, self._no_reserve = False, "it has taken the place of a segment"
 
     def measure_space(self) -> None:
@@ -442,13 +439,13 @@ class Housekeeping:
         return retention.cut_offset(ages, segment_bytes, self._policy, self.disk_used, pinned_offset, now_ms)
 
     def _ensure_covered(self, cut_offset: int, now_ms: int) -> bool:
-        """Return whether both retained snapshots cover `cut_offset`. Otherwise, request a snapshot."""
+        """Return whether both retained snapshots cover `cut_offset`. If not, request a snapshot."""
         covering = [offset for offset in snapshot.offsets(self._disk) if offset >= cut_offset]
         if len(covering) >= 2:
             return True
         self.wants_checkpoint = True
         # A second snapshot at the same log offset would replace the first snapshot. On an idle broker, only
-        # the record that is appended here advances the end of the log.
+        # the record appended here advances the end of the log.
         if covering and self._requested_offset < cut_offset:
             self._requested_offset = cut_offset
             self._store.append(record_of(LogCut(cut_offset, is_done=False)), now_ms)

@@ -8,7 +8,7 @@
 2. The body of an entry is a JSON object (`JournalEntry`) whose fields have at most `_TEXT_MAX` characters
    each. The time of an entry is the store time of its message. Entries have no keys and are therefore not
    found by message searches.
-3. Entries are deleted when log retention deletes the segments that contain the entries.
+3. Entries are deleted when log retention deletes the segments that contain them.
 
 Cost: each action adds a record of about 300 bytes. A page request reads one record per entry, newest first,
 and examines at most `EXAMINED_MAX` entries.
@@ -93,8 +93,8 @@ class Journal:
     def page(self, before: int | None, count_max: int, about: str = "") -> JournalPage:
         """Return up to `count_max` entries whose journal offsets are below `before`, newest first.
 
-        If `before` is None, return the newest entries. If `about` is not empty, return only entries in which
-        any field contains this text, ignoring case. Unreadable entries are omitted.
+        If `before` is None, return the newest entries. If `about` is not empty, return only entries with a
+        field that contains this text, ignoring case. Unreadable entries are omitted.
         """
         found, wanted = list[StoredEntry](), about.lower()
         queue = self._store.dispatch.find_queue(*_QUEUE)

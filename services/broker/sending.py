@@ -1,4 +1,4 @@
-"""Send operations, which check a message, choose its queue, and store the message according to its type.
+"""Send operations, which check a message, choose its queue, and store it according to its type.
 
 If a message has the same id and content as a stored message, it is not stored again, and the sender receives
 the original receipt (`broker.deduplication`). The ids of timers and half messages are kept much longer, for
@@ -88,8 +88,8 @@ class MessageSender:
         """Store a normal, FIFO, delayed, or half message, depending on its attributes.
 
         Raise a `ClientMistake` if the message is illegal, `TopicNotFound` if its topic does not exist, or
-        `DiskFull` if the disk is almost full. On error, neither this call nor an earlier attempt has stored
-        the message.
+        `DiskFull` if the disk is almost full. If an error is raised, neither this call nor an earlier attempt
+        has stored the message.
         """
         message_type = message.message_type
         check_message(message, message_type)
@@ -119,8 +119,8 @@ class MessageSender:
         if message_type is MessageType.DELAY:
             return self._send_timer(message, queue_id, carried, now_ms)
         if carried is None and not message.lite_topic:
-            # A `NewMessage` draft is not applied to the parts of the core, because the message does not
-            # change the state of any part.
+            # A `NewMessage` draft is not applied to the parts of the core, because it does not change their
+            # state.
             stored = properties.encode_message(message)
             id_digest = digest_of(message.topic, message.message_id)
             if self.deduplicator.ids.may_hold(id_digest):
@@ -280,7 +280,7 @@ class MessageSender:
     def _find_replaced_timer(
         self, message: Message, keyed: NameWords | None, now_ms: int
     ) -> ReplacedTimer | None:
-        """Return the pending timer that a message with the key `keyed` replaces, or None if there is none.
+        """Return the pending timer that a message with the key `keyed` replaces, or None.
 
         Raise `KeyPending` if the pending timer must not be replaced, or `TooManyTimers` if too many timers
         are pending.
@@ -320,7 +320,7 @@ def receipt_of(found: Record, message: Message) -> SendReceipt:
 
 
 def message_record(message: Message, queue_id: int) -> Record:
-    """Return the record that stores a message in the topic of the message."""
+    """Return the record that stores a message in its topic."""
     return Record(
         topic=message.topic,
         queue_id=queue_id,

@@ -10,9 +10,9 @@
    (null in the first record itself), and the items. Each item is a list [topic, name, message id, verdict].
 3. The list of a batch is appended after the changes of the batch. A crash can lose the list of the last
    batch, but no other list.
-4. Task records are deleted when log retention deletes the segments that contain the records.
-5. In a cluster, task records require a finalized version (`services.broker.spine.record_versions`). Below
-   this version, tasks run without storing task items.
+4. Task records are deleted when log retention deletes the segments that contain them.
+5. In a cluster, task records require a finalized version that supports them
+   (`services.broker.spine.record_versions`). Until then, tasks run without storing items.
 
 Cost: about 100 bytes per item. A page request examines at most `EXAMINED_MAX` records.
 """
@@ -67,7 +67,7 @@ class ItemsPage:
     """A page of task items in processing order.
 
     `after` is the cursor for the next page, or None on the last page. A cursor consists of the queue offset
-    of a record and the number of items of that record on earlier pages.
+    of a record and the number of its items on earlier pages.
     """
 
     items: list[StoredTaskItem]
