@@ -1,4 +1,4 @@
-"""Topic changes made by operators, and the use of a topic before a change.
+"""Topic changes made by operators, and the usage of a topic before a change.
 
     verb      records appended by one call                    refused if
     alter     `TopicSet`, and `LogCut` for queues with        messages would be lost or reordered
@@ -18,8 +18,8 @@
    receive a topic, the excess groups are removed by separate records before the topic is deleted. If a crash
    occurs between the record of a new retention and its `LogCut`, the next retention check discards the
    messages.
-4. In a cluster, setting a retention and holding or deleting a topic require a finalized version, because
-   older nodes could not read the records (`services.broker.spine.record_versions`).
+4. In a cluster, setting a retention and holding or deleting a topic require a finalized version that supports
+   these records (`services.broker.spine.record_versions`), because older nodes could not read them.
 5. The queue offsets of a deleted topic are never reused. The queues of a new topic with the same name begin
    after the old offsets. A receipt handle from the old topic therefore cannot acknowledge a message in the
    new topic.
@@ -91,7 +91,7 @@ class TopicUse(NamedTuple):
 
 
 class TopicChange(NamedTuple):
-    """The result of a topic change, and the use of the topic before the change."""
+    """The result of a topic change, and the usage of the topic before the change."""
 
     use: TopicUse
     topic: Topic
@@ -119,7 +119,7 @@ class TopicChanges:
         self._transactions, self._schedules, self._retention = transactions, schedules, retention
 
     def describe_use(self, name: str) -> TopicUse:
-        """Return the current use of a topic. Raise `TopicNotFound` if the topic does not exist."""
+        """Return the current usage of a topic. Raise `TopicNotFound` if the topic does not exist."""
         topic = self._topics.get(name)
         return TopicUse(
             topic,
@@ -190,7 +190,7 @@ class TopicChanges:
         return TopicChange(use, use.topic, self._purge_queues(use.topic, now_ms))
 
     def hold(self, name: str, reason: str, now_ms: int) -> TopicChange:
-        """Hold each timer of a topic when the timer becomes due, until `release` is called.
+        """Hold the timers of a topic when they become due, until `release` is called.
 
         The hold also applies to timers that were set before this call. Raise `TopicNotFound`, `IllegalTopic`,
         `HoldConflict` if the timers are already held, or `VersionNotFinalized`.
@@ -358,7 +358,7 @@ def _check_unfinished(use: TopicUse, verb: str, *, discard: bool) -> None:
 
 
 def _messages(count: int, topic: str) -> str:
-    """Return a count of messages with a verb of the same number, such as "1 message of 't' is"."""
+    """Return a message count with a matching verb, such as "1 message of 't' is"."""
     return f"{_counted(count, 'message')} of {topic!r} {'is' if count == 1 else 'are'}"
 
 

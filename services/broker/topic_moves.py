@@ -1,4 +1,4 @@
-"""Moves of single messages from one topic to another for an operator task (`live/bulk/move_tasks.py`).
+"""Moves of single messages between topics, for an operator task (`live/bulk/move_tasks.py`).
 
     unfinished message --copy--> target --same call--> finish it for each group of the source topic
                                                        (no groups: advance the first offset of the queue)
@@ -14,8 +14,8 @@
    and does not append a second copy. A second copy is also avoided if a moved message is unfinished for a new
    group of the source topic. Copies that are not durable yet, and thus not in the key index, are kept in a
    table.
-4. A message is not moved if a consumer holds it or another message in the same message group (`LEASED`). A
-   message in the pause after a failed delivery attempt is moved, and the move ends the lease of the message.
+4. A message is not moved if a consumer holds a lease on it or on another message in its message group
+   (`LEASED`). A message that waits for redelivery after a failed attempt is moved, and its lease is ended.
    The messages in a message group are moved to a single queue, in order.
 
 Cost: one key index lookup, one record read, and one append per move. Limitation: an existing copy is not
@@ -189,7 +189,7 @@ class TopicMoves:
         return found if isinstance(found, str) else MOVED
 
     def _find(self, source: str, queue_id: int, queue_offset: int, topic: Topic) -> _Found | str:
-        """Return a message that can be moved to a topic, or the verdict if the message cannot be moved."""
+        """Return the message if it can be moved to `topic`. Otherwise, return the verdict."""
         queue = self._store.dispatch.find_queue(source, queue_id)
         keys = [GroupQueue(group, source, queue_id) for group in self._groups.groups_of(source)]
         opened = [key for key in keys if not self._groups.peek_in_flight(key).offsets.is_done(queue_offset)]
@@ -205,7 +205,7 @@ class TopicMoves:
         return _Found(record, message_group, opened)
 
     def _copy(self, record: Record, topic: Topic, place: str, queue_offset: int, now_ms: int) -> int:
-        """Append a copy of a message. Return the log offset up to which records must be durable."""
+        """Append a copy of a message. Return the offset up to which the log must be durable."""
         first_topic = properties.value_of(record.properties, property_names.ORIGIN_TOPIC) or record.topic
         marks = {property_names.REDRIVE_OF: place, property_names.ORIGIN_TOPIC: first_topic}
         if first_topic == topic.name:
@@ -245,7 +245,7 @@ class TopicMoves:
         return min(opened, default=max(offset, queue.min_offset))
 
     def _check_groups(self, source: str) -> None:
-        """Raise `TopicInUse` if the topic has no groups, because a filter cannot be used in this case.
+        """Raise `TopicInUse` if the topic has no groups, in which case a move cannot use a filter.
 
         The messages of a topic without groups must be moved in order, starting with the oldest.
         """

@@ -3,8 +3,8 @@
     `begin` (every `housekeeping_ms`) -> batch of queues -> `LogCut` of expired messages -> next tick -> ...
 
 1. A topic retention shorter than the log retention frees no disk space, because all topics share the log.
-   Expired messages are no longer delivered, but queries by id can still find the messages until log retention
-   deletes the segments. A topic retention longer than the log retention has no effect.
+   Expired messages are no longer delivered, but queries by id can still find them until log retention deletes
+   the segments. A topic retention longer than the log retention has no effect.
 2. The age of a message is measured from its store time. A message is discarded within `housekeeping_ms`
    milliseconds after its age exceeds the retention, and never before.
 3. Messages expire even if groups have not finished them. The `LogCut` record contains the number of

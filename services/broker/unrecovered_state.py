@@ -1,7 +1,7 @@
 """State that is lost on restart because it is not in the log, and the reason why each loss is safe.
 
-The log restores all other state. For each entry in `UNRECOVERED_STATE`, a test sets the state, restarts the
-broker, and verifies that the state is lost.
+All other state is restored from the log. For each entry in `UNRECOVERED_STATE`, a test sets the state,
+restarts the broker, and verifies that the state is lost.
 """
 
 from __future__ import annotations

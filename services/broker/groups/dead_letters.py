@@ -8,8 +8,8 @@ A message redriven to its original topic is delivered only to the group that fai
 other groups have already received the message. A message redriven to another topic is delivered to all groups
 that receive the topic. A redriven message keeps its id.
 
-Limitation: the copy of a message and the record that finishes its original are two records of one flush. If a
-crash tears the flush between the two, the message is moved again after the restart, and there are two copies.
+Limitation: the copy of a message and the record that finishes the original are two records of one flush. If a
+crash tears the flush between them, the message is moved again after the restart, and there are two copies.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages that have no attempts left, and the move of such messages to the dead-letter topic.
+"""Messages without remaining delivery attempts, which are moved to the dead-letter topic.
 
 A message that crashes its consumers must be moved to the dead-letter topic even if no consumer sends another
 receive. The end of the last attempt therefore triggers the move:
@@ -12,14 +12,14 @@ If a new policy allows more attempts before the message is moved, the lease expi
 is redelivered.
 
 Rules:
-- A pause follows each failed attempt except the last attempt. The lease of the last attempt expires as soon
-  as the consumer reports the failure, or when a new policy makes a failed attempt the last one.
+- A pause follows each failed attempt except the last. The lease of the last attempt expires as soon as the
+  consumer reports the failure, or when a new policy makes a failed attempt the last one.
 - The lease of the last attempt stays valid until the message is moved, and a late acknowledgement is
   therefore accepted. A single step ends the lease and moves the message.
-- A tick stops moving messages if more than `UNFLUSHED_BYTES_MAX` log bytes have not been flushed. The next
-  flush triggers the next tick. A tick also stops moving messages after full reads of queue files with a total
-  of `QUEUE_FILES_COMPARED_BYTES` bytes, and the next tick follows immediately.
-- A receive also moves a message if the message has no attempts left (`receiving.py`).
+- A tick stops moving messages if more than `UNFLUSHED_BYTES_MAX` bytes of the log have not been flushed. The
+  next flush triggers the next tick. A tick also stops after it has read `QUEUE_FILES_COMPARED_BYTES` bytes of
+  queue files in full, and the next tick follows immediately.
+- A receive also moves messages that have no attempts left (`receiving.py`).
 
 Cost: each message requires one entry in memory, one read, and one append.
 
@@ -89,8 +89,8 @@ class ExhaustedMessages:
     def find_exhausted(self, now_ms: int, group: str = "") -> None:
         """Queue all unleased messages with no attempts left, in one group or in all groups.
 
-        If the policy now allows more attempts for a queued message, the lease of the message expires normally
-        at the next tick, because a redelivery need not wait for a flush.
+        If the policy now allows more attempts for a queued message, its lease expires normally at the next
+        tick, because redelivery need not wait for a flush.
         """
         self._exhausted += self._groups.exhausted_messages(group)
         for key, lease in self._leases.all_leases():

@@ -102,7 +102,7 @@ class FilterSet:
         return latest
 
     def advance_clock(self, now_ms: int) -> None:
-        """Advance the clock for a receive, even if the filter of the receive is rejected."""
+        """Advance the clock for a receive, even if its filter is rejected."""
         step_ms = now_ms - self._heard_ms
         if step_ms > 0:
             self._served_ms += min(step_ms, limits.FILTER_STEP_MS) if self._heard_ms else 0
@@ -168,7 +168,7 @@ class GroupFilters:
         return self._sets.get((group, topic)) or FilterSet(self._texts.get((group, topic), ()))
 
     def texts(self, group: str, topic: str) -> list[FilterText]:
-        """Return the texts of the filters of a group on a topic, oldest first."""
+        """Return the filter texts of a group on a topic, oldest first."""
         return list(self._texts.get((group, topic), ()))
 
     def all(self) -> list[tuple[str, str, list[FilterText]]]:
@@ -221,7 +221,7 @@ class GroupFilters:
             del self._alive_ms[next(iter(self._alive_ms))]
 
     def remove_client(self, client_id: str) -> None:
-        """Remove a client that has left, after which its filters can become idle."""
+        """Remove a client that has left. Its filters can then become idle."""
         self._alive_ms.pop(client_id, None)
 
     def record_subscription(self, group: str, topic: str, text: FilterText, client_id: str) -> None:

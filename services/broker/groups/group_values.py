@@ -40,8 +40,8 @@ class GroupPolicy:
 
     `retry_after_ms` contains the pauses between attempts in milliseconds, which are also sent to consumers.
     `fifo_run_max` is the maximum number of consecutive messages of a message group in one receive. If
-    `is_lite_exclusive` is set, only the client with the latest subscription to a lite topic receives the
-    messages of the lite topic.
+    `is_lite_exclusive` is set, only the client with the latest subscription to a lite topic receives its
+    messages.
     """
 
     attempts_max: int = limits.ATTEMPTS_DEFAULT
@@ -58,7 +58,7 @@ class QueueView:
     All messages below `committed_offset` are finished, and no message at or above `next_offset` has been
     delivered. `done_above` is the number of finished messages between `committed_offset` and `next_offset`.
     The queue contains the offsets from `min_offset` up to but not including `end_offset`. `in_flight` is the
-    number of leased messages, without messages that were discarded while leased. `waiting` is the number of
+    number of leased messages, excluding messages that were discarded while leased. `waiting` is the number of
     messages that were released or parked and will be delivered later. `oldest_ms` is the store time of the
     first unfinished message.
     """

@@ -72,7 +72,7 @@ class GroupViews:
         return self._with_filters(self._build_view(name, queues))
 
     def mixed_filters(self) -> Iterator[tuple[str, FilterView]]:
-        """Yield (group, filter) for each filter of a group that has several filters on the same topic."""
+        """Yield (group, filter) for each filter of the groups that have several filters on one topic."""
         for group, topic in self._groups.filters.mixed_groups():
             for one in self.filters(group, topic):
                 yield group, one

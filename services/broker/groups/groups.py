@@ -153,7 +153,7 @@ class Groups:
         is_new = known is None or filters.record_use(known, client_id)
         if known is not None and not known.others:
             return filters, known, 0, is_new
-        # Idle filters are removed before the limit is checked. The clients of a group at the limit can then
+        # Idle filters are removed before the limit is checked, so that clients of a group at the limit can
         # switch to new filters.
         if idle := self.filters.idle_filters(group, topic, now_ms):
             self._forget_filters(group, topic, idle, now_ms)
@@ -374,7 +374,7 @@ class Groups:
     def end_unanswered(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
         """End the lease on an unacknowledged message.
 
-        The end of the lease is recorded if the attempt is counted or if the lease itself is recorded.
+        The end of the lease is recorded if the attempt is counted or if the lease was recorded.
         """
         offset, flight = lease.queue_offset, self.in_flight(key)
         if failure is not None or lease.message_group:
@@ -484,7 +484,7 @@ class Groups:
         return end - first if offsets is None else offsets.open_count(first, end)
 
     def receiver_count(self, topic: str) -> int:
-        """Return the number of groups that receive a topic."""
+        """Return the number of consumer groups subscribed to a topic."""
         return len(self._members.get(topic, ()))
 
     def next_log_offset(self, key: GroupQueue, queue: ConsumeQueue, unknown_offset: int) -> int:
@@ -506,7 +506,7 @@ class Groups:
                 yield key, queue, max(self.committed_offset(key), queue.min_offset)
 
     def freeze(self) -> Any:
-        """Return the members of topics, policies, filters, missed messages, and offsets for a snapshot."""
+        """Return the subscriptions, policies, filters, missed messages, and offsets for a snapshot."""
         self._frozen.take_all()
         self._frozen = DeferredRows(self._offsets, _snapshot_row, lambda key, taken: (*key, kept(taken)))
         self._freeze_members()
@@ -576,7 +576,7 @@ class Groups:
         return self._store.append(record_of(fact), now_ms).end_offset
 
     def _freeze_members(self) -> None:
-        """Update the snapshot copies of the group lists for topics that have changed."""
+        """Update the snapshot copies of the group lists of topics whose groups have changed."""
         for topic in self._changed_members:
             self._frozen_members.pop(topic, None)
             self._frozen_joined.pop(topic, None)
@@ -621,13 +621,13 @@ class Groups:
             self._policies.pop(group, None)
 
     def _forget_in_flight(self, key: GroupQueue) -> None:
-        """Remove the in-flight state of a group on a queue, and end the leases in that state."""
+        """Remove the in-flight state of a group on a queue, and end its leases."""
         if (flight := self._in_flight.pop(key, None)) is not None:
             self.leases.end([*flight.leases()])
 
 
 def _snapshot_row(offsets: GroupOffsets) -> int | dict[str, Any] | None:
-    """Return the snapshot value of the offsets, or None if the offsets have never changed."""
+    """Return the offsets as a snapshot value, or None if they have never changed."""
     return offsets.taken() or None
 
 

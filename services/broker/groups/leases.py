@@ -21,8 +21,8 @@ been recorded since then.
 Leases are measured in elapsed time (`services.broker.spine.lease_clock`). Clock steps therefore neither end
 nor extend leases.
 
-Only `Groups` creates, replaces, and ends leases, because parts of the state of a lease are stored in
-`InFlight` and `GroupOffsets`. All other callers only look up leases or change their end times.
+Only `Groups` creates, replaces, and ends leases, because part of the state of a lease is stored in `InFlight`
+and `GroupOffsets`. All other callers only look up leases or change their end times.
 
 Cost: each lease requires one object, two dict entries (in `Leases` and in `InFlight`), and one timer in the
 timing wheel.

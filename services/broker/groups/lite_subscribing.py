@@ -9,8 +9,9 @@ messages.
 A TAIL position is a number of messages before the position of the group, as in RocketMQ. An OFFSET position
 is a queue offset, which consumers can read from delivered messages.
 
-Cost: a start position other than LAST requires a scan of all messages in the lite topic. One record is
-written for the reopened messages, and one range per skipped message, for at most `LITE_MOVED_MAX` messages.
+Cost: a start position other than LAST requires a scan of all messages in the lite topic. A move affects at
+most `LITE_MOVED_MAX` messages. It writes one record for the reopened messages, and one range per skipped
+message.
 
 Limitation: a position belongs to the group, not to the client. A subscription with a position moves the whole
 group in the lite topic, and ends the leases of the group on messages of the lite topic.
@@ -274,7 +275,7 @@ class LiteSubscribing:
 def _tail_offset(index: LiteIndex, offsets: GroupOffsets, code: int, count: int) -> int:
     """Return the queue offset of the message `count` messages before the first unfinished one.
 
-    The messages are those of one lite topic, given by its hash `code`.
+    Only messages of the lite topic with the hash `code` are counted.
     """
     here = next_open_offset(index, offsets, code, 0)
     here = index.read_offset if here is None else here

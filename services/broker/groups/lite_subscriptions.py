@@ -117,7 +117,7 @@ class LiteSubscriptions:
             self.remove_all(subscriber)
 
     def record_heartbeat(self, subscriber: Subscriber, now_ms: int) -> Subscription | None:
-        """Record a heartbeat of a subscriber. Return the subscription of the subscriber, or None."""
+        """Record a heartbeat of a subscriber. Return its subscription, or None."""
         subscription = self._subscriptions.get(subscriber)
         if subscription is not None:
             subscription.heard_ms = self._clock.to_elapsed_time(now_ms)
@@ -164,7 +164,7 @@ class LiteSubscriptions:
         """Adopt the subscriptions of the core that is being replaced.
 
         Clock steps can put the elapsed time of this core up to `by_ms` ahead of that of the previous core.
-        The times of heartbeats are adjusted by `by_ms`.
+        Heartbeat times are adjusted by `by_ms`.
         """
         for subscriber, subscription in before._subscriptions.items():
             heard_ms = self._clock.to_broker_time(subscription.heard_ms + by_ms)

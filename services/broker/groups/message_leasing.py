@@ -187,7 +187,7 @@ class MessageLeasing:
         state.durable_at = durable_at or state.durable_at
         given = to_readable_record(record)
         if given is not record:
-            # Decompressing a body takes twice as long as reading the body.
+            # Decompressing a body takes twice as long as reading it.
             state.count_record(2 * unpacked_bytes(record.body, given.body))
         state.add_delivery(given, attempt, lease)
 

@@ -2,7 +2,7 @@
 
 The counts are derived only from the member "skipped" of `LogCut` records (`services.broker.housekeeping`),
 and are therefore the same after a restart, on a follower, and after a replay. Snapshots include the counts.
-When a group leaves a topic, the count of the group for the topic is removed.
+When a group leaves a topic, its count for the topic is removed.
 
 Memory usage is one entry per subscription with missed messages, up to `limits.SUBSCRIPTIONS_MAX` entries.
 """

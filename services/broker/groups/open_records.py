@@ -5,10 +5,10 @@
 There are two kinds: lease records and records of finished messages. A group may acknowledge thousands of
 messages per second. The acknowledgements between two flushes therefore share one record, in which adjacent
 messages form a range. Each change is applied immediately, by the same function that applies records at
-startup. When the open records are closed, the state therefore does not change. Lease changes are appended
-before finished messages, which has the same effect as the original order, because no lease ends after its
-message has been finished. The open records are also closed before a group record or a `LogCut` record changes
-the offsets of a group.
+startup. Closing the open records therefore does not change the state. Lease changes are appended before
+finished messages, which has the same effect as the original order, because no lease ends after its message
+has been finished. The open records are also closed before a group record or a `LogCut` record changes the
+offsets of a group.
 
 A flush first closes the open records and then writes all appended records. The response to a change must
 therefore wait until the log is durable beyond the end offset at the time of the change (`durable_at`).

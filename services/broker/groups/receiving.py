@@ -15,15 +15,15 @@ of the group. If another filter matches, the message is set aside for a receive 
 (`group_filters.py`).
 
 A response contains at most `RECEIVE_BYTES_MAX` bytes of messages, or a single larger message. The limit
-applies to stored bodies, and decompressed bodies may exceed the limit.
+applies to stored bodies, and decompressed bodies may exceed it.
 
 Cost: with any filter, a receive does at most the work required for `SCANNED_PER_RECEIVE_MAX` small messages
 plus one additional message. A message costs 1, plus 1 per `WORK_BYTES`, plus the maximum cost of the filter
 for properties of the same length (`Filter.work`). Entries whose tags cannot match are skipped by NumPy at a
 cost of one hundredth per entry. A gap left by damage is reported and skipped as a whole, at a cost of 1
-(`Groups.skip_gap`). The cost of a full read of a queue file is proportional to the size of the file, even if
-the file is damaged. Later receives do not read the file again. A receive that reaches its limit while it
-reads a damaged file does not raise an error. The caller immediately retries such a receive
+(`Groups.skip_gap`). The cost of a full read of a queue file is proportional to its size, even if the file is
+damaged. Later receives do not read the file again. A receive that reaches its limit while it reads a damaged
+file does not raise an error. The caller immediately retries such a receive
 (`ReceivedMessages.has_read_damage`), because the remaining queues have not been scanned.
 """
 
@@ -122,8 +122,8 @@ class MessageReceiver:
         require_receivable_topic(topic_name)
         lease_ms = self._lease_ms(invisible_ms, auto_renew)
         topic = self._topics.get_or_create(topic_name, now_ms)
-        # If a restart has prevented the response to an earlier attempt of this receive, the leases of the
-        # earlier attempt are ended here. This retry then returns the same messages.
+        # If a restart prevented the response to an earlier attempt of this receive, the leases of that
+        # attempt are ended here, so that this retry returns the same messages.
         self._end_restored_leases(client_id, attempt_id, now_ms)
         joined_at = self.join(group, topic_name, now_ms)
         filters, known, added_at, is_new = self._groups.use_filter(
@@ -209,9 +209,9 @@ class MessageReceiver:
         """Set a lease to expire `invisible_ms` milliseconds from now.
 
         Return the new handle, and the offset up to which the log must be durable before the response is sent.
-        The old handle becomes invalid. If `suspend` is set, the attempt is not counted. If `suspend` is not
-        set, the attempt of a push consumer is considered failed (`retry`), because the leases of push
-        consumers are extended by heartbeats. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
+        The old handle becomes invalid. If `suspend` is set, the attempt is not counted. Otherwise, the
+        attempt of a push consumer is considered failed (`retry`), because its leases are extended by
+        heartbeats. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
         _check_invisible(invisible_ms, 0)
         key, held = self._find_lease(group, topic, handle)
@@ -278,9 +278,9 @@ class MessageReceiver:
         """Move a leased message to the dead-letter topic of the group.
 
         Return the offset up to which the log must be durable before a response is sent. The reason stored in
-        the dead letter includes `reason`. `attempt` is the number of attempts counted by the consumer. This
-        number is used if it exceeds the count of the broker, because a FIFO push consumer makes several
-        attempts under one lease. If `StoreDamaged` is raised, the lease remains valid.
+        the dead letter includes `reason`. `attempt` is the number of attempts counted by the consumer. It is
+        used if it exceeds the broker's count, because a FIFO push consumer makes several attempts under one
+        lease. If `StoreDamaged` is raised, the lease remains valid.
         """
         assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
         key, lease = self._find_lease(group, topic, handle)
@@ -354,7 +354,7 @@ class MessageReceiver:
         self._exhausted_messages.find_exhausted(now_ms)
 
     def record_lengthened(self, now_ms: int) -> None:
-        """Record the leases that this takeover has extended, which the next takeover then does not extend."""
+        """Record the leases extended by this takeover, so that the next one does not extend them again."""
         look = self._groups.peek_in_flight
         lengthened = [
             (key, lease)
@@ -373,7 +373,7 @@ class MessageReceiver:
         self._exhausted_messages.queue_if_exhausted(key, lease.queue_offset)
 
     def _end_restored_leases(self, client_id: str, attempt_id: str, now_ms: int) -> None:
-        """End the restored leases of an earlier attempt of a receive whose response was lost in a restart."""
+        """End the restored leases of an earlier receive attempt whose response was lost in a restart."""
         for key, lease in self._leases.take_restored(client_id, attempt_id):
             self._end_unanswered(key, lease, None, now_ms)
 
@@ -604,7 +604,7 @@ class MessageReceiver:
         receipt = receipts.decode(handle)
         if found is not None:
             key, lease = found
-            # A restored lease has no handle, and the fields of the receipt are compared instead.
+            # A restored lease has no handle. The fields of the receipt are compared instead.
             is_same = (lease.queue_offset, lease.leased_ms) == (receipt.queue_offset, receipt.leased_ms)
             if is_same and key == (group, topic, receipt.queue_id):
                 return found

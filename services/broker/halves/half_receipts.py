@@ -2,7 +2,7 @@
 
 If a half message with the same topic, message id, and content was stored within the last `dedupe_ms`
 milliseconds, the sender receives the original receipt. Each row contains the offset of the half message, from
-which the receipt is computed. When a half message is stored, a few of the oldest rows are removed if the rows
+which the receipt is computed. When a half message is stored, a few of the oldest rows are removed if they
 have expired or the table is full. `commitlog.applied_limits` defines the limits. Rows are kept in insertion
 order (`commitlog.snapshots.table`).
 """

@@ -1,15 +1,15 @@
-"""Half messages, which are committed, rolled back, or expired after too many transaction check-backs.
+"""Half messages, which are committed, rolled back, or, after too many check-backs, expired.
 
     requested outcome --> state of the half message --> table (`txn.states`) --> one record, or an error
 
-A change takes effect when the record of the change is appended (`apply`). A new half message can be committed
-or rolled back only once its record is durable (`publish`). An attempt by a producer to commit or roll back an
-expired half message is rejected and recorded.
+A change takes effect when its record is appended (`apply`). A new half message can be committed or rolled
+back only once its record is durable (`publish`). An attempt by a producer to commit or roll back an expired
+half message is rejected and recorded.
 
 Open and expired half messages and the latest outcomes are kept in memory (`txn.outcomes`). Older outcomes are
-read from the log. If a half message is in the log but its state is not in memory, the half message was
-committed if the key index finds its committed record, and was rolled back otherwise. If a half message was
-deleted by retention or written by another broker, its outcome is known only while the outcome is in memory.
+read from the log. If a half message is in the log but its state is not in memory, it was committed if the key
+index finds its committed record, and was rolled back otherwise. If a half message was deleted by retention or
+written by another broker, its outcome is known only while the outcome is in memory.
 
 For speed, `send` and `_commit` append messages without building or parsing a `Record`.
 
@@ -153,7 +153,7 @@ class Transactions:
     def end(
         self, topic: str, transaction_id: str, message_id: str, resolution: Resolution, now_ms: int
     ) -> TransactionReceipt:
-        """Commit or roll back a transaction, or confirm that the transaction already has this outcome.
+        """Commit or roll back a transaction, or confirm that it already has this outcome.
 
         Raise `TransactionEnded` if the transaction has another outcome, or `InvalidTransactionId` if the id
         is unknown.
@@ -207,8 +207,7 @@ class Transactions:
         try:
             record = self._store.read(offset)
         except StoreDamaged as error:
-            # The error must report the damage instead of an unknown id, because the half message is known to
-            # exist.
+            # Report the damage instead of an unknown id, because the half message is known to exist.
             if self.outcomes.state(offset) in (State.OPEN, State.EXPIRED):
                 raise
             raise unknown_half(transaction_id) from error
@@ -218,7 +217,7 @@ class Transactions:
         return record
 
     def is_known(self, offset: int) -> bool:
-        """Return whether a half message with a known state exists at a log offset."""
+        """Return whether `offset` is the log offset of a known half message."""
         if self.outcomes.state(offset) is not None:
             return True
         log = self._store.log
@@ -241,7 +240,7 @@ class Transactions:
         return self._topics.check_back(topic) or self._policy
 
     def begin_check_back(self, half_offset: int, now_ms: int) -> CheckBackRequest | None:
-        """Return the due check-back of a half message, or None if the half message has ended.
+        """Return the next check-back to send for a half message, or None if it has ended.
 
         Also return None if the half message must first be read from the log by `read_due`.
         """
@@ -333,9 +332,9 @@ class Transactions:
     def complete_check_back(self, transaction_id: str, asked: bool, now_ms: int) -> None:
         """Complete a check-back.
 
-        If `asked` is true, the check-back was sent to a producer, is counted, and the next check-back is
-        scheduled. If `asked` is false, a due check-back waits for a producer. A manual check-back that was
-        not sent and is not due does not change the schedule.
+        If `asked` is true, the check-back was sent to a producer. It is counted, and the next check-back is
+        scheduled. If `asked` is false, a due check-back waits for a producer, and a manual check-back that is
+        not due does not change the schedule.
         """
         offset = half.unverified_offset(transaction_id)
         waiting = self.outcomes.waiting(offset)
@@ -423,7 +422,7 @@ class Transactions:
     ) -> TransactionEnded:
         """Return an error with the outcome of the transaction, and its age if `now_ms` is given.
 
-        If the transaction has expired, the error contains the command that resolves the transaction.
+        If the transaction has expired, the error contains the command that resolves it.
         """
         assert ended is not None, "an open half is refused as ended"
         when = f" {away(ended.ended_ms - now_ms)}" if ended.ended_ms and now_ms is not None else ""
@@ -468,7 +467,7 @@ class Transactions:
         return durable_at
 
     def _append(self, ending: Record, now_ms: int) -> int:
-        """Append the record of an outcome, and return the end offset of the record.
+        """Append the record of an outcome, and return its end offset.
 
         A timer operation in a committed message is also executed. Raise `StoreDamaged` if the names of timers
         cannot be read, in which case no record is appended.

@@ -13,7 +13,7 @@ A field is a comma-separated list of items. An item is a number, a range, or `*`
 more letters. Two rules apply to a line as a whole:
 1. If both the day and the weekday are restricted, a date must match at least one of the two fields. If either
    field begins with `*`, a date must match both fields. A field that begins with `*` is never considered
-   restricted, even if the field excludes some dates.
+   restricted, even if it excludes some dates.
 2. A line has a wildcard if its second, minute, or hour field begins with `*`. As in cron(8), a wildcard
    changes the behavior at clock changes (`services.broker.schedules.recurrence`).
 
@@ -101,7 +101,7 @@ def _fields_of(line: str) -> dict[str, str]:
 
 @dataclass(slots=True, frozen=True)
 class _Field:
-    """A field of a cron line, with the legal values of the field."""
+    """A field of a cron line, with its legal values."""
 
     word: str
     low: int

@@ -10,8 +10,8 @@ times are converted to UTC as in cron(8):
     a field begins with `*`   no occurrence                      two occurrences
 
 A clock change of more than three hours is treated as a correction, and the new time takes effect immediately.
-If several skipped minutes match a job, Vixie cron runs the job once for each of these minutes. Tidewheel
-produces only one occurrence, at the clock change.
+If several skipped minutes match a job, Vixie cron runs the job once for each of them. Tidewheel produces only
+one occurrence, at the clock change.
 
 This module does not read the clock. A search covers a period of `limits.SCHEDULE_SEARCH_MS`, which is long
 enough to find 29 February around the year 2100. A cron line without an occurrence in this period is

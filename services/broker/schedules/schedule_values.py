@@ -129,7 +129,7 @@ class ScheduleView:
     """A schedule with its state and progress.
 
     `last_ms` is the time of the last sent run. `passed_ms` is the time up to which missed runs were dropped,
-    or 0. `error` is the last error in the computation or the sending of a run.
+    or 0. `error` is the last error that occurred when a run was computed or sent.
     """
 
     schedule: Schedule

@@ -79,7 +79,7 @@ from tidewheel.errors import ClientMistake, TidewheelError
 class _ScheduleProgress:
     """A schedule with its progress.
 
-    The policy has already been applied to missed runs with times up to `cleared_ms`.
+    The policy has already been applied to missed runs up to `cleared_ms`.
     """
 
     schedule: Schedule
@@ -271,7 +271,7 @@ class Schedules:
         check_type(template.message_type, self._topics.get_or_create(schedule.topic, now_ms))
 
     def _is_late(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
-        """Return whether a run is missed and the policy has not been applied to the run yet."""
+        """Return whether a run is missed and the policy has not been applied to it yet."""
         return due_ms > one.cleared_ms and now_ms - due_ms > limits.SCHEDULE_LATE_MS_MAX
 
     def _reserve_searches(self, one: _ScheduleProgress) -> bool:
@@ -288,12 +288,12 @@ class Schedules:
     def _decide_run(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
         """Return whether the policy permits the due run.
 
-        If the policy does not permit the due run, append a record of the dropped runs.
+        If it does not, append a record of the dropped runs.
         """
         if not self._is_late(one, due_ms, now_ms):
             return True
-        # A single decision applies to all runs that are due at `now_ms`. The runs that the policy keeps are
-        # also late, but must not be subject to another decision.
+        # A single decision applies to all runs that are due at `now_ms`. Runs that the policy keeps are also
+        # late, but no further decision must be made about them.
         one.cleared_ms = now_ms
         until_ms = missed_runs.find_cutoff_ms(one.schedule, one.cursor_ms, now_ms)
         if until_ms < due_ms:
@@ -375,7 +375,7 @@ class Schedules:
             self._request_computation(one)
 
     def _request_computation(self, one: _ScheduleProgress) -> None:
-        """Set a timer that fires immediately, for the computation of the next run in the next tick."""
+        """Set a timer that fires in the next tick, which then computes the next run."""
         if not one.is_paused:
             self._scheduler.schedule(Purpose.SCHEDULE, one.number, 0)
 
