@@ -134,7 +134,7 @@ class Broker:
         self.damaged: list[Damage] = []
         self.rebuilt_files: list[str] = []
         self.startup_warnings: list[str] = []
-        """Warnings about small store files that were damaged at startup, and about the repairs.
+        """Warnings about small store files that were found damaged at startup, and about their repair.
         """
         self.lost: list[str] = []
         self.is_crowded = False
@@ -741,8 +741,8 @@ class Broker:
     def _apply(self, appended: Appended) -> None:
         """Apply the state changes in a record to all parts except the store.
 
-        The outcome must not depend on the clock, the settings, or the disk. Recovery may apply the same
-        record again years later, on another machine.
+        The outcome must not depend on the clock, the settings, or the disk, because recovery may apply the
+        same record again years later on another machine.
         """
         if appended.queue is not None and type(appended.stored) is Record:
             # The topic of a `NewMessage` was already created by the send operation.

@@ -98,8 +98,8 @@ class Checkpoint:
                 others.append(error)
         if self.failed:
             self._unmark(disk)
-        # A failed sync takes precedence over other errors, because a failed sync stops the core, whereas
-        # other errors only abort the checkpoint.
+        # A failed sync takes precedence over other errors, because it stops the core, whereas other errors
+        # only abort the checkpoint.
         if others:
             raise next((error for error in others if isinstance(error, SyncFailed)), others[0])
 

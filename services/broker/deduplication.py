@@ -98,7 +98,7 @@ class Deduplicator:
             self.ids.mark_incomplete_below(end_offset)
 
     def begin(self, now_ms: int) -> None:
-        """Start a new period when the broker begins to accept messages."""
+        """Record that the broker begins to accept messages at `now_ms`."""
         self.pass_time(now_ms)
         self._begun_ms = now_ms
         self._began_with_recent = self._since[0] < self._store.log.end_offset

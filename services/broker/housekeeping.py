@@ -2,21 +2,19 @@
 
 Disk usage is checked every `housekeeping_ms` milliseconds. Recovery must be able to start from either of the
 two retained snapshots. A segment can therefore be deleted only if the older snapshot covers the whole
-segment. If the older snapshot does not cover the segment, new snapshots are requested first. The deletion
-then proceeds as follows:
+segment. If it does not, new snapshots are requested first. The deletion then proceeds as follows:
 
     copy needed records to a keep file --> append the cut record --applied--> no more reads below the cut
                                                           --durable, published--> delete the files
 
 A worker deletes the segments and the empty queue files, because each deletion syncs a directory and can block
-until the device times out. The files to be deleted are not read during the deletion.
+until the device times out. Files that are being deleted are not read.
 
 A cut truncates the log at its start. A cut record contains all changes of the cut: the new first log offset,
 the new lowest offset of each queue that loses entries, and the number of messages that each group missed.
 Files below a recorded cut are also deleted after a restart. A record that contains only "cut_offset" may
-precede a cut. Such a record advances the end of the log, which gives the second snapshot a higher log offset
-than the first snapshot. Records that are missing above this "cut_offset" are reported as damage during
-recovery.
+precede a cut. Such a record advances the end of the log, so that the second snapshot has a higher log offset
+than the first. Missing records above this "cut_offset" are reported as damage during recovery.
 
     disk used   effect
     >= 75 %     with --retain-hours or --retain-bytes, the oldest covered segments of any age are deleted
@@ -30,15 +28,14 @@ If new messages are refused for another reason (`stopped`), the effects are the 
 The body of a `TW_SYS_RETENTION` record is a JSON object with the members "cut_offset" and "done". A cut
 record also has "queues", a list of [topic, queue, new lowest offset], "places", the corresponding log
 offsets, and "skipped", a list of [group, topic, queue, count] of missed messages. Missed messages are counted
-in `services.broker.groups.missed_messages`, and one line per group is logged when the last record of the cut
-becomes durable. Queues are processed in batches to avoid blocking the event loop. A first pass over the
-queues finds the oldest message that any group still needs. A second pass appends one record per batch of
-queues. Other records may be appended between the records of a cut. The last record of a cut has "done" set to
-true and truncates the log. Queues with a damaged file are excluded from the cut and rebuilt at the next
-startup, which also determines their first offsets. The broker then appends a record with a "cut_offset" of 0,
-which contains the first offsets of the rebuilt queues and the number of messages that each group missed in
-these queues. Until this record is applied, group offsets in a rebuilt queue change neither in memory nor in
-snapshots.
+in `services.broker.groups.missed_messages`, and are logged when the last record of the cut becomes durable.
+Queues are processed in batches to avoid blocking the event loop. A first pass over the queues finds the
+oldest message that any group still needs. A second pass appends one record per batch of queues. Other records
+may be appended between the records of a cut. The last record of a cut has "done" set to true and truncates
+the log. Queues with a damaged file are excluded from the cut and rebuilt at the next startup, which also
+determines their first offsets. The broker then appends a record with a "cut_offset" of 0, which contains the
+first offsets of the rebuilt queues and the number of messages that each group missed in these queues. Until
+this record is applied, group offsets in a rebuilt queue change neither in memory nor in snapshots.
 
 Limitation: if the last tenth of the disk fills up between two measurements, the reserve segment is used, and
 no data is lost. Cost: a cut processes all groups of a queue in a single step, which takes 6 us per group.
@@ -423,7 +420,7 @@ class Housekeeping:
         self.disk_used = 1 - self.free_bytes / total_bytes if total_bytes else 1.0
 
     def _make_reserve(self, segment_bytes: int) -> None:
-        """Create the reserve segment if enough space for another segment would remain free."""
+        """Create the reserve segment if the disk would still have room for another segment."""
         if self.free_bytes < 2 * segment_bytes:
             self._no_reserve = "that would leave less than a segment"
             return

@@ -2,14 +2,14 @@
 
     batch of a task -> its records are durable -> `add_items` -> ... -> last list is durable -> task ends
 
-1. Each record lists one batch of at most `limits.TASK_SLICE` items. The key of a record is the task id, with
+1. Each record lists one batch of at most `limits.TASK_SLICE` items. The key of a record is the task id, by
    which the key index finds the newest record of a task. The newest record contains the offset of the first
    record of the task. Records between the first and the newest record belong to this task or to concurrent
    tasks.
 2. The body is a JSON object with the id and kind of the task, the offset of the first record of the task
    (null in the first record itself), and the items. Each item is a list [topic, name, message id, verdict].
-3. The list of a batch is appended after the changes of the batch. A crash can lose the list of the last
-   batch, but no other list.
+3. The list of a batch is appended after its changes. A crash can lose the list of the last batch, but no
+   other list.
 4. Task records are deleted when log retention deletes the segments that contain them.
 5. In a cluster, task records require a finalized version that supports them
    (`services.broker.spine.record_versions`). Until then, tasks run without storing items.

@@ -6,12 +6,12 @@
     purge     `LogCut` for the queues of the topic            messages are unfinished and `discard` is false
     hold      `TopicHeld`                                     the timers of the topic are already held
     release   `TopicReleased`                                 no timers of the topic are held
-    delete    one record with the facts `LogCut`,             timers, half messages, or schedules exist, or
+    delete    one record that contains `LogCut`,              timers, half messages, or schedules exist, or
               `GroupLeft`, and `TopicDeleted`                 messages are unfinished and `discard` is false
 
 1. A message is unfinished until all consumer groups of the topic have finished it. If a topic has no consumer
-   group, all its messages are unfinished. `describe_use` returns the counts, and each change checks the
-   counts again.
+   group, all its messages are unfinished. `describe_use` returns the counts, and each change checks them
+   again.
 2. A purge sets the first offset of each queue to its end offset, which discards exactly the durable messages.
    The records of discarded messages stay in the log until retention deletes the segments.
 3. After a crash, a single-record change is either complete or absent. If more than `_GROUPS_MAX` groups
@@ -132,7 +132,10 @@ class TopicChanges:
         )
 
     def expired(self, name: str, retention_ms: int, now_ms: int) -> ExpiredMessages:
-        """Count the messages that a retention would discard immediately. Raise `TopicNotFound`."""
+        """Count the messages that a retention would discard immediately.
+
+        Raise `TopicNotFound`, or `ClientMistake` if the retention is out of range.
+        """
         _check_retention(retention_ms)
         topic = replace(self._topics.get(name), retention_ms=retention_ms)
         return self._retention.count(self._retention.find_expired(topic, now_ms))

@@ -4,8 +4,8 @@
                                                        (no groups: advance the first offset of the queue)
 
 1. A message is moved if a group that receives the source topic has not finished it, or if no group receives
-   the source topic. Every group that receives the target topic then receives the copy, even if the group has
-   already finished the message in the source topic.
+   the source topic. Every group that receives the target topic then receives the copy, even if it has already
+   finished the original message.
 2. The copy has the same id, keys, tag, and properties as the original message. The property `TW_REDRIVE_OF`
    contains the topic, queue, and offset of the moved message, and `TW_ORIGIN_TOPIC` contains the name of the
    topic to which the message was originally sent.
@@ -57,7 +57,7 @@ WHY_LEFT: Final = {
     FINISHED: "every group finished the message before it could be moved",
     UNREADABLE: "the record of the message is damaged; tidewheel store verify",
 }
-"""The reason for each verdict other than MOVED, with which a message remains in the source topic."""
+"""The reasons why a message remains in the source topic, keyed by verdict."""
 _APART: Final = (MessageType.LITE, MessageType.PRIORITY)
 """The topic types whose messages cannot be moved without losing their lite topic or priority.
 """

@@ -82,7 +82,7 @@ class TopicRetention:
         rises = list[QueueAdvance]()
         for _ in range(min(QUEUES_MAX, len(self._remaining))):
             name, queue_id = self._remaining.popleft()
-            if name in self._topics.with_retention:  # The topic may have changed.
+            if name in self._topics.with_retention:  # The retention may have been removed.
                 rises += self._rises(self._topics.get(name), [queue_id], now_ms)
         self.cut(rises, now_ms)
 

@@ -1,7 +1,7 @@
 """Messages without remaining delivery attempts, which are moved to the dead-letter topic.
 
 A message that crashes its consumers must be moved to the dead-letter topic even if no consumer sends another
-receive. The end of the last attempt therefore triggers the move:
+receive request. The end of the last attempt therefore triggers the move:
 
     lease of the last attempt expires ----+
     consumer reports a failure -----------+

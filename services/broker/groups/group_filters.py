@@ -2,7 +2,7 @@
 
 RocketMQ keeps a single filter per group and topic. If the clients of a group use different filters, messages
 are lost, because a message that does not match the filter of one client is considered finished for the whole
-group. Tidewheel skips a message only if the message matches none of the filters of the group:
+group. Tidewheel skips a message only if it matches no filter of the group:
 
     no filter of the group matches a message          finished
     the filter of the receive matches a message       leased
@@ -25,8 +25,8 @@ Rules
    by at most `FILTER_STEP_MS`. Without this limit, the first receive after a pause would remove the filters
    of other clients.
 5. A filter is kept while one of its latest clients sends heartbeats, because a push consumer with a full
-   cache sends no receives. The filter of a client is the filter of its latest receive. After a restart or a
-   change of leader, the filter of a client is that of its subscription until the first receive
+   cache sends no receive requests. The filter of a client is the filter of its latest receive. After a
+   restart or a change of leader, the filter of a client is that of its subscription until the first receive
    (`GroupFilters.record_subscription`).
 6. A recorded filter that this version cannot parse matches every message, which prevents the loss of
    messages.
@@ -157,7 +157,7 @@ class GroupFilters:
         self._alive_ms: dict[str, int] = {}
 
     def filter_set(self, group: str, topic: str) -> FilterSet:
-        """Return the filter set of a group on a topic, which is created on first use."""
+        """Return the filter set of a group on a topic. Create it on first use."""
         found = self._sets.get((group, topic))
         if found is None:
             found = self._sets[group, topic] = FilterSet(self._texts.get((group, topic), ()))

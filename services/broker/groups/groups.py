@@ -1,4 +1,4 @@
-"""Consumer groups with their subscriptions, policies, and queue offsets, and the records of changes.
+"""Consumer groups with their subscriptions, policies, and queue offsets, and the records that change them.
 
 A group is created by its first receive or by its first policy. The body of a `TW_SYS_GROUP` record is a JSON
 object in one of these forms:
@@ -248,7 +248,7 @@ class Groups:
         return self._write(GroupLeft(group, topic), now_ms)
 
     def in_flight(self, key: GroupQueue) -> InFlight:
-        """Return the in-flight state of a group on a queue, which is created on first use."""
+        """Return the in-flight state of a group on a queue. Create it on first use."""
         flight = self._in_flight.get(key)
         if flight is None:
             flight = self._in_flight[key] = InFlight(self._offsets_to_change(key))
@@ -471,7 +471,7 @@ class Groups:
                 yield GroupQueue(group, topic, queue_id), min_offset
 
     def receiving_keys(self, topic: str, queue_id: int) -> list[GroupQueue]:
-        """Return the keys of all groups on a queue."""
+        """Return the keys of all groups that consume a queue."""
         return [GroupQueue(group, topic, queue_id) for group in self._members.get(topic, ())]
 
     def groups_of(self, topic: str) -> list[str]:
@@ -557,7 +557,7 @@ class Groups:
             )
 
     def _offsets_to_change(self, key: GroupQueue) -> GroupOffsets:
-        """Return the offsets of a group on a queue for modification. Create the offsets on first use."""
+        """Return the offsets of a group on a queue for modification. Create them on first use."""
         self._frozen.before_change(key)
         offsets = self._offsets.get(key)
         if offsets is None:

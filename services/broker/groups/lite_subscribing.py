@@ -114,7 +114,7 @@ class LiteSubscribing:
         return SubscriptionResult([(other.client_id, lite_topic) for other, lite_topic in others], durable_at)
 
     def check(self, subscriber: Subscriber, lite_topics: list[str], now_ms: int) -> SubscriptionResult:
-        """Raise the same errors as `subscribe` without changing any subscription."""
+        """Check a subscription without changing it. Raise the same errors as `subscribe`."""
         self._check_topic(subscriber, lite_topics, now_ms)
         self._subscriptions.check(subscriber, lite_topics)
         return SubscriptionResult([], 0)
@@ -149,7 +149,7 @@ class LiteSubscribing:
         self._subscriptions.remove_client(client_id)
 
     def wake_up_key(self, group: str, topic: str, client_id: str) -> WakeUpKey:
-        """Return the key by which new messages wake a waiting receive of the client."""
+        """Return the key under which a waiting receive of the client is woken."""
         return Subscriber(group, topic, client_id) if self.is_lite(topic) else topic
 
     def is_lite(self, topic: str) -> bool:

@@ -1,8 +1,8 @@
 """Subscriptions to lite topics, and the lite topics that may have messages for each subscriber.
 
 A subscriber is a client of a group under a topic. Subscriptions are not durable, because every client sends
-all its subscriptions every 30 s. A subscription ends when the client removes the subscription, leaves, or
-sends no heartbeat for `LITE_SILENT_MS_MAX`.
+all its subscriptions every 30 s. A subscription ends when the client removes it, leaves, or sends no
+heartbeat for `LITE_SILENT_MS_MAX`.
 
 A lite topic becomes *ready* for a subscriber when a message arrives, when a lease on one of its messages
 ends, or when the subscriber subscribes to it. A receive examines only ready lite topics, in the order in

@@ -1,7 +1,7 @@
 """Lite topics, which are small topics that share the queues and files of a LITE topic.
 
 The property `__LITE_TOPIC` contains the lite topic of a message, as in RocketMQ. All messages of a lite topic
-are stored in order in a single queue, and the index of the queue contains the offsets of the messages
+are stored in order in a single queue, and the index of the queue contains their offsets
 (`consumequeue.lite_index`). A lite topic exists from its first message until retention deletes its last
 message.
 """
@@ -31,7 +31,7 @@ class LiteTopics:
         self._indexes: dict[tuple[str, int], LiteIndex] = {}
 
     def check_name(self, lite_topic: str) -> None:
-        """Raise `IllegalLiteTopic` if the name is not legal."""
+        """Raise `IllegalLiteTopic` if the name is illegal."""
         check_lite_topic(lite_topic, self._settings.lite_topic_bytes_max)
 
     def assign_queue(self, message: Message, topic: Topic) -> int:

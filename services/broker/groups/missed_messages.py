@@ -66,7 +66,7 @@ class MissedMessages:
 
 
 def log_lines(missed: dict[tuple[str, str], int], *, is_cut: bool = True) -> list[str]:
-    """Return one log line per large loss, and one line for all smaller losses.
+    """Return one log line for each of the `LOG_LINES_MAX` largest losses, and one line for all others.
 
     Each line includes a command that shows the details. If `is_cut` is false, the cause of the losses is the
     retention of a topic, or a rebuild that advanced the first offsets of queues.

@@ -1,8 +1,8 @@
 """Receives, which lease messages, and acknowledgements, which finish messages.
 
-A receive scans the queues of a topic in rotation and leases messages for a limited elapsed time. The queues
-of a PRIORITY topic are scanned in descending order. If a lease ends without an acknowledgement, the leased
-message becomes available again. After `attempts_max` attempts, the message is moved to the dead-letter topic
+A receive scans the queues of a topic in rotation and leases messages for a limited time. The queues of a
+PRIORITY topic are scanned in descending order. If a lease ends without an acknowledgement, the leased message
+becomes available again. After `attempts_max` attempts, the message is moved to the dead-letter topic
 (`exhausted_messages.py`). Client heartbeats renew the leases of a push consumer.
 
 Only one message from a message group, or one run of messages, is leased at a time. Later messages are parked
@@ -17,10 +17,10 @@ of the group. If another filter matches, the message is set aside for a receive 
 A response contains at most `RECEIVE_BYTES_MAX` bytes of messages, or a single larger message. The limit
 applies to stored bodies, and decompressed bodies may exceed it.
 
-Cost: with any filter, a receive does at most the work required for `SCANNED_PER_RECEIVE_MAX` small messages
-plus one additional message. A message costs 1, plus 1 per `WORK_BYTES`, plus the maximum cost of the filter
-for properties of the same length (`Filter.work`). Entries whose tags cannot match are skipped by NumPy at a
-cost of one hundredth per entry. A gap left by damage is reported and skipped as a whole, at a cost of 1
+Cost: regardless of its filter, a receive does at most the work of `SCANNED_PER_RECEIVE_MAX` small messages
+plus one more message. A message costs 1, plus 1 per `WORK_BYTES`, plus the maximum cost of the filter for
+properties of the same length (`Filter.work`). Entries whose tags cannot match are skipped by NumPy at a cost
+of one hundredth per entry. A gap left by damage is reported and skipped as a whole, at a cost of 1
 (`Groups.skip_gap`). The cost of a full read of a queue file is proportional to its size, even if the file is
 damaged. Later receives do not read the file again. A receive that reaches its limit while it reads a damaged
 file does not raise an error. The caller immediately retries such a receive

@@ -1,4 +1,4 @@
-"""Half messages, which are committed, rolled back, or, after too many check-backs, expired.
+"""Half messages, which are committed or rolled back, or expire after too many check-backs.
 
     requested outcome --> state of the half message --> table (`txn.states`) --> one record, or an error
 

@@ -1,6 +1,6 @@
 """Policies for the missed runs of schedules.
 
-A policy determines the missed runs that are dropped. All other missed runs are sent, oldest first.
+A policy determines which missed runs are dropped. All other missed runs are sent, oldest first.
 
     policy  dropped runs
     skip    all runs that are more than `limits.SCHEDULE_LATE_MS_MAX` milliseconds late

@@ -49,7 +49,7 @@ class Recurrence:
     The suffix `_s` denotes UTC time in seconds since the Unix epoch. `wall_s` is local time in seconds, which
     is UTC time plus the offset of the time zone.
 
-    Raises: IllegalSchedule: if the cron expression or the time zone is invalid.
+    Raise `IllegalSchedule` if the cron expression or the time zone is invalid.
     """
 
     def __init__(self, cron: str, time_zone: str) -> None:
