@@ -1,11 +1,10 @@
 """The broker core, a set of parts that share a single commit log.
 
-Each client operation is a method of one part. It appends a record that describes a state change, and the
-change becomes visible when the record is durable. For example, a message then appears in its queue, a timer
-is armed, and a half message can be committed or rolled back. At startup, recovery restores the state by
-replaying the records in log order. The methods run one at a time, each to completion, and take the current
-time as an argument. Side effects are returned as values (`services.broker.spine.values`), and the server
-performs them.
+Each client operation is a method of one part, and appends a record that describes a state change. The change
+becomes visible when the record is durable: a message appears in its queue, a timer is armed, or a half
+message can be committed or rolled back. At startup, recovery restores the state by replaying the records in
+log order. The methods run one at a time, each to completion, and take the current time as an argument. Side
+effects are returned as values (`services.broker.spine.values`), and the server performs them.
 
     operation --append--> `_apply`: parts change state --flush--> `_publish`: records become visible
     recovery, follower: the same records --> `_apply`, `_publish`

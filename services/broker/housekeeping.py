@@ -2,7 +2,7 @@
 
 Disk usage is checked every `housekeeping_ms` milliseconds. Recovery must be able to start from either of the
 two retained snapshots. A segment can therefore be deleted only if the older snapshot covers the whole
-segment. If it does not, new snapshots are requested first. The deletion then proceeds as follows:
+segment. Otherwise, new snapshots are requested first. The deletion then proceeds as follows:
 
     copy needed records to a keep file --> append the cut record --applied--> no more reads below the cut
                                                           --durable, published--> delete the files

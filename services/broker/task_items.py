@@ -12,7 +12,8 @@
    other list.
 4. Task records are deleted when log retention deletes the segments that contain them.
 5. In a cluster, task records require a finalized version that supports them
-   (`services.broker.spine.record_versions`). Until then, tasks run without storing items.
+   (`services.broker.spine.record_versions`). Before such a version is finalized, tasks run without storing
+   items.
 
 Cost: about 100 bytes per item. A page request examines at most `EXAMINED_MAX` records.
 """

@@ -1,8 +1,8 @@
 """Dead letters, which are stored with failure reasons and errors in the topic `%DLQ%<group>`.
 
 A dead letter is a message that a consumer group has failed to process. A dead letter stays open until an
-operator redrives or purges it. Either action is recorded as an acknowledgement by the group `OPERATORS` on
-the dead-letter topic.
+operator redrives or purges it. A redrive or purge is recorded as an acknowledgement by the group `OPERATORS`
+on the dead-letter topic.
 
 A message redriven to its original topic is delivered only to the group that failed to process it, because the
 other groups have already received the message. A message redriven to another topic is delivered to all groups

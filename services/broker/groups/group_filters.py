@@ -157,7 +157,7 @@ class GroupFilters:
         self._alive_ms: dict[str, int] = {}
 
     def filter_set(self, group: str, topic: str) -> FilterSet:
-        """Return the filter set of a group on a topic. Create it on first use."""
+        """Return the filter set of a group on a topic, creating it on first use."""
         found = self._sets.get((group, topic))
         if found is None:
             found = self._sets[group, topic] = FilterSet(self._texts.get((group, topic), ()))
@@ -221,7 +221,7 @@ class GroupFilters:
             del self._alive_ms[next(iter(self._alive_ms))]
 
     def remove_client(self, client_id: str) -> None:
-        """Remove a client that has left. Its filters can then become idle."""
+        """Remove a client that has left, so that its filters can become idle."""
         self._alive_ms.pop(client_id, None)
 
     def record_subscription(self, group: str, topic: str, text: FilterText, client_id: str) -> None:

@@ -248,7 +248,7 @@ class Groups:
         return self._write(GroupLeft(group, topic), now_ms)
 
     def in_flight(self, key: GroupQueue) -> InFlight:
-        """Return the in-flight state of a group on a queue. Create it on first use."""
+        """Return the in-flight state of a group on a queue, creating it on first use."""
         flight = self._in_flight.get(key)
         if flight is None:
             flight = self._in_flight[key] = InFlight(self._offsets_to_change(key))
@@ -557,7 +557,7 @@ class Groups:
             )
 
     def _offsets_to_change(self, key: GroupQueue) -> GroupOffsets:
-        """Return the offsets of a group on a queue for modification. Create them on first use."""
+        """Return the modifiable offsets of a group on a queue, creating them on first use."""
         self._frozen.before_change(key)
         offsets = self._offsets.get(key)
         if offsets is None:

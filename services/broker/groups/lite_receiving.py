@@ -131,8 +131,8 @@ class LiteMessageReceiver:
     ) -> bool:
         """Lease the message at `offset` unless it is deleted, matches no filter, or has no attempts left.
 
-        Return False if the message matches only other filters of the group. In this case, the message blocks
-        the lite topic.
+        Return False if the message matches only other filters of the group, and therefore blocks the lite
+        topic.
         """
         queue = self._store.dispatch.queue(key.topic, key.queue_id)
         entry = queue.entry(offset)

@@ -10,7 +10,7 @@ A TAIL position is a number of messages before the position of the group, as in 
 is a queue offset, which consumers can read from delivered messages.
 
 Cost: a start position other than LAST requires a scan of all messages in the lite topic. A move affects at
-most `LITE_MOVED_MAX` messages. It writes one record for the reopened messages, and one range per skipped
+most `LITE_MOVED_MAX` messages, and writes one record for the reopened messages and one range per skipped
 message.
 
 Limitation: a position belongs to the group, not to the client. A subscription with a position moves the whole

@@ -278,9 +278,9 @@ class MessageReceiver:
         """Move a leased message to the dead-letter topic of the group.
 
         Return the offset up to which the log must be durable before a response is sent. The reason stored in
-        the dead letter includes `reason`. `attempt` is the number of attempts counted by the consumer. It is
-        used if it exceeds the broker's count, because a FIFO push consumer makes several attempts under one
-        lease. If `StoreDamaged` is raised, the lease remains valid.
+        the dead letter includes `reason`. `attempt` is the number of attempts counted by the consumer, and is
+        used if it exceeds the broker's count. A FIFO push consumer makes several attempts under one lease. If
+        `StoreDamaged` is raised, the lease remains valid.
         """
         assert len(reason) <= limits.DEAD_REASON_CHARACTERS_MAX, "a reason is bounded where it comes in"
         key, lease = self._find_lease(group, topic, handle)
@@ -344,7 +344,7 @@ class MessageReceiver:
             self._end_unanswered(key, lease, None, now_ms)
 
     def resume(self, now_ms: int, leases_until_ms: int = 0) -> None:
-        """Restore recorded leases, and extend leases that end before `leases_until_ms` to that time.
+        """Restore recorded leases, and extend leases that end before `leases_until_ms`.
 
         During a takeover, the caller passes `leases_until_ms`, and calls `record_lengthened` once records can
         be appended.

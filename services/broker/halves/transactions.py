@@ -332,7 +332,7 @@ class Transactions:
     def complete_check_back(self, transaction_id: str, asked: bool, now_ms: int) -> None:
         """Complete a check-back.
 
-        If `asked` is true, the check-back was sent to a producer. It is counted, and the next check-back is
+        If `asked` is true, the check-back was sent to a producer and is counted, and the next check-back is
         scheduled. If `asked` is false, a due check-back waits for a producer, and a manual check-back that is
         not due does not change the schedule.
         """

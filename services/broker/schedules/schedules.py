@@ -21,7 +21,7 @@ Rules:
 - The cursor of a deleted schedule is kept for one day (`commitlog.applied_limits`). A new schedule with the
   same name therefore does not repeat runs, even if the clock was set back.
 - No occurrences are computed during log replay. Recovery sets a timer that fires immediately for each
-  schedule, and the next occurrence is computed when the timer fires.
+  schedule, and the next occurrence is computed when it fires.
 - No runs are sent while the disk is full. Once space is available again, the missed-run policy applies.
 
 Cost: each occurrence needs one calendar search and one record about the size of the template. All templates
@@ -288,7 +288,7 @@ class Schedules:
     def _decide_run(self, one: _ScheduleProgress, due_ms: int, now_ms: int) -> bool:
         """Return whether the policy permits the due run.
 
-        If it does not, append a record of the dropped runs.
+        If runs are dropped, append a record of the dropped runs.
         """
         if not self._is_late(one, due_ms, now_ms):
             return True
