@@ -344,7 +344,7 @@ class MessageReceiver:
             self._end_unanswered(key, lease, None, now_ms)
 
     def resume(self, now_ms: int, leases_until_ms: int = 0) -> None:
-        """Restore recorded leases, and extend leases that end before `leases_until_ms`.
+        """Restore recorded leases, and extend those that end earlier to `leases_until_ms`.
 
         During a takeover, the caller passes `leases_until_ms`, and calls `record_lengthened` once records can
         be appended.
