@@ -3,9 +3,8 @@
 The core stores only encrypted secrets, and only this module has access to the key. Each secret is generated
 here and returned only once. After its first use, the decrypted secret is cached in memory. Tokens are stored
 only as hashes. The key is read only to encrypt or decrypt a secret, so a broker without users needs no key. A
-change takes effect when its record is appended, and the change is confirmed to the caller when the record is
-durable. After each change that may revoke a right, the callbacks in `watching` recheck the rights of waiting
-calls.
+change takes effect when its record is appended, and is confirmed to the caller once the record is durable.
+After each change that may revoke a right, the callbacks in `watching` recheck the rights of waiting calls.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def ignore_user(user: str) -> None:
 
 
 def noop() -> None:
-    """Do nothing, because no callback for rule changes has been set."""
+    """Do nothing. This is the default until a callback for rule changes is set."""
 
 
 class LiveAccess:
@@ -106,7 +105,7 @@ class LiveAccess:
         return self._core().rights.allows(user, need)
 
     def allows_some(self, user: str, verb: Verb, kind: Kind) -> bool:
-        """Return whether a user has the right `verb` for at least one resource of the given kind."""
+        """Return whether a user has the right `verb` on at least one resource of the given kind."""
         return self._core().rights.allows_some(user, verb, kind)
 
     def users(self) -> list[User]:
@@ -135,10 +134,9 @@ class LiveAccess:
         return secret
 
     async def remove_user(self, name: str) -> None:
-        """Remove a user and the access rules of the user.
+        """Remove a user and its access rules.
 
-        The next call of the user is rejected, the open streams of the user are closed, and the leases are
-        released.
+        The user's next call is rejected, its open streams are closed, and its leases are released.
         """
         await self._change(self._core().remove_user, name)
         log.info("user removed", user=name)
@@ -174,9 +172,9 @@ class LiveAccess:
         return None if left_ms is None else max(0, left_ms) / 1000
 
     async def add_token(self, user: str, kept_ms: int | None) -> tuple[str, Token]:
-        """Create a token for a user. Return the text of the token and its metadata.
+        """Create a token for a user. Return the token text and its metadata.
 
-        The text of the token cannot be retrieved later.
+        The token text cannot be retrieved later.
         """
         text = text_of(os.urandom(ID_BYTES + TOKEN_BYTES))
         calling = self._call(self._core().add_token, user, text, kept_ms)
@@ -186,7 +184,7 @@ class LiveAccess:
         return text, made[0]
 
     async def revoke_token(self, token_id: str) -> None:
-        """Revoke a token. Later calls with the token fail, and open long polls with the token end."""
+        """Revoke a token. Later calls with the token fail, and its open long polls end."""
         await self._change(self._core().revoke_token, token_id)
         log.info("token revoked", token=token_id)
 

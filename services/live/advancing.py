@@ -8,12 +8,12 @@ Rules:
   event.
 - Each clock offset is written to disk before any record is appended at that offset (`services.live.clock`).
 - The clock does not advance while the next timers are being read from disk.
-- The clock does not advance for up to `ANSWER_SECONDS` of real time while a producer has not answered a
-  transaction check-back. Without this pause, all check-backs for a half message would be sent before the
-  producer could answer the first one.
+- After a transaction check-back, the clock waits up to `ANSWER_SECONDS` of real time for the producer's
+  answer. Without this pause, all check-backs for a half message would be sent before the producer could
+  answer the first one.
 - A half message of a topic without a producer does not delay the advance. Its check-back is sent when a
   producer connects (`txn.checkback`).
-- The leases of connected clients are renewed during the advance. All other leases expire at the regular time.
+- The leases of connected clients are renewed during the advance. All other leases expire as usual.
 - Housekeeping is not an event and is postponed until the target time.
 - Only one advance runs at a time. Concurrent calls are queued.
 """
@@ -81,7 +81,7 @@ class ClockAdvancer:
                 self._owner.reschedule_tick()
 
     def expect_answer(self, transaction_id: str) -> None:
-        """Make a running advance wait for the answer to a transaction check-back."""
+        """Make the running advance wait for the answer to a transaction check-back."""
         if self._turn.locked():
             self._questions[transaction_id] = asyncio.get_running_loop().create_future()
 

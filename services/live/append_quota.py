@@ -6,9 +6,9 @@
 
 Rules:
 - At most `CALLERS_UNFLUSHED_BYTES_MAX` log bytes may be unflushed. A call with more bytes is admitted only if
-  no other bytes are unflushed. Each record counts as at least `CALLERS_UNFLUSHED_RECORD_BYTES` bytes, because
-  the event loop needs 5 us to make a record visible.
-- Calls are admitted in order of arrival, because a large message could otherwise wait indefinitely.
+  no other bytes are unflushed. The count is at least `CALLERS_UNFLUSHED_RECORD_BYTES` bytes per record,
+  because making a record visible takes the event loop 5 us.
+- Calls are admitted in order of arrival. Otherwise, a large message could wait indefinitely.
 - The messages of waiting calls use at most `CALLERS_WAITING_BYTES_MAX` bytes of memory, unless only one call
   is waiting. Calls that would exceed this limit are rejected, and the official clients resend the messages
   after a pause. A waiting call that times out is cancelled and removed from the queue.
@@ -68,8 +68,8 @@ class AppendQuota:
                 self._promised_bytes -= new_bytes
             assert self._waiting_bytes >= 0, "more calls left the line than waited"
             assert self._promised_bytes >= 0, "more bytes were taken than promised"
-            # `admit_waiting` is scheduled to run after the append of the caller. If the caller appends
-            # nothing, no subsequent flush would admit the next call.
+            # `admit_waiting` runs after the caller's append. If the caller appends nothing, no flush follows
+            # that would admit the next call.
             asyncio.get_running_loop().call_soon(self.admit_waiting)
 
     async def wait_for_copy(self) -> None:

@@ -12,8 +12,8 @@ monotonic clock (`counted_ms`). Each step is reported to the callback (`set_step
 returns a time after the step. Leases are measured in elapsed time, so clock steps do not affect them.
 
 The offset of a virtual clock is saved in the store (`commitlog.layout`). `move` changes the offset in memory,
-and `keep` makes the offset durable. A record is appended only after the clock offset at that time is durable,
-so a restarted broker never finds records with timestamps in the future.
+and `keep` makes the offset durable. A record is appended only after the current offset is durable, so a
+restarted broker never finds records with timestamps in the future.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Clock:
 
     @property
     def begun_ahead_ms(self) -> int:
-        """Return the lead of real time over the monotonic clock at the last `begin`, in milliseconds."""
+        """Return the time by which real time led the monotonic clock at the last `begin`, in milliseconds."""
         return 0 if self._steps is None else round(self._steps.begun_ahead_ms)
 
     @property
@@ -141,11 +141,11 @@ class Clock:
 
     @property
     def offset_ms(self) -> int:
-        """Return the lead of broker time over real time, in milliseconds."""
+        """Return the offset of broker time from real time, in milliseconds."""
         return 0 if self._kept is None else self._kept.offset_ms
 
     def now_ms(self) -> int:
-        """Return the current broker time in milliseconds, after reporting a clock step if there was one."""
+        """Return the current broker time in milliseconds. Report a clock step first, if there was one."""
         real_ms = self.real_ms()
         if self._steps is not None and (step_ms := self._steps.detect_step(real_ms)):
             real_ms = self.real_ms()  # The clock may have been stepped after the first reading.

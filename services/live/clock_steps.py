@@ -41,7 +41,7 @@ class ClockSteps:
         """
         if abs(wall_ms - self._counted_ms() - self._ahead_ms) < STEP_MS_MIN:
             return 0
-        # A pause between the two clock readings can only reduce the measured lead of the system clock.
+        # A pause between the readings of the two clocks can only reduce the measured difference.
         ahead_ms = max(self._measure_lead() for _ in range(_READINGS))
         step_ms = round(ahead_ms - self._ahead_ms)
         if abs(step_ms) < STEP_MS_MIN:

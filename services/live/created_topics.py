@@ -1,12 +1,12 @@
-"""Records the topics that sends create, so that the response to a send can report a misspelt topic.
+"""Records the topics that a send creates, so that its response can report a possibly misspelt name.
 
 If `auto_create` is on, the core creates a missing topic when a message is sent to the topic. The topics are
 looked up before and after the core stores the messages, in the same event loop iteration. Of several
-concurrent sends, only the send that created the topic reports the creation. A repeated send reports nothing,
-because the topic already exists.
+concurrent sends, only the send that created the topic reports it. A repeated send reports nothing, because
+the topic already exists.
 
-Some properties of a message are checked only after the topic has been created. For example, the core checks
-whether the topic accepts messages of this type. If such a check fails, the error names the created topic.
+Some properties of a message are checked only after the topic has been created, such as whether the topic
+accepts the message type. If such a check fails, the error names the created topic.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ class CreatedTopics:
     def take(self, topic: str) -> int | None:
         """Return the queue count of a created topic, and mark the topic as reported.
 
-        Return None if the topic was not created or is already reported.
+        Return None if the topic was not created or has already been reported.
         """
         return self._queue_counts.pop(topic, None)
 
     def named_in(self, refusal: TidewheelError, topic: str) -> TidewheelError:
-        """Return the refusal of a message, with a note if the message created the topic.
+        """Return the refusal of a message, with a note if the send created the topic.
 
-        If the creation of the topic is already reported, the refusal is returned unchanged.
+        If the creation has already been reported, the refusal is returned unchanged.
         """
         if not isinstance(refusal, ClientMistake | NotFound | RefusedByState):
             return refusal  # The creation of the topic may never become durable.

@@ -1,17 +1,16 @@
 """Sends each answer once the log is durable up to the offset of the answer.
 
 Answers are queued in the order in which the core produces them. After each flush, all answers with durable
-records are sent. An answer with a lower offset than the preceding answer is sent together with the preceding
-answer.
+records are sent. An answer with a lower offset than the preceding answer is sent together with it.
 
-Another node may become leader while the process of a cluster leader is suspended. Answers of the old leader
-about *past* events remain correct, because the answers are based on accepted records. Answers about the
-*current* state (not found, not leased, empty) require a proof of leadership. A proof is a record that was
-accepted by the cluster and whose append began after the call. `prove` requests a proof, and
-`confirm_leadership` sends the answers that require the proof. A refusal also requires a proof, because a
-refusal implies that no earlier call has stored the message. If a node lacks local resources, proofs may fail
-for the same reason. A refusal for lack of local resources waits for a proof for at most `OWN_MS`
-milliseconds. After that time, the call fails with `ResultUnknown`, and the error message states the cause.
+While the process of a cluster leader is suspended, another node may become leader. The old leader's answers
+about *past* events remain correct, because they are based on accepted records. Answers about the *current*
+state (not found, not leased, empty) require a proof of leadership. A proof is a record that was accepted by
+the cluster and whose append began after the call. `prove` requests a proof, and `confirm_leadership` sends
+the answers that require it. A refusal also requires a proof, because it implies that no earlier call has
+stored the message. If a node lacks local resources, proofs may fail for the same reason. A refusal for lack
+of local resources therefore waits for a proof for at most `OWN_MS` milliseconds. The call then fails with
+`ResultUnknown`, and the error message states the cause.
 
 A leader must not confirm any call while a record of the shared log is damaged and no other node has the
 records after the damage. `hold` refuses all waiting answers. Until `release` is called, the answers added
@@ -85,11 +84,9 @@ class Answers:
         self._waiting: deque[tuple[int, AnswerReceiver, Any]] = deque()
         self._proving = proving
         self._unproven: deque[tuple[int, AnswerReceiver, Any]] = deque()
-        """Answers that require a proof, each with the time in milliseconds after which the append of the
-        proof must begin.
-        """
+        """Answers that require a proof, each with the time (ms) after which the proof's append must begin."""
         self._own: deque[tuple[int, AnswerReceiver, Any]] = deque()
-        """Refusals for lack of local resources, in the form of `_unproven`."""
+        """Refusals for lack of local resources, in the same form as `_unproven`."""
         self._no_proof_error: TidewheelError | None = None
         self._held: TidewheelError | None = None
 
@@ -138,7 +135,7 @@ class Answers:
         return bool(own)
 
     def stop_proofs(self, error: TidewheelError) -> None:
-        """Refuse all current and future answers that require a proof. No further proofs will be available."""
+        """Refuse all current and future answers that require a proof. No more proofs will be available."""
         self._no_proof_error = error
         for _, one, _ in self._take_unproven():
             one.refuse(error)
@@ -200,7 +197,7 @@ def required_offset(error: Exception) -> int:
 
 
 class WaitingCoroutine:
-    """The receiver of an answer for which a coroutine waits. The coroutine may be cancelled while waiting."""
+    """Delivers an answer to a waiting coroutine, which may be cancelled while it waits."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

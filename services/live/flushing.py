@@ -1,4 +1,4 @@
-"""Group commit, in which worker threads write the appends of the core to disk in shared flushes.
+"""Group commit: worker threads write the core's appends to disk in shared flushes.
 
     flush_soon -> (next iteration) -> take a flush -> worker thread writes and syncs -> settle -> again
 
@@ -16,11 +16,11 @@ Rules:
   later flushes.
 - With asynchronous flushes, all unsynced data is synced within about `SYNC_SECONDS` after a flush.
 - A failed sync is never retried. After a failed sync, the core is discarded and rebuilt.
-- During a checkpoint, flushes continue until the log has grown by a limit, and then wait for the end of the
-  checkpoint. This limit bounds memory usage and the duration of the next startup.
+- During a checkpoint, flushes continue until log growth reaches a limit, and then wait for the checkpoint to
+  end. The limit bounds memory usage and the duration of the next startup.
 - When a checkpoint is due, no new flush begins. After the last flush has ended, the event loop thread writes
-  and syncs the new appends and begins the checkpoint. In each subsequent iteration, a limited number of
-  checkpoint rows is copied. A worker thread then writes the rows to disk (`services.broker.checkpoint`).
+  and syncs the new appends and begins the checkpoint. Each iteration then copies at most `ROWS_PER_TURN`
+  checkpoint rows. Finally, a worker thread writes the rows to disk (`services.broker.checkpoint`).
 
 Limitation: the state is a set of flags and not a state machine, and only a few combinations of the flags are
 valid. The flush before a checkpoint blocks the event loop during the sync.
@@ -105,10 +105,9 @@ class LogFlusher:
         self._owner, self._disk, self._executor = owner, disk, executor
         self._loop = asyncio.get_running_loop()
         self.will_flush = False
-        """True if `_begin_flush` is scheduled, or is delayed until the end of a flush or of the linger time.
-        """
+        """True if `_begin_flush` is scheduled, or is delayed until a flush or the linger time ends."""
         self._is_waiting = self._is_linger_planned = False
-        """True if the next flush waits for the current flush, and true if the end of the wait is scheduled.
+        """Whether the next flush waits for the current flush, and whether the end of that wait is scheduled.
         """
         self._began_at = 0.0
         """Time at which the last flush began, in event loop time."""
@@ -171,8 +170,7 @@ class LogFlusher:
         if not self._is_flush_held() and (flush := self._owner.core.take_flush()) is not None:
             self._began_at, self._flying_max = self._loop.time(), self._owner.core.flushes_max
             self._submit(partial(flush.write, self._publishing), partial(self._end_flush, flush))
-        # If the maximum number of parallel flushes is reached, the next flush begins when a flush in progress
-        # ends.
+        # At the maximum number of parallel flushes, the next flush begins when one of them ends.
         self._is_waiting = self.will_flush = self._flying_count >= self._flying_max
         if self._flying_count > 0 or self._is_checkpointing:
             return
@@ -181,7 +179,7 @@ class LogFlusher:
     def _waits_for_more(self) -> bool:
         """Return whether the flush of new appends must wait for the current flush.
 
-        If the result is true, a call at the end of the linger time is scheduled.
+        If it must wait, schedule a call at the end of the linger time.
         """
         left_seconds = self._began_at + LINGER_SECONDS - self._loop.time()
         self._is_waiting = self._flying_count > 0 and left_seconds > 0
@@ -204,17 +202,17 @@ class LogFlusher:
     def _write(self, write: Callable[[], None], end: Callable[[BaseException | None], None]) -> None:
         """Run a write in a worker thread, and notify the event loop of the result.
 
-        The result is not passed in a future, which would require an additional event loop iteration.
+        Passing the result in a future would require an additional event loop iteration.
         """
         error: BaseException | None = None
         try:
             write()
-        except BaseException as raised:  # If an error were not reported, callers would wait indefinitely.
+        except BaseException as raised:  # An unreported error would make callers wait indefinitely.
             error = raised
         self._loop.call_soon_threadsafe(self._end_write, partial(end, error))
 
     def _is_flush_held(self) -> bool:
-        """Return whether no new flush may begin at present."""
+        """Return whether new flushes are blocked at present."""
         if self._is_stopped or self._is_void:
             return True
         if self._is_checkpointing and self._owner.core.is_checkpoint_overdue:
@@ -297,8 +295,8 @@ class LogFlusher:
         if flush is not None:
             flush.write(self._publishing)
             self._owner.apply_flush(flush)
-        # The checkpoint begins in the event loop thread, so that no append can occur between the flush and
-        # the capture of the state.
+        # The checkpoint begins in the event loop thread, so no append can occur between the flush and the
+        # capture of the state.
         self._checkpoint_began_at = self._loop.time()
         checkpoint = self._owner.core.checkpoint(self._owner.broker_ms())
         self._is_checkpointing = True

@@ -46,19 +46,19 @@ class LiveGroups:
         return self._to_real_time(self._core().group_views.assemble_view(name, queues))
 
     async def create(self, name: str, topic: str, start: GroupStart, policy: GroupPolicy | None) -> GroupView:
-        """Create a group that receives `topic` from a start position.
+        """Create a group that is subscribed to `topic` from a start position.
 
-        If `topic` is empty, the new group receives no topic.
+        If `topic` is empty, the new group is subscribed to no topic.
         """
         placed = await self._resolve_offsets(start, [topic] if topic else [])
         await self._call(partial(self._core().group_views.create, policy=policy), name, topic, placed)
         return await self.view(name)
 
     async def _resolve_offsets(self, start: GroupStart, topics: list[str]) -> GroupStart:
-        """Return the start position with its start time resolved to queue offsets.
+        """Return the start position with its time, if any, resolved to queue offsets.
 
-        The method loads the parts of the queues that the next operation reads. After each queue, the method
-        may yield to the event loop.
+        The method also loads the parts of the queues that the next operation reads, and may yield to the
+        event loop after each queue.
         """
         pauses, places = Pauses(), dict[tuple[str, int], int]()
         for topic in topics:
@@ -91,11 +91,11 @@ class LiveGroups:
     ) -> ResetResult:
         """Reset the offsets of a group to a start position.
 
-        If `topic` is empty, the offsets in all topics of the group are reset.
+        If `topic` is empty, reset the offsets in all topics of the group.
 
-        Raise `GroupNotFound` if the group does not exist. `check` is called immediately before the move with
-        the resolved start position. An error that `check` raises prevents the move and is passed to the
-        caller.
+        Raise `GroupNotFound` if the group does not exist. `check` is called with the resolved start position
+        immediately before the reset. If it raises an error, the reset does not take place, and the caller
+        receives the error.
         """
         core = self._core()
         topics = [one for one in core.groups.topics_of(name) if topic in ("", one) and one in core.topics]

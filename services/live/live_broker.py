@@ -1,9 +1,9 @@
 """Runs the broker core in an asyncio event loop, and manages the lifetime and the clock of the core.
 
 The main methods are `call(verb, ...)` and `query(verb, ...)`, where `verb` is a method of the core. A call
-that stores a record returns once the record is durable. Each operation with several steps has a separate
-method in `LiveBroker` or `receivers`. All methods may raise any `TidewheelError` of the core. A call that
-stores records also raises `ResultUnknown` if the disk fails before the records are confirmed to be durable.
+that stores a record returns once the record is durable. Operations with several steps have separate methods
+in `LiveBroker` or `receivers`. All methods may raise any `TidewheelError` of the core. A call that stores
+records also raises `ResultUnknown` if the disk fails before the records are confirmed to be durable.
 
     caller -> verb -> core (runs to completion) -> answer is held until durable -> caller
                         |                               ^
@@ -98,10 +98,8 @@ Check = Callable[[], None]
 
 
 TURNS_BETWEEN_FULL_TICKS = 80
-"""Number of event loop iterations between two ticks in a crowded period.
-
-A send needs about ten iterations, and further iterations run while the gRPC thread waits for the interpreter
-lock.
+"""Number of event loop iterations between two ticks in a crowded period. A send needs about ten iterations.
+Further iterations run while the gRPC thread waits for the interpreter lock.
 """
 
 Answer = TypeVar("Answer")
@@ -127,7 +125,7 @@ def ignore_health(is_well: bool) -> None:
 
 
 def ignore_crowding(is_crowded: bool) -> None:
-    """Ignore the start or end of a crowded period."""
+    """Ignore the start or end of a crowded period (`is_crowded` of the core)."""
 
 
 def log_damage(found: DamagedPart) -> None:
@@ -141,8 +139,8 @@ class LiveBroker:
 
     `clock` returns real time in milliseconds. If `kept` is given, the broker uses a virtual clock. The
     monotonic clock `counted_ms` is used to detect steps of `clock`. A cluster leader passes its existing
-    `core`. If `stepped_down` is given, `stepped_down` is called after a disk failure, and the core is not
-    rebuilt. `proving` provides proofs of leadership.
+    `core`. If `stepped_down` is given, it is called after a disk failure, and the core is not rebuilt.
+    `proving` provides proofs of leadership.
     """
 
     def __init__(
@@ -219,7 +217,7 @@ class LiveBroker:
 
     @property
     def disk_failure(self) -> StoreUnavailable | None:
-        """Return the error to raise while the broker is unavailable after a disk failure, or None."""
+        """Return the error that calls raise while a disk failure makes the broker unavailable, or None."""
         return self._rebuilding.disk_failure
 
     def refuse_new_messages(self, why: Busy | None) -> None:
@@ -238,7 +236,7 @@ class LiveBroker:
         (`services.broker.sending`).
         """
         core = self._core
-        if core is None:  # If the core is unavailable, all calls are rejected.
+        if core is None:  # Without a core, all calls are rejected.
             yield
             return
         stopped, core.housekeeping.stopped = core.housekeeping.stopped, why
@@ -268,7 +266,7 @@ class LiveBroker:
 
         The method runs before `call` returns, so `verb` always belongs to the current core. The awaitable
         completes once the required records are durable. `check` is called immediately before the method. If
-        `check` raises an error, the method is not called.
+        it raises an error, the method is not called.
         """
         try:
             if check is not None:
@@ -328,9 +326,9 @@ class LiveBroker:
         return nullcontext() if created is None else created.recording(self.core.topics, messages)
 
     async def _wait_for_room(self, new_bytes: int) -> AbstractContextManager[None]:
-        """Wait until `new_bytes` bytes may be appended, and return a context manager for the append.
+        """Wait until `new_bytes` bytes may be appended. Return a context manager for the append.
 
-        If too many calls are waiting, the method does not wait, and the context manager rejects new messages.
+        If too many calls are waiting, do not wait, and return a context manager that rejects new messages.
         """
         try:
             await self.room.wait(new_bytes)
@@ -421,7 +419,7 @@ class LiveBroker:
         return self.query(self.core.timers.find_verdict, timer, self.clock.now_ms())
 
     def timers(self, wanted: TimerFilter, after: tuple[int, int] | None, count_max: int) -> TimerPage:
-        """Return a page of pending timers, sorted by due time. The cursor `after` is in broker time."""
+        """Return a page of pending timers, sorted by due time. `after` is a cursor in broker time."""
         return self.query(self.core.timer_views.read_page, wanted, after, count_max)
 
     # These methods advance the clock and run due work.
@@ -467,8 +465,7 @@ class LiveBroker:
     async def wait_until_durable(self, offset: int) -> None:
         """Wait until the log is durable up to `offset`.
 
-        Raise `ResultUnknown` if the disk fails. If the core has stopped because of an internal error, raise
-        that error.
+        Raise `ResultUnknown` if the disk fails. If an internal error has stopped the core, raise that error.
         """
         await self.answers.wait_until_durable(offset)
         if self.broken.done():
@@ -494,15 +491,15 @@ class LiveBroker:
     def add_check_back_sender(self, asker: CheckBackSender) -> None:
         """Add a function that sends transaction check-backs.
 
-        After a function has sent a check-back to a producer, the function is moved to the end of the list.
-        The functions are thus used in rotation.
+        A function that has sent a check-back moves to the end of the list, so that the functions are used in
+        rotation.
         """
         self._askers.append(asker)
 
     def topics_awaiting_producers(self) -> list[str]:
         """Return the topics with half messages whose check-backs wait for a producer.
 
-        If the core is unavailable, the list is empty.
+        Return an empty list if the core is unavailable.
         """
         return [] if self._core is None else self._core.transactions.waiting_check_backs.topics()
 
@@ -515,7 +512,7 @@ class LiveBroker:
             self.call_with_time(self._core.transactions.schedule_waiting_check_backs, topic)
 
     def set_share_callback(self, share: Share) -> None:
-        """Set the callback that is called at the beginning and the end of a crowded period."""
+        """Set the callback for the beginning and the end of a crowded period."""
         self._share_callback = share
 
     async def close(self) -> None:
@@ -615,7 +612,7 @@ class LiveBroker:
                 self._alarm.set(self._core.next_due_ms())
 
     def apply_flush(self, flush: Flush) -> None:
-        """Send the responses that were waiting for a completed flush, and wake waiting receive calls."""
+        """Send the responses that waited for a completed flush, and wake waiting receives."""
         core = self.core
         effects = core.complete_flush(flush, self._clock())
         assert core.durable_offset >= self.answers.offset, "what was told as durable is not any more"
@@ -646,7 +643,7 @@ class LiveBroker:
             self._stepped_down(self._void_reason)
 
     def fail(self, error: OSError) -> None:
-        """Discard the core after a disk failure, because the appends of the core may not be durable."""
+        """Discard the core after a disk failure, because its appends may not be durable."""
         self._flushing.fail(error)
 
     def adopt(self, core: Broker) -> None:
@@ -673,9 +670,7 @@ class LiveBroker:
         return 0 if self._core is None else self._core.end_offset - self._core.durable_offset
 
     def _waiting_bytes(self) -> int:
-        """Return the number of unflushed bytes. Each record counts as at least CALLERS_UNFLUSHED_RECORD_BYTES
-        bytes.
-        """
+        """Return the unflushed bytes, but at least CALLERS_UNFLUSHED_RECORD_BYTES per unflushed record."""
         if self._core is None:
             return 0
         log, unflushed_count = self._core.store.log, self._core.store.unflushed_count
@@ -705,8 +700,8 @@ class LiveBroker:
     async def _read_timers(self, core: Broker, job: TimersJob, before: asyncio.Task[None] | None) -> None:
         """Read the files that contain timers due soon and the files that may be damaged.
 
-        By the time the read begins, the core may already have been discarded. The method also awaits the
-        previous read, `before`, so a caller needs to await only the last read.
+        The core may already be discarded when the read begins. The method also awaits the previous read,
+        `before`, so a caller needs to await only the last read.
         """
         try:
             await self._loop.run_in_executor(self._executor, job.run, self._disk)
@@ -726,7 +721,7 @@ class LiveBroker:
         return None if self._reading is None or self._reading.done() else self._reading
 
     async def _retire(self, core: Broker, retirement: Retirement) -> None:
-        """Run a retirement once the log is durable up to the `durable_at` of the retirement."""
+        """Run a retirement once the log is durable up to its `durable_at`."""
         try:
             await self.answers.wait_until_durable(retirement.durable_at)
             await self._loop.run_in_executor(self._executor, retirement.run, self._disk)
@@ -740,7 +735,7 @@ class LiveBroker:
         self._loop.call_soon(self._flushing.resume)
 
     async def _cut(self, core: Broker, retirement: Retirement) -> None:
-        """Apply a retirement to the core, with a few queues per event loop iteration."""
+        """Apply a retirement to the core, a few queues per event loop iteration."""
         try:
             while self._core is core and not core.continue_retirement(retirement, self._clock()):
                 await asyncio.sleep(0)

@@ -1,6 +1,6 @@
 """Pauses in which long operations yield to other event loop tasks every few milliseconds.
 
-Operations that read many in-memory objects use pauses, for example to create lists, responses, and metrics.
+Operations that read many in-memory objects use pauses, for example to build lists, responses, and metrics.
 Atomic operations and operations on a bounded number of objects do not pause.
 """
 

@@ -5,12 +5,12 @@
     checkpoint         durable log bytes after the newest checkpoint on disk, which are replayed at startup
 
 All values remain at or near zero while the clients and the disk are healthy. Alerts should use the ages.
-Message groups not yet scanned by a receive call are not counted, because their messages are included in the
-lag of the consumer group.
+Message groups that no receive has scanned are not counted, because their messages are included in the lag of
+the consumer group.
 
 Cost: each metrics scrape examines all message groups with leased or waiting messages, with regular pauses.
-Limitation: the time without a delivery is measured from the latest lease. A message group is therefore also
-counted as stalled if a consumer processes one message for a long time while other messages are waiting.
+Limitation: the time without a delivery is measured from the latest lease. A message group therefore also
+counts as stalled if a consumer processes one message for a long time while others are waiting.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Progress:
 
 
 def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progress]:
-    """Measure the overdue work of a broker. Yield at each point where the caller may pause."""
+    """Measure the overdue work of a broker. Yield wherever the caller may pause."""
     waiting, since_ms = (
         core.transactions.waiting_check_backs,
         core.transactions.oldest_waiting_check_back_ms(),

@@ -19,7 +19,7 @@ Rules:
   After a failed sync, a later successful sync of the same data is never trusted.
 - Any error other than a `StoreError` is an internal error and ends the process (`stop_on_internal_error`).
 
-Limitation: the first attempt blocks the event loop. The duration of an attempt depends on the amount of log
+Limitation: the first attempt blocks the event loop. The duration of an attempt depends on the size of the log
 after the last snapshot, which is at most `SNAPSHOT_LOG_BYTES_MAX` bytes. If the disk is readable but not
 writable, the store is opened repeatedly, with only the pauses between the attempts.
 """
@@ -70,7 +70,7 @@ class StoreRebuilder:
         executor: Executor,
         reads_all: Callable[[], bool] = lambda: False,
     ) -> None:
-        """The function `reads_all` returns whether opening the store requires a scan of the whole log."""
+        """`reads_all` returns whether opening the store requires a scan of the whole log."""
         self._owner, self._open, self._call_later, self._executor = owner, open_core, call_later, executor
         self._reads_all = reads_all
         self._loop = asyncio.get_running_loop()
@@ -82,7 +82,7 @@ class StoreRebuilder:
         """The error that made the core unavailable, or None if the core is available."""
 
     def refuse_callers(self, core: Broker, error: OSError) -> None:
-        """Reject new calls. The log is then trusted only up to the durable offset of the failed core."""
+        """Reject new calls, and trust the log only up to the durable offset of the failed core."""
         self._trusted_offset = core.durable_offset
         self.disk_failure = StoreUnavailable(
             f"{error}. It goes on by itself once the disk works; send again then."
@@ -150,8 +150,8 @@ class StoreRebuilder:
         self._pause()
 
     def _adopt(self, core: Broker) -> None:
-        # Only a successful write resets the failure count. If the disk fails again before a write succeeds,
-        # the next attempt begins after a pause.
+        # Only a successful write resets the failure count. If the disk fails again before that, the next
+        # attempt begins after a pause.
         self._failures += 1
         self.disk_failure = None
         log.warning("store opened again", durable_offset=core.durable_offset)

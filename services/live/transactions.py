@@ -46,7 +46,7 @@ class LiveTransactions:
         self._producing: list[Producing] = []
 
     def set_producer_views(self, producing: Producing) -> None:
-        """Register a function whose producers are included in the result of `producers`."""
+        """Register a function that returns producers to include in `producers`."""
         self._producing.append(producing)
 
     def producers(self, topic: str) -> list[ProducerView]:

@@ -3,8 +3,8 @@
     count -> page -> matching dead letters -> batch -> flush -> rate limit pause -> ... -> done
 
 A message that is dead-lettered again after a redrive has an offset of at least `end_offset`, so a task never
-processes a message twice. With a rate limit, a batch contains the dead letters for a tenth of a second or, at
-low rates, one dead letter, which prevents bursts at the consumers. A dead letter that another call has
+processes a message twice. With a rate limit, a batch contains the dead letters for a tenth of a second, or
+one dead letter at low rates. Small batches avoid bursts at the consumers. A dead letter that another call has
 already redriven or purged is counted under the error code TW-152.
 
 Cost: a task reads each dead letter of the group twice, and keeps one page in memory.
@@ -108,8 +108,8 @@ class DeadLetterTasks(Tasks[DeadLetterTaskRequest]):
     async def _verb(self, task: DeadLetterTask, dead_letter: DeadLetter, back: set[str] | None) -> str:
         """Perform the operation on a dead letter. Return the verdict or an error code.
 
-        `back` is the set of original topics to which dead letters may be returned. If the request is a purge
-        or specifies a target topic, `back` is None.
+        `back` is the set of original topics to which dead letters may be returned. It is None for a purge and
+        for a request with a target topic.
         """
         order = task.order
         try:

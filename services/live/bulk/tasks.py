@@ -11,15 +11,15 @@ Rules:
   once.
 - A task with a limit ends after that number of items. Items are processed in the order in which the task
   finds them.
-- Items are counted by verdict. The verdict on an item whose operation was refused is the error code. A batch
+- Items are counted by verdict. If the operation on an item is refused, the verdict is the error code. A batch
   is counted only when its changes and its list of items are durable, so a crash never reduces a reported
   count.
-- Like a long poll, a task of a user requires that the token and the rights of the user remain valid until the
-  end of the task (`Watch`). If the token is revoked, the task finishes the current batch and stops.
+- Like a long poll, a user's task requires that the user's token and rights remain valid until it ends
+  (`Watch`). If the token is revoked, the task finishes the current batch and stops.
 - Each batch is stored with its verdicts (`services.broker.task_items`).
-- Tasks exist only in memory, so a restart of the broker ends all tasks. Finished batches are durable, and the
+- Tasks exist only in memory, so a broker restart ends all tasks. Finished batches are durable, and the
   remaining items are unchanged. The result of each task is recorded in the journal, which survives a restart.
-  If the journal contains no result of a task, the task was interrupted by a crash.
+  If the journal contains no result for a task, the task was interrupted by a crash.
 
 The operations and their items are described in `services.live.bulk.timer_tasks`,
 `services.live.bulk.dead_letter_tasks`, and `services.live.bulk.move_tasks`.
@@ -94,7 +94,7 @@ def pause_seconds(per_second: float, count: int) -> float:
 
 
 def ignore_task_end(ended: Callable[[AccessRefused], None]) -> Callable[[], None]:
-    """Watch nothing, because the rights of the caller cannot be revoked."""
+    """Watch nothing. This is the default for callers whose rights cannot be revoked."""
     return lambda: None
 
 
@@ -110,9 +110,9 @@ class TaskState(Enum):
 class Task(Generic[Order]):
     """A task and its progress.
 
-    The event `stop_requested` is set when the task must stop. If the task ends early, `why` contains the
-    reason. For each verdict with which an item was left unchanged, `reasons` contains the reason given for
-    the first such item. `first_items` is the offset of the first item record of the task.
+    `stop_requested` is set when the task must stop. If the task ends early, `why` contains the reason.
+    `reasons` maps each verdict that left items unchanged to the reason for the first such item. `first_items`
+    is the offset of the first item record of the task.
     """
 
     id: str
@@ -232,7 +232,7 @@ class Tasks(ABC, Generic[Order]):
         return self._live.query(self._live.core.task_items.page, task_id, self.what, after, count_max)
 
     async def stop(self, task_id: str) -> Task[Order]:
-        """Stop a task after its current batch. The state of an ended task is not changed."""
+        """Stop a task after its current batch. Do nothing if the task has ended."""
         task, run = self.get(task_id), self._runs.get(task_id)
         if run is not None:
             self._stop_task(task, "an operator stopped it")
@@ -288,9 +288,9 @@ class Tasks(ABC, Generic[Order]):
     async def _complete_items(self, task: Task[Order], done: Sequence[TaskItem], durable_at: int) -> None:
         """Store a batch of items, and count the items by verdict once the batch is durable.
 
-        `durable_at` is the log offset up to which the changes of the batch extend. If the list of items
-        cannot be stored, the items are counted, and the error is raised. Raise `ResultUnknown` if the disk
-        fails before the changes are durable.
+        `durable_at` is the log offset at which the batch's changes end. If the list of items cannot be
+        stored, the items are still counted, and the error is raised. Raise `ResultUnknown` if the disk fails
+        before the changes are durable.
         """
         try:
             await self._store_items(task, done)
@@ -301,7 +301,7 @@ class Tasks(ABC, Generic[Order]):
     async def _store_items(self, task: Task[Order], done: Sequence[TaskItem]) -> None:
         """Store a list of items, and wait until the list is durable.
 
-        If a node of the cluster does not support item records, nothing is stored.
+        Store nothing if a node of the cluster does not support item records.
         """
         if done and self._live.core.task_items.is_enabled:
             add = self._live.core.task_items.add_items

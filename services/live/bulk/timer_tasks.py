@@ -2,10 +2,10 @@
 
     count -> time window -> page of timers -> one change per timer -> flush -> next page -> ... -> done
 
-Timers are processed in batches, in order of due time. A batch shares its flushes with other calls. Timers
-that were set or moved after the start of the task have an offset of at least `end_offset` and are skipped. If
-a timer has already fired, the verdict is TOO_LATE. If another call has cancelled or moved a timer, the
-verdict is ALREADY. The rules for all kinds of tasks are described in `services.live.bulk.tasks`.
+Timers are processed in batches, in order of due time. Batches share flushes with other calls. Timers that
+were set or moved after the start of the task have an offset of at least `end_offset` and are skipped. If a
+timer has already fired, the verdict is TOO_LATE. If another call has cancelled or moved a timer, the verdict
+is ALREADY. The rules for all kinds of tasks are described in `services.live.bulk.tasks`.
 
 Cost: a task runs two queries for the matching timers, and keeps one page in memory.
 """

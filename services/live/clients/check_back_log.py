@@ -1,8 +1,8 @@
-"""An in-memory list of the latest transaction check-backs and the answers of the producers.
+"""An in-memory list of the latest transaction check-backs and the producers' answers.
 
-The list helps operators to find out why a half message is still open. The broker does not use the list,
-because the number of check-backs (`txn.checkback`) and the end of each transaction are recorded in the log. A
-restart clears the list.
+The list shows operators why a half message is still open. The broker itself does not use the list, because
+the log records the number of check-backs (`txn.checkback`) and the end of each transaction. A restart clears
+the list.
 """
 
 from __future__ import annotations

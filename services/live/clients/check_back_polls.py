@@ -5,16 +5,16 @@
 
 Rules:
 - A poll is queued for each of its topics. When a poll has `count_max` check-backs or RECEIVE_BYTES_MAX bytes
-  of messages, the poll is removed from all queues. The first check-back wakes the task of the poll. Until the
-  task runs, the poll accepts further check-backs.
-- The check-backs for a topic are distributed among the polls in rotation. After each check-back, the poll is
-  moved to the end of the queue.
+  of messages, it is removed from all queues. The first check-back wakes the poll's task. The poll accepts
+  further check-backs until the task runs.
+- The check-backs for a topic are distributed among the polls in rotation. A poll that receives a check-back
+  moves to the end of the queue.
 - The first poll for a topic triggers the check-backs that are waiting for a producer. Each check-back then
   triggers the next check-back.
 - Unsent check-backs use at most COMMANDS_WAITING_ALL_BYTES_MAX bytes plus one message. If this limit delays
   the check-backs for a topic, the check-backs resume when memory becomes available.
 - To answer a check-back, a producer sends a regular request to end the transaction. If a poll is aborted, the
-  check-back policy of the topic determines when the check-backs are repeated.
+  topic's check-back policy determines when the check-backs are repeated.
 
 Between two polls, a producer receives no check-backs. A check-back that becomes due between two polls waits
 for the next poll and needs no timer. Memory usage is one entry per topic and open poll.
@@ -94,10 +94,10 @@ class CheckBackPolls:
             await self._long_polls.wait(poll, seconds)
 
     def set_held_bytes(self, poll: CheckBackPoll, count_bytes: int) -> None:
-        """Set the memory usage of the check-backs of a poll, in bytes.
+        """Set the memory usage of a poll's check-backs, in bytes.
 
-        After the response has been sent, the memory usage must be set to 0. If memory becomes available, the
-        delayed check-backs resume.
+        The caller must set the usage to 0 after sending the response. Delayed check-backs resume when memory
+        becomes available.
         """
         self._held_bytes += count_bytes - poll.held_bytes
         poll.held_bytes = count_bytes
@@ -105,7 +105,7 @@ class CheckBackPolls:
         if not self._is_full:
             short, self._short = self._short, {}
             for topic in short:
-                if topic in self._lines:  # Without an open poll, the next poll restarts the check-backs.
+                if topic in self._lines:  # Without an open poll, the check-backs resume at the next poll.
                     with suppress(StoreUnavailable, BrokerBroken):
                         self._came(topic)
 

@@ -3,11 +3,10 @@
     client report   --> newest series (`of`), while the client is connected
                    `--> increase is added to the sums (`sums`), which are kept after the client disconnects
 
-A client reports totals since the start of the client, so the increase is the difference between two
-successive reports. The first report of a series that began before the start of this process adds 0, because
-an earlier process has already counted the series. The last report of a departed client is kept, within the
-series limit, so that a returning client is not counted twice. A report sent by a disconnecting client is
-counted.
+A client reports totals since its start, so the increase is the difference between two successive reports. The
+first report of a series that began before the start of this process adds 0, because an earlier process has
+already counted it. The last report of a departed client is kept, within the series limit, so that a returning
+client is not counted twice. The final report of a disconnecting client is also counted.
 
 Only the six metrics of the official clients are stored. At most `CLIENT_SERIES_EACH_MAX` series per client
 and `CLIENT_SERIES_MAX` series in total are stored. The series of departed clients are evicted first.
@@ -108,7 +107,7 @@ class ClientMetrics:
         self._drop_series(series, [key for key in series if key.name in GAUGES and key not in now])
         taken = sum(self._store_series(series, one) for one in reported)
         if series and not is_there:
-            self._departed[client_id] = series  # An earlier insertion could evict the report.
+            self._departed[client_id] = series  # If inserted earlier, the report could be evicted.
         return taken
 
     def of(self, client_id: str) -> Mapping[Key, Value]:
@@ -116,7 +115,7 @@ class ClientMetrics:
         return self._there.get(client_id, {})
 
     def keep_departed(self, client_id: str) -> None:
-        """Keep the last report of a departed client for comparison with the next report of the client."""
+        """Keep the last report of a departed client, for comparison with its next report."""
         series = self._there.pop(client_id, None)
         if series:
             self._drop_series(series, [key for key in series if key.name in GAUGES])

@@ -60,9 +60,9 @@ class Receivers:
     ) -> list[Delivery]:
         """Lease up to `batch_size` messages. Wait up to `wait_seconds` for the first message.
 
-        Return an empty list if no message arrives in time. Until this method returns, the returned messages
-        are included in `unread_bytes`. After this method has returned, the caller must add the messages to
-        `unread_bytes`. A retry after a lost response must use the same `attempt_id`.
+        Return an empty list if no message arrives in time. Leased messages count towards `unread_bytes` until
+        this method returns. From then on, the caller must count them. A retry after a lost response must use
+        the same `attempt_id`.
         """
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
 
@@ -154,10 +154,10 @@ class Receivers:
     async def _wait_to_scan_again(
         self, key: WakeUpKey, line: Hashable, received: ReceivedMessages, ends: float
     ) -> bool:
-        """Wait until a receive that found no message may scan again. Return False if the receive must end.
+        """Wait until a receive without messages may scan again. Return False if the receive must end.
 
-        After reading a damaged file, a receive may scan again even if its timeout has elapsed, because other
-        queues may contain messages.
+        A receive that has read a damaged file may scan again after its timeout, because other queues may
+        contain messages.
         """
         if received.is_unfinished:
             await self._slices.wait_for_next_scan()

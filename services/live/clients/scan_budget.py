@@ -1,4 +1,4 @@
-"""A limit on the amount of scanning by receives per event loop iteration.
+"""Limits the scanning work of receives per event loop iteration.
 
 A receive scans one slice of at most `SCANNED_PER_RECEIVE_MAX` units of work at a time. Many slices in one
 iteration would block the event loop, so each iteration has a scan budget:
@@ -6,12 +6,12 @@ iteration would block the event loop, so each iteration has a scan budget:
     first scan    runs if less than a slice was scanned in the iteration; other first scans are queued
     unfinished    in each iteration, the first unfinished scan in the queue continues
 
-Regardless of the number of receives and the cost of the filters, at most two slices are scanned in each
-iteration. Each slice may exceed its limit by one message. First scans and unfinished scans wait in separate
+At most two slices are scanned in each iteration, regardless of the number of receives and the cost of the
+filters. Each slice may exceed its limit by one message. First scans and unfinished scans wait in separate
 queues, so that long scans do not delay new calls.
 
 Cost: one comparison for each receive within the budget. Limitation: all clients share the two queues. A
-client with many costly receives delays the receives of other clients, but does not delay other calls.
+client with many costly receives delays the receives of other clients, but no other calls.
 """
 
 from __future__ import annotations

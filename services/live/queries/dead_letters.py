@@ -112,16 +112,16 @@ def check_group(live: LiveBroker, group: str) -> None:
 
 
 def find_return_topics(live: LiveBroker, group: str) -> set[str]:
-    """Return the topics that a group still receives.
+    """Return the topics to which a group is still subscribed.
 
-    A dead letter can be returned to its original topic only if the group still receives that topic. Raise
+    A dead letter can be returned to its original topic only if the group is still subscribed to it. Raise
     `GroupNotFound` if the group does not exist.
     """
     return {queue.topic for queue in live.core.group_views.view_group(group).queues}
 
 
 def check_return(live: LiveBroker, group: str, topic: str) -> None:
-    """Raise `GroupNotFound` if the group no longer receives `topic`."""
+    """Raise `GroupNotFound` if the group is no longer subscribed to `topic`."""
     if topic not in find_return_topics(live, group):
         raise GroupNotFound(
             f"{group} does not receive {topic!r} any more: what goes back there for it alone, nobody gets. "
@@ -154,8 +154,7 @@ async def find_dead_letters(
 ) -> DeadLetterPage:
     """Return up to `count_max` matching dead letters without message bodies.
 
-    If the scan limit is reached, the page is shorter. The cursor of the page is the position at which the
-    next query continues.
+    If the scan limit is reached, the page is shorter. The next query continues at the page's cursor.
     """
     found: list[DeadLetter] = []
     looked_at = 0

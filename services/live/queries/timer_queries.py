@@ -3,14 +3,13 @@
 The core runs each call to completion, and a query with certain filters must read the record of every timer. A
 search (`TimerSearch`) or a count (`TimerCount`) therefore runs one step per event loop iteration, and other
 calls are served between steps. A query may or may not reflect concurrent changes, but each unchanged timer is
-returned exactly once. When the time limit expires, a query returns the timers found up to that time and the
-position at which the next query continues.
+returned exactly once. When the time limit expires, a query returns the timers found so far and the position
+at which the next query continues.
 
-Cost: a step performs at most `TIMERS_QUERY_WORK_MAX` units of work and scans at most the rows of one slot. If
-a filter contains text, the key is looked up in up to `KEYS_AT_ONCE` topics, or up to `RECORDS_AT_ONCE`
-records in the log are searched, per event loop iteration. Limitation: the time limit does not apply to these
-lookups. After long lookups, at least half of the time limit remains for the query, so that the results of the
-lookups are used.
+Cost: a step performs at most `TIMERS_QUERY_WORK_MAX` units of work and scans at most the rows of one slot.
+For a filter with text, each event loop iteration looks up the key in up to `KEYS_AT_ONCE` topics, or searches
+up to `RECORDS_AT_ONCE` log records. Limitation: the time limit does not apply to these lookups. After long
+lookups, at least half of the time limit remains for the query, so that the results of the lookups are used.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ RECORDS_AT_ONCE = 2_000
 class TimeLimit:
     """The time limit of a query.
 
-    A query ends `seconds_max` seconds after its start or, if the first step takes long, half of `seconds_max`
-    after the first step.
+    A query ends `seconds_max` seconds after its start, or half of `seconds_max` after its first step if that
+    is later.
     """
 
     def __init__(self, seconds_max: float) -> None:
@@ -110,7 +109,7 @@ async def count_by_window(
 
 
 async def _due_times(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tuple[Integers, SortKey | None]]:
-    """Yield arrays of due times (int64, ms), each with the sort key up to which all timers were returned."""
+    """Yield arrays of due times (int64, ms), each with the sort key reached, or None at the end."""
     if wanted.reads_records:
         async for page in query_pages(live, wanted):
             yield np.fromiter((timer.due_ms for timer in page.timers), np.int64), _real(live, page.after)
@@ -143,10 +142,9 @@ async def query_page(
 ) -> TimerPage:
     """Return up to `count_max` matching timers after the sort key `after`, sorted by due time.
 
-    A search that takes longer than about `seconds_max` seconds returns the timers found up to that time. The
-    sort key `after` of the page is None only if no timers remain. Sort keys are in broker time, so an advance
-    of a virtual clock does not change them. The sort key of a timer may differ from the due time of the
-    timer.
+    After about `seconds_max` seconds, a search returns the timers found so far. The sort key `after` of the
+    page is None only if no timers remain. Sort keys are in broker time, so an advance of a virtual clock does
+    not change them. The sort key of a timer may differ from its due time.
     """
     found: list[PendingTimer] = []
     limit, place = TimeLimit(seconds_max), after
@@ -166,7 +164,7 @@ async def query_pages(
 ) -> AsyncIterator[TimerPage]:
     """Yield pages of matching timers, sorted by due time.
 
-    If `count_max` is given, a page ends after this total number of timers.
+    If `count_max` is given, one page ends with timer number `count_max`.
     """
     real = _real(live, after)
     rest = wanted if real is None else replace(wanted, from_ms=max(wanted.from_ms, real[0]))
@@ -203,8 +201,8 @@ async def _search(
 ) -> AsyncIterator[TimerPage]:
     """Yield the matching timers in order of due time, with one page for each step of the search.
 
-    If `count_max` is given, a page ends after this total number of timers, and each later page contains at
-    most one timer.
+    If `count_max` is given, one page ends with timer number `count_max`, and each later page contains at most
+    one timer.
     """
     views, count_left = None, count_max
     while True:
