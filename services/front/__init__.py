@@ -5,7 +5,7 @@
 
     `connection`: bytes of a socket --> `http2`, `header_fields` --> `grpc_calls` --> calls for the services
 
-The modules to the right of `connection` use neither a socket nor a clock. The first bytes of a connection
+The modules to the right of `connection` use neither sockets nor a clock. The first bytes of a connection
 determine the protocol. Before the TLS handshake, `client_hello` determines the protocols that the client
 offers in the ClientHello. `admission` limits the number of connections per address and the idle time of each
 connection. `http2.ConnectionLimits` limits the memory of a connection.

@@ -1,4 +1,4 @@
-"""Limits on the number and idle time of connections. This module uses neither sockets nor a clock.
+"""Limits the number and idle time of connections. This module uses neither sockets nor a clock.
 
 The number of connections per client address is limited. A client must send the first bytes within
 `hello_seconds`. A connection on which no bytes arrive for `idle_seconds` is considered dead. `idle_seconds`

@@ -1,8 +1,8 @@
 """Error messages for refused connections, encoded in the protocol of the client.
 
-An HTTP/1 client receives an HTTP response. A RocketMQ 4 client receives a response to the request, and
-reports the text of the response. A TLS client receives the alert `access_denied` (RFC 8446, 6.2), which has
-no text. An HTTP/2 client receives a response to the first call (`services.front.refusing`).
+An HTTP/1 client receives an HTTP response. A RocketMQ 4 client receives a response to its request, and
+reports the text of the response. A TLS client receives the alert `access_denied` (RFC 8446, Section 6.2),
+which has no text. An HTTP/2 client receives a response to the first call (`services.front.refusing`).
 
 A frame of the RocketMQ 4 remoting protocol (RemotingCommand in Apache RocketMQ), with big-endian numbers:
 
@@ -34,7 +34,7 @@ _HEADER_LENGTH_MASK: Final = 0xFFFFFF
 _BINARY: Final = 1
 _ACCESS_DENIED: Final = bytes((21, 3, 3, 0, 2, 2, 49))
 NO_HTTP2_ALERT: Final = bytes((21, 3, 3, 0, 2, 2, 120))
-"""The alert `no_application_protocol` for a client that does not offer HTTP/2 (RFC 7301, 3.2)."""
+"""The alert `no_application_protocol` for a client that does not offer HTTP/2 (RFC 7301, Section 3.2)."""
 TOO_MANY_SENTENCE: Final = (
     "Your address has as many connections here as one address may have, or as many that have not said yet who"
     " they are: close some, let clients share one process, or have the broker allow more with"
@@ -69,7 +69,7 @@ def encode_error(protocol: Protocol, first: bytes, http: str) -> bytes:
 
 
 class ClientRefusal(NamedTuple):
-    """The reason for the refusal of a client, as a text, a gRPC status, and an HTTP status."""
+    """The reason for refusing a client, as a text, a gRPC status, and an HTTP status."""
 
     text: str
     grpc_status: Status

@@ -6,14 +6,13 @@
 
 The official Java and Go clients accept any certificate. The official Python, Node, and Rust clients verify
 the certificate, and must be configured to trust a self-signed certificate. The self-signed certificate is not
-a certificate authority (RFC 5280, 4.2.1.9 and 4.2.1.12). A client that trusts the certificate therefore does
-not trust other certificates signed with the same key. The self-signed certificate has no key usage extension,
-because BoringSSL, the TLS library of gRPC clients, rejects a self-signed certificate whose key usage excludes
-certificate signing. The running broker renews a self-signed certificate `RENEW_DAYS` days before expiry. At
-startup, the broker also replaces a self-signed certificate that does not match its key, for example after a
-crash between the two writes. After a renewal, the new certificate must be installed on all clients that
-verify the certificate. If TLS is enabled for the HTTP interface, the HTTP interface uses the same
-certificate.
+a certificate authority (RFC 5280, Sections 4.2.1.9 and 4.2.1.12). A client that trusts the certificate
+therefore does not trust other certificates signed with the same key. The self-signed certificate has no key
+usage extension, because BoringSSL, the TLS library of gRPC clients, rejects a self-signed certificate whose
+key usage excludes certificate signing. The running broker renews a self-signed certificate `RENEW_DAYS` days
+before expiry. At startup, the broker also replaces a self-signed certificate that does not match its key, for
+example after a crash between the two writes. After a renewal, the new certificate must be installed on all
+clients that verify it. If TLS is enabled for the HTTP interface, it uses the same certificate.
 """
 
 from __future__ import annotations
@@ -54,8 +53,8 @@ def utc_now() -> datetime.datetime:
 class TlsFiles:
     """Paths of the certificate chain, the private key, and the client authorities, all in PEM format.
 
-    `own_names` contains the host names for a self-signed certificate. For a certificate of the operator,
-    `own_names` is empty.
+    `own_names` contains the host names for a self-signed certificate, and is empty for a certificate of the
+    operator.
     """
 
     certificate: Path
@@ -88,7 +87,7 @@ def make_https_context(files: TlsFiles) -> ssl.SSLContext:
 
 
 def make_grpc_context_source(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
-    """Return a function that returns the TLS context of the gRPC port for the current files.
+    """Return a function that returns the gRPC port's TLS context for the current files.
 
     Raise `ConfigurationError` if the files cannot be used.
     """
@@ -98,7 +97,7 @@ def make_grpc_context_source(files: TlsFiles) -> Callable[[], ssl.SSLContext]:
 def make_grpc_context(files: TlsFiles) -> ssl.SSLContext:
     """Return the TLS context for the gRPC port.
 
-    If `files.clients` is set, a client must present a certificate that is signed by one of these authorities.
+    If `files.clients` is set, clients must present a certificate that one of these authorities has signed.
     """
     context = make_server_context(files, "h2")
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -124,7 +123,7 @@ def make_server_context(files: TlsFiles, protocol: str = "http/1.1") -> ssl.SSLC
 
 
 class CertificateReloader(Generic[T]):
-    """Holds an object that is created from TLS files and recreated when the files change."""
+    """Holds an object that is created from TLS files, and recreated when they change."""
 
     def __init__(self, files: TlsFiles, make: Callable[[TlsFiles], T], now: Now = utc_now) -> None:
         """Read the TLS files. Raise `ConfigurationError` if the files cannot be used."""
@@ -137,7 +136,8 @@ class CertificateReloader(Generic[T]):
     def current(self) -> T:
         """Return the object that was created from the current files.
 
-        If the current files cannot be used, log an error, and return the previous object.
+        Renew a self-signed certificate first if it is due. If the files cannot be used, log an error, and
+        return the previous object.
         """
         try:
             if self._renew_at is not None and self._now() >= self._renew_at:
@@ -172,8 +172,9 @@ class CertificateReloader(Generic[T]):
 
 
 def check_expiry(files: TlsFiles, chain: bytes, key: bytes, now: datetime.datetime) -> datetime.datetime:
-    """Return the expiry time of a certificate, and log a warning if fewer than `WARN_DAYS` days remain.
+    """Return the expiry time of a certificate.
 
+    Log an error if the certificate has expired, or a warning if it expires in fewer than `WARN_DAYS` days.
     Raise `ConfigurationError` if the key does not match the certificate.
     """
     ends: datetime.datetime = load_matching_certificate(files, chain, key).not_valid_after_utc

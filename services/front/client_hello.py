@@ -1,4 +1,4 @@
-"""Parser for the ALPN protocols in a TLS ClientHello (RFC 8446, 4.1.2, and RFC 7301, 3.1).
+"""Parser for the ALPN protocols in a TLS ClientHello (RFC 8446, Section 4.1.2; RFC 7301, Section 3.1).
 
     record      16, version 2, length 2
     handshake   01, length 3
@@ -71,7 +71,7 @@ def _split_names(listed: bytes) -> list[bytes]:
 
 
 def _read_prefixed(content: bytes, place: int, length_bytes: int) -> tuple[bytes, int]:
-    """Return the length-prefixed bytes at offset `place`, and the end offset of the bytes.
+    """Return the length-prefixed bytes at offset `place`, and their end offset.
 
     Raise IndexError if `content` is truncated.
     """

@@ -5,19 +5,19 @@
 Reading. `data_received` passes bytes to `GrpcCalls` and events to the service. The number of frames parsed
 per event loop iteration is limited. If unparsed bytes remain, the connection pauses the transport and is
 added to the `Backlog`. The connections in the backlog continue reading in turn, so a flood from one client
-does not delay other clients. If frames without progress have used up part of the allowance of a client, every
-read is delayed by `THROTTLE_SECONDS`.
+does not delay other clients. While part of a client's allowance for frames without progress is used up
+(`http2`), every read is delayed by `THROTTLE_SECONDS`.
 
 Writing. A connection with output calls `write` once at the end of an event loop iteration (`WriteQueue`), so
 that 32 replies, for example, require only one system call. While the socket buffer is full (`pause_writing`),
-`GrpcCalls` queues DATA within the limits for DATA blocked by flow control. The total number of unsent bytes
-on all connections is also limited. If the total exceeds the limit, the connection with the most unsent bytes
-is closed (`UnreadBytes`).
+`GrpcCalls` queues DATA, within the same limits as DATA blocked by flow control. The total number of unsent
+bytes on all connections is also limited. If the total exceeds the limit, the connection with the most unsent
+bytes is closed (`UnreadBytes`).
 
 Calls. A unary call has no task. The service calls `reply` when the result is available. A streaming call has
 a task (`start`), which receives messages with `messages` and sends messages with `send_message`.
 `send_message` returns once the message has passed flow control, and the message is then considered delivered.
-If the client cancels the call or the connection is lost, the task is cancelled.
+The task is cancelled if the client cancels the call or the connection is lost.
 
 Closing. After a connection error, the server sends the reason in a GOAWAY frame, half-closes the connection,
 and discards received bytes for `CLOSE_SECONDS`. If a socket with unread bytes were closed immediately, the
@@ -59,7 +59,7 @@ PONG_SECONDS: Final = 10.0
 """Idle time before a ping is sent, and maximum time until the acknowledgement of the ping."""
 CLOSE_SECONDS: Final = 2.0
 DISCARDED_BYTES_MAX: Final = 256 * 1024
-"""Time for which a connection remains open after an error, and maximum number of bytes discarded."""
+"""Time for which a connection remains open after an error, and maximum number of bytes then discarded."""
 THROTTLE_SECONDS: Final = 0.01
 """Delay before the next read if a client sends frames without progress."""
 MESSAGES_AT_ONCE: Final = 32
@@ -154,7 +154,7 @@ class UnreadBytes:
 
 
 class ServerState:
-    """The state that is shared by all connections of a server."""
+    """The state shared by all connections of a server."""
 
     def __init__(self, service: Service, bounds: ConnectionLimits | None = None) -> None:
         self.loop = asyncio.get_running_loop()
@@ -167,7 +167,7 @@ class ServerState:
 
 
 class ServedCall:
-    """A call that is processed in a task, with the request messages that the task has not yet read."""
+    """A call that is processed in a task, with the request messages not yet read by the task."""
 
     __slots__ = ("inbox", "passed", "said", "task")
 
@@ -241,14 +241,14 @@ class Connection(asyncio.Protocol):
         self._unread_bytes = self._discarded_bytes = 0
         """Number of unsent bytes, and number of bytes received after the end of the connection."""
         self._is_refused = False
-        """True if the connection must remain open until the client has read the reason for the closure."""
+        """True if the connection must remain open until the client has read why it is closed."""
         self.heard_at = shared.loop.time()
 
     @property
     def is_from_own_address(self) -> bool:
-        """Return whether the client connects from the address of the server.
+        """Return whether the client connects from the server's own address.
 
-        The result is False for a loopback address.
+        Return False for a loopback address.
         """
         own = self.transport.get_extra_info("sockname")
         return bool(own) and own[0] == self.host and not ip_address(self.host).is_loopback
@@ -270,8 +270,7 @@ class Connection(asyncio.Protocol):
         if http2.is_closed:
             self._discarded_bytes += len(data)
             if self._discarded_bytes > DISCARDED_BYTES_MAX:
-                # If a client sends more than `DISCARDED_BYTES_MAX` bytes, the reason may not reach the
-                # client.
+                # A client that sends more than `DISCARDED_BYTES_MAX` bytes may not receive the reason.
                 self.transport.pause_reading()
             return
         self._handle_events(self.calls.receive(data, now))
@@ -372,7 +371,7 @@ class Connection(asyncio.Protocol):
         self._shared.loop.call_later(CLOSE_SECONDS, self.transport.abort)
 
     def shut_down(self) -> None:
-        """Send a GOAWAY frame, which makes the client start no new calls on this connection.
+        """Send a GOAWAY frame, so that the client starts no new calls on this connection.
 
         Open calls are not affected.
         """
@@ -380,7 +379,10 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     def check_limits(self, now: float) -> None:
-        """Refuse slow requests, ping an idle client, and abort a connection without ping acknowledgement."""
+        """Refuse slow requests, and ping an idle client.
+
+        Abort the connection if a ping is not acknowledged in time.
+        """
         if not self.calls.check_limits(now, PING_SECONDS, PONG_SECONDS):
             self._acceptor.count_refusal(self, DEAD, "")
             self.transport.abort()
@@ -448,9 +450,8 @@ class Connection(asyncio.Protocol):
                 if said is None:
                     return
                 yield said.message
-                # Before the previous message has been processed, the next message is not parsed, and the
-                # window of the client is not enlarged. As a result, a slow task does not use up the memory of
-                # the server.
+                # The next message is parsed, and the client's window enlarged, only after the current message
+                # has been processed. A slow task therefore does not use up the server's memory.
                 self._handle_events(self.calls.finish_message(stream_id))
                 self.schedule_write()
                 count += 1
@@ -460,7 +461,7 @@ class Connection(asyncio.Protocol):
             await answering.said
 
     def start(self, stream_id: int, serving: Coroutine[Any, Any, None]) -> None:
-        """Process a call in a task. If the call is cancelled, the task is cancelled."""
+        """Process a call in a task, which is cancelled with the call."""
         answering = self._answering.get(stream_id)
         if answering is None:
             answering = self._answering[stream_id] = ServedCall()
@@ -482,7 +483,7 @@ class Connection(asyncio.Protocol):
 
 
 def describe_tls_error(error: ssl.SSLError) -> str:
-    """Return a short description of a TLS failure from the alert of the client or the local error."""
+    """Return a short description of a TLS failure, from the client's alert or the local error."""
     reason = (error.reason or "broken").lower().replace("_", " ")
     _, is_said, alert = reason.partition(" alert ")
     return f"TLS: the client says {alert}" if is_said else f"TLS: {reason}"

@@ -1,13 +1,13 @@
 """Protocol detection from the first bytes of a connection.
 
-| first bytes                          | protocol                               | source             |
-|--------------------------------------|----------------------------------------|--------------------|
-| 16                                   | TLS (handshake record)                 | RFC 8446, 5.1      |
-| "PRI "                               | HTTP/2 without TLS (preface)           | RFC 9113, 3.4      |
-| an HTTP method and a space           | HTTP/1                                 | RFC 9110, 9        |
-| 00, a frame length, a header type,   | RocketMQ 4 remoting (frame and header) | RemotingCommand in |
-| and a header length within the frame |                                        | Apache RocketMQ    |
-| other bytes                          | unknown                                |                    |
+| first bytes                          | protocol                               | source                |
+|--------------------------------------|----------------------------------------|-----------------------|
+| 16                                   | TLS (handshake record)                 | RFC 8446, Section 5.1 |
+| "PRI "                               | HTTP/2 without TLS (preface)           | RFC 9113, Section 3.4 |
+| an HTTP method and a space           | HTTP/1                                 | RFC 9110, Section 9   |
+| 00, a frame length, a header type,   | RocketMQ 4 remoting (frame and header) | RemotingCommand in    |
+| and a header length within the frame |                                        | Apache RocketMQ       |
+| other bytes                          | unknown                                |                       |
 """
 
 from __future__ import annotations

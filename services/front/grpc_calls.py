@@ -10,11 +10,11 @@
 Most calls arrive in one read, as a HEADERS frame and a single DATA frame. `_handle_request` parses such calls
 without an `IncomingRequest`.
 
-In a request stream, the next message is parsed only after `finish_message`. The flow control window of the
-client therefore limits the amount of unparsed data. Without this rule, one megabyte of compressed data could
-expand to a million parsed messages.
+In a request stream, the next message is parsed only after `finish_message`. The client's flow control window
+therefore limits the amount of unparsed data. Without this rule, one megabyte of compressed data could expand
+to a million parsed messages.
 
-A request with a wrong content type or HTTP method is refused with an HTTP status. Unknown methods, unknown
+A request with the wrong content type or HTTP method is refused with an HTTP status. Unknown methods, unknown
 compression methods, and messages that are too long or truncated are refused with a gRPC status. The text of
 each refusal contains the reason, because clients log only the status and the text.
 
@@ -62,7 +62,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 TOO_SLOW: Final = "The request does not come. Send it again."
 NO_GRPC: Final = b"This port serves RocketMQ 5 clients by gRPC: POST with content-type application/grpc.\n"
 HEAD_BYTES, FIELD_BYTES = 1_024, 256
-"""Number of bytes charged for an incomplete request, and for each header field of the request."""
+"""Number of bytes charged for an incomplete request, and for each of its header fields."""
 _ENCODINGS: Final = frozenset(("", "identity", "gzip"))
 
 
@@ -94,7 +94,7 @@ class CallStarted(NamedTuple):
 class MessageReceived(NamedTuple):
     """Event: a message in a request stream has arrived.
 
-    After processing the message, the caller must call `finish_message`.
+    The caller must call `finish_message` after processing the message.
     """
 
     stream_id: int
@@ -110,7 +110,7 @@ class HalfClosed(NamedTuple):
 class CallCancelled(NamedTuple):
     """Event: a call was cancelled by the client or after a protocol violation.
 
-    The service can no longer send a response to the call.
+    The service can no longer respond to the call.
     """
 
     stream_id: int
@@ -156,11 +156,11 @@ class IncomingRequest:
         self.began_at, self.came_bytes = now, 0
         """Start time in seconds of the request or current message, and the number of bytes received since."""
         self.whole: bytes | None = None
-        """The message of a unary request, or None if the message is incomplete."""
+        """The message of a unary request, or None if it is incomplete."""
         self.size_bytes = -1
         """Size in bytes of the message that is being processed, or -1 if there is none."""
         self.unread_bytes = 0
-        """Number of received bytes that are not yet returned to the flow control window of the client."""
+        """Number of received bytes not yet returned to the client's flow control window."""
         self.is_ended = False
         self.head_bytes = 0 if head is None else HEAD_BYTES + FIELD_BYTES * len(head.fields)
         if head is not None:
@@ -252,7 +252,7 @@ class GrpcCalls:
     def check_limits(self, now: float, ping_seconds: float, pong_seconds: float) -> bool:
         """Refuse slow requests, and return the result of `Http2Connection.check_limits`.
 
-        After this method, the caller must call `events`.
+        The caller must then call `events`.
         """
         self._now = now
         late = [stream_id for stream_id, incoming in self._incoming.items() if self._is_too_slow(incoming)]
@@ -311,7 +311,7 @@ class GrpcCalls:
         if is_whole and not method.takes_stream and body[:1] == b"\0":
             size = int.from_bytes(body[1:PREFIX_BYTES], "big")
             is_taken = size <= method.message_bytes_max
-            # Almost all requests consist of a single message in a single DATA frame.
+            # Almost all requests consist of one message in one DATA frame.
             if is_taken and len(body) == PREFIX_BYTES + size:
                 found.append(CallReceived(stream_id, method, head, body[PREFIX_BYTES:]))
                 return
@@ -387,7 +387,7 @@ class GrpcCalls:
         found.append(CallReceived(stream_id, incoming.method, incoming.head, incoming.whole))
 
     def _reopen_window(self, stream_id: int, incoming: IncomingRequest, left_bytes: int) -> None:
-        """Enlarge the flow control window of the client by the unread bytes, except `left_bytes` bytes."""
+        """Enlarge the client's flow control window by the unread bytes, except for `left_bytes` bytes."""
         self.http2.acknowledge_data(stream_id, incoming.unread_bytes - left_bytes)
         incoming.unread_bytes = left_bytes
 
@@ -407,7 +407,7 @@ class GrpcCalls:
             found.append(CallCancelled(stream_id))
 
     def _remove_request(self, stream_id: int) -> None:
-        """Remove a request, and release the memory of the request."""
+        """Remove a request, and release its memory."""
         incoming = self._incoming.pop(stream_id, None)
         if incoming is not None:
             self._add_memory(-incoming.held_bytes)

@@ -10,7 +10,8 @@ Layout of a message in DATA frames (PROTOCOL-HTTP2.md in grpc/grpc):
 
 A response consists of a HEADERS frame, the messages, and a final HEADERS frame with `grpc-status`. A refusal
 consists of one HEADERS frame with the fields of both. Header blocks contain only static table entries and
-literals without indexing (RFC 7541, 6.2.2), and therefore do not depend on the dynamic table of the client.
+literals without indexing (RFC 7541, Section 6.2.2), and therefore do not depend on the client's dynamic
+table.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ class Refused(Exception):
 
 
 def encode_string(value: bytes) -> bytes:
-    """Encode a string as a length prefix and the bytes, without Huffman coding (RFC 7541, 5.1 and 5.2)."""
+    """Encode a string with a length prefix, without Huffman coding (RFC 7541, Sections 5.1 and 5.2)."""
     length = len(value)
     if length < _SEVEN_BITS:
         return bytes((length,)) + value
@@ -124,7 +125,7 @@ def frame_message(message: bytes) -> bytes:
 class Messages:
     """Splits a request body into messages.
 
-    Pieces are joined on arrival, because many small objects would use far more memory. Gzip messages are
+    Pieces are joined on arrival, because many small pieces would use far more memory. Gzip messages are
     decompressed piece by piece on arrival, because a limit on the output size does not limit the
     decompression time. For example, the decompression of 32 MiB of nearly empty blocks with separate code
     tables takes 0.8 s.
@@ -138,12 +139,11 @@ class Messages:
         self._wanted = PREFIX_BYTES
         self._unpacking: GzipMessage | None = None
         self.unpacked_bytes = self.excess_bytes = 0
-        """Number of decompressed bytes, and number of decompressed bytes in excess of `UNPACKED_RATIO_MAX`.
-        """
+        """Number of decompressed bytes, in total and in excess of `UNPACKED_RATIO_MAX`."""
 
     @property
     def held_bytes(self) -> int:
-        """Return the number of bytes that were received or decompressed but are not yet returned."""
+        """Return the number of received or decompressed bytes that are not yet part of a returned message."""
         unpacking = self._unpacking
         return len(self._held) + (0 if unpacking is None else PREFIX_BYTES + len(unpacking.plain))
 
@@ -152,9 +152,7 @@ class Messages:
         self._held += data
 
     def next(self) -> bytes | None:
-        """Return the next message, or None if the message is incomplete. Raise `Refused` for an invalid
-        message.
-        """
+        """Return the next message, or None if it is incomplete. Raise `Refused` if it is invalid."""
         held = self._held
         if self._unpacking is not None:
             return self._unpack(self._unpacking)
@@ -189,7 +187,7 @@ class Messages:
             )
 
     def _unpack(self, unpacking: GzipMessage) -> bytes | None:
-        """Decompress the received bytes. Return the message, or None if the message is incomplete."""
+        """Decompress the received bytes. Return the message, or None if it is incomplete."""
         piece = bytes(self._held[: unpacking.left_bytes])
         del self._held[: len(piece)]
         plain_bytes, excess_bytes = len(unpacking.plain), unpacking.excess_bytes
@@ -230,8 +228,8 @@ class GzipMessage:
         except zlib.error as error:
             raise Refused(Status.INTERNAL, f"A message is not in gzip: {error}.") from error
         if self._gzip.eof and (self.left_bytes or self._gzip.unused_data):
-            # A second gzip member would be ignored, and for each piece, zlib would copy all bytes after the
-            # first member.
+            # zlib would ignore a second gzip member, and copy all bytes after the first member for every
+            # piece.
             raise Refused(
                 Status.INTERNAL, "A message in gzip goes on behind its end. Send one member of gzip."
             )

@@ -14,9 +14,9 @@ A name or value is encoded as a length followed by bytes. The length has seven b
 set, the length continues in the next bytes. The bit before the length is set if the bytes are Huffman-coded.
 
 A client sends most header fields unchanged in every call. Only the fields in `PER_CALL` change from call to
-call, and these fields are not cached. A decoder caches the shapes of recent blocks on its connection. A shape
-contains the unchanged runs of bytes, which are separated by the changing values. To decode a block with a
-known shape, one comparison per run and one step per changing value are required, regardless of the number of
+call, and these fields are not cached. A decoder caches the shapes of recent blocks of its connection. A shape
+is the list of byte strings between the values that change from call to call. Decoding a block of a known
+shape takes one comparison per byte string and one step per changing value, regardless of the number of
 fields. Decoding a block from an official client takes 2.6 to 6.3 us (`docs/front.md`). A similar decoder with
 a dynamic table of 4,096 bytes takes 6 to 18 us, and the `hpack` package takes 31 to 45 us. Without a dynamic
 table, a header block is 150 to 300 bytes longer than with one.
@@ -27,9 +27,9 @@ to 0 at the first gRPC call on a connection. Clients that make no gRPC calls, su
 tests, may keep a dynamic table.
 
 After the acknowledgement, the decoder assumes a table size of 0, even if the next block lacks the size update
-that RFC 7541 (4.2) requires. For example, nginx never sends the size update, and adds entries that are never
-referenced. An entry larger than the table only clears the table (RFC 7541, 4.4), so blocks from nginx can be
-decoded. If a block references an entry of the dynamic table, the connection is closed.
+that RFC 7541, Section 4.2, requires. For example, nginx never sends the size update, and adds entries that
+are never referenced. An entry larger than the table only clears the table (RFC 7541, Section 4.4), so blocks
+from nginx can be decoded. If a block references an entry of the dynamic table, the connection is closed.
 
 Limits: a block may contain at most `HEADERS_COUNT_MAX` fields and `HEADERS_BYTES_MAX` bytes, including 32
 bytes of overhead per field. A request with a larger block is refused. Without a dynamic table, decoding stops
@@ -66,12 +66,12 @@ PER_CALL: Final = frozenset(
 )
 """Names of the fields whose values differ from call to call."""
 _TABLE_BLOCK_BYTES_MAX: Final = 4 * HEADERS_BYTES_MAX
-"""Maximum size of the fields in a block with a dynamic table. A larger block closes the connection."""
+"""Maximum size of the fields in a block with a dynamic table. A larger block ends the connection."""
 _COUNTED_MAX: Final = 4 * HEADERS_COUNT_MAX
-"""Maximum number of fields to examine for a use of the dynamic table."""
+"""Maximum number of fields to examine for uses of the dynamic table."""
 _BYTES_PER_STEP, _TABLE_FIELDS_PER_STEP = 64, 4
 _FIELD_BYTES: Final = 32
-"""Overhead per field in bytes (RFC 9113, 6.5.2)."""
+"""Overhead per field in bytes (RFC 9113, Section 6.5.2)."""
 KEPT_FIELDS_MAX: Final = 8_192
 KEPT_FIELD_BYTES_MAX: Final = 512
 SHAPES_MAX: Final = 4
@@ -86,12 +86,12 @@ _NEEDED: Final = METHOD | SCHEME | PATH
 _OF_CONNECTION: Final = frozenset(
     ("connection", "proxy-connection", "keep-alive", "transfer-encoding", "upgrade")
 )
-"""Connection-specific fields of HTTP/1, which are forbidden in a request (RFC 9113, 8.2.2)."""
+"""Connection-specific fields of HTTP/1, which a request must not have (RFC 9113, Section 8.2.2)."""
 _STATIC: Final = tuple((name.decode(), value.decode()) for name, value in HeaderTable.STATIC_TABLE)
 _STATIC_COUNT: Final = len(_STATIC)
 _INDEXED, _ENTERS, _RESIZES = 0x80, 0x40, 0x20
 _RESIZES_MAX: Final = 2
-"""Maximum number of table size updates in a block, for the smallest and the final size (RFC 7541, 4.2)."""
+"""Maximum number of table size updates in a block: smallest and final size (RFC 7541, Section 4.2)."""
 _HUFFMAN: Final = 0x80
 _LENGTH: Final = 0x7F
 _INTEGER_BYTES_MAX: Final = 5
@@ -102,7 +102,7 @@ class CompressionError(Exception):
 
 
 class MalformedRequestError(Exception):
-    """Raised when a request is malformed (RFC 9113, 8.1.1). The stream must then be reset.
+    """Raised when a request is malformed (RFC 9113, Section 8.1.1). The stream must then be reset.
 
     `seen` is a bit set of the kinds of the fields in the request.
     """
@@ -127,7 +127,7 @@ class Field(NamedTuple):
 class Head:
     """The header fields of a request. Fields in `PER_CALL` are decoded on access.
 
-    If a field is repeated, the values are joined with commas (RFC 9110, 5.2).
+    The values of a repeated field are joined with commas (RFC 9110, Section 5.2).
     """
 
     __slots__ = ("_per_call", "fields")
@@ -141,7 +141,7 @@ class Head:
         self._per_call = per_call
 
     def get(self, name: str) -> str:
-        """Return the value of a field, or an empty string if the request does not have the field.
+        """Return the value of a field, or an empty string if the request has no such field.
 
         Raise `CompressionError` if the value cannot be decoded.
         """
@@ -158,9 +158,9 @@ class Head:
 
 
 class Shape(NamedTuple):
-    """The parts that are equal in similar header blocks.
+    """The common parts of similar header blocks.
 
-    A block consists of the byte runs, separated by the encoded values of the fields in `names`.
+    A block consists of the byte strings in `runs`, separated by the encoded values of the fields in `names`.
     """
 
     runs: tuple[bytes, ...]
@@ -179,11 +179,11 @@ class FieldDecoder:
     def __init__(self, kept: dict[bytes, Field]) -> None:
         self._kept = kept
         self.work = 0
-        """Decoding cost of the last block in units of 10 us, or 0 if the shape of the block was known."""
+        """Decoding cost of the last block in units of 10 us, or 0 if its shape was known."""
         self.size_bytes = 0
         """Length of the last block in bytes.
 
-        If the shape of the block was unknown, this is the size of the fields with 32 bytes of overhead each.
+        For a block of unknown shape, the size of its fields, with 32 bytes of overhead each.
         """
         self._shapes: list[Shape] = []
         self._full: Decoder | None = None
@@ -193,7 +193,7 @@ class FieldDecoder:
         """The last dynamic table size that the client has set."""
 
     def disable_table(self) -> None:
-        """Process the acknowledgement of a table size of 0 by the client."""
+        """Process the client's acknowledgement of a table size of 0."""
         self._is_acknowledged = True
 
     @property
@@ -217,7 +217,7 @@ class FieldDecoder:
     def are_trailers(self, block: bytes) -> bool:
         """Return whether a block contains valid trailers. Raise `CompressionError` for an undecodable block.
 
-        If the client uses a dynamic table, the table is updated.
+        Also update the dynamic table, if the client uses one.
         """
         try:
             self._decode_with_table(block) if self._full is not None else self._decode_without_table(block)
@@ -349,7 +349,7 @@ def _match_shape(block: bytes, shape: Shape) -> Head | None:
 
 
 def classify_field(name: str, value: str) -> Field:
-    """Determine the kind of a header field, and return the field."""
+    """Return a header field with its kind."""
     kind = _PSEUDO.get(name, REGULAR)
     if kind == REGULAR:
         is_bad = not name or name.startswith(":") or name in _OF_CONNECTION or not _is_lower(name)
@@ -407,7 +407,7 @@ def _find_static_entry(number: int) -> tuple[str, str]:
 
 
 def decode_integer(block: bytes, at: int, mask: int) -> tuple[int, int]:
-    """Return an integer and its end position (RFC 7541, 5.1).
+    """Return an integer and its end position (RFC 7541, Section 5.1).
 
     Raise `CompressionError` if the integer is invalid.
 

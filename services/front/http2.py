@@ -19,8 +19,8 @@ streams that were reset last.
 
 In both directions, flow control windows limit the DATA per stream and per connection.
 - Received DATA is deducted from the windows on arrival, including padding. `acknowledge_data` enlarges the
-  windows again. DATA on a closed stream is returned to the connection window on arrival, because the client
-  has deducted the DATA from that window.
+  windows again. The size of DATA on a closed stream is added back to the connection window on arrival,
+  because the client has deducted it from that window.
 - Outgoing DATA is queued per stream until both windows permit the transmission and the transport is not full
   (`is_full`). Streams send DATA in turn. A stream that is blocked by its stream window does not block other
   streams.
@@ -28,13 +28,13 @@ In both directions, flow control windows limit the DATA per stream and per conne
 
 `ConnectionLimits` limits the number of concurrent streams, the size of a header block, the total size of the
 header blocks of open streams, and the amount of DATA queued for sending. Each connection has an allowance for
-frames without progress. Such a frame uses one unit of the allowance, and an oversized header block uses many
-units. Frames without progress are PING, SETTINGS, PRIORITY, RST_STREAM, GOAWAY, WINDOW_UPDATE, CONTINUATION,
-DATA with only a few bytes, and frames of unknown types. The allowance is refilled over time and by responses.
-When the allowance is used up, the connection is closed with ENHANCE_YOUR_CALM. As in other gRPC servers, a
-ping less than `ping_seconds` after the previous ping is a strike, and the third strike closes the connection
-with `too_many_pings`. When the server sends HEADERS or DATA, the number of strikes is reset to 0, because
-clients measure the round-trip time with pings while receiving data.
+frames without progress, which are PING, SETTINGS, PRIORITY, RST_STREAM, GOAWAY, WINDOW_UPDATE, CONTINUATION,
+DATA with only a few bytes, and frames of unknown types. Such a frame uses at least one unit of the allowance,
+and an oversized header block uses many units. The allowance is refilled over time and by responses. When the
+allowance is used up, the connection is closed with ENHANCE_YOUR_CALM. As in other gRPC servers, a ping less
+than `ping_seconds` after the previous ping is a strike, and the third strike closes the connection with
+`too_many_pings`. When the server sends HEADERS or DATA, the number of strikes is reset to 0, because clients
+measure the round-trip time with pings while receiving data.
 
 For fairness to other connections, `receive` stops after `work_per_turn` units of work. While `has_unread` is
 true, the caller must not read from the transport and must call `receive` again in a later event loop
@@ -103,7 +103,7 @@ _ALLOWANCE_SHARE: Final = 0.9
 _TOO_LONG_MAX: Final = 10
 """Number of oversized header blocks that use up the entire allowance.
 
-The decoding of one oversized header block takes several milliseconds.
+Decoding an oversized header block takes several milliseconds.
 """
 _DRAIN_PING: Final = b"tidedone"
 _ALIVE_PING: Final = b"tidewell"
@@ -217,7 +217,7 @@ class Stream:
         self.headers_bytes = headers_bytes
         self.send_window, self.receive_window = send_window, receive_window
         self.declared_bytes = -1
-        """Value of the content-length field of the request, or -1 if the request has no such field."""
+        """Value of the request's content-length field, or -1 if there is none."""
         self.received_bytes = self.held_bytes = self.unread_bytes = 0
         """Number of body bytes received, not yet acknowledged, and not yet returned to the window."""
         self.waiting: deque[Bytes] | None = None
@@ -318,7 +318,7 @@ class Http2Connection:
         self._unacknowledged: list[Callable[[], None]] = [self._apply_stream_window]
         """Functions to call for the next SETTINGS acknowledgements, one per acknowledgement, in order."""
         self._ready: dict[int, None] = {}
-        """Streams with DATA that is blocked only by the connection window or the transport, in send order."""
+        """Streams whose DATA is blocked only by the connection window or the transport, in send order."""
         self._waiting_bytes = 0
         self._sent_bytes, self._last_progress = 0, (0, now)
         """Number of DATA bytes sent, and the last (DATA bytes, time) pair recorded by `check_limits`."""
@@ -483,7 +483,7 @@ class Http2Connection:
         finally:
             self._work -= self._fields.work
         if self._closing_from is not None and stream_id > self._closing_from:
-            return  # The GOAWAY frame has informed the client that the stream is not served.
+            return  # The GOAWAY frame has excluded this stream.
         headers_bytes = self._fields.size_bytes
         is_room = self._headers_bytes + headers_bytes <= self._bounds.headers_bytes
         if not is_room or len(self._streams) >= self._bounds.streams:
@@ -503,7 +503,7 @@ class Http2Connection:
     def _check_content_length(
         self, stream_id: int, stream: Stream, head: Head, body_bytes: int, is_whole: bool
     ) -> bool:
-        """Return whether the content-length of a request is valid. If it is invalid, reset the stream."""
+        """Return whether the content-length of a request is valid. Reset the stream if it is not."""
         declared = head.get("content-length")
         if not declared:
             return True
@@ -516,7 +516,7 @@ class Http2Connection:
         return True
 
     def _handle_trailers(self, stream_id: int, flags: int, block: bytes) -> None:
-        """Handle a header block on an existing stream, which must contain the trailers of the request."""
+        """Handle a header block on an existing stream. The block must contain the trailers of the request."""
         stream = self._streams.get(stream_id)
         if not stream_id & 1 or any(stream_id in skipped for skipped in self._skipped or ()):
             raise ProtocolViolation(Code.PROTOCOL_ERROR, f"The client cannot begin stream {stream_id}.")
@@ -815,7 +815,7 @@ class Http2Connection:
         stream.is_ended, stream.trailers = True, trailers
         if stream.waiting is not None:
             return
-        # The stream still counts as open. Otherwise, the number of unread error responses would be unlimited.
+        # The stream still counts as open, which limits the number of unread error responses.
         if self.is_full:
             self._unsent_ends[stream_id] = None
         else:
@@ -893,7 +893,7 @@ class Http2Connection:
                 self.end_with_reason(broken.code, str(broken))
 
     def send_ping(self) -> None:
-        """Ping the client. The acknowledgement of the ping updates `reached_at`."""
+        """Ping the client. The acknowledgement updates `reached_at`."""
         if not self.is_closed:
             self._out.append(encode_ping(_REACHED_PING, is_answer=False))
 
@@ -933,7 +933,7 @@ class Http2Connection:
 
     @property
     def is_throttled(self) -> bool:
-        """Return whether reads may be delayed because a part of the allowance is used up."""
+        """Return whether reads may be delayed because part of the allowance is used up."""
         return self._allowance < self._bounds.idle_frames * _ALLOWANCE_SHARE
 
     @property
@@ -1003,7 +1003,7 @@ class Http2Connection:
         self._sent_bytes += sent_bytes
         if sent_bytes:
             self._strikes = 0
-        # A client must not be able to refill the allowance by sending small window updates.
+        # Small window updates must not enable a client to refill its allowance.
         if sent_bytes >= min(len(data), _EARNING_BYTES):
             self._earn_allowance()
         return left

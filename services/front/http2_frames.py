@@ -1,4 +1,4 @@
-"""Wire format of HTTP/2 frames (RFC 9113, 4 and 6). All numbers are big-endian.
+"""Wire format of HTTP/2 frames (RFC 9113, Sections 4 and 6). All numbers are big-endian.
 
 | bytes | content                                                                          |
 |-------|----------------------------------------------------------------------------------|
@@ -18,7 +18,7 @@ from enum import IntEnum
 from typing import Final
 
 PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-"""The connection preface that a client sends first (RFC 9113, 3.4)."""
+"""The connection preface that a client sends first (RFC 9113, Section 3.4)."""
 FRAME_HEADER: Final = struct.Struct(">HBBBI")
 """Frame header with the high 16 and low 8 bits of the length, the type, the flags, and the stream id."""
 HEAD_BYTES: Final = 9
@@ -40,7 +40,7 @@ PRIORITY_FLAG: Final = 0x20
 
 
 class Type(IntEnum):
-    """Supported frame types. Frames of other types must be ignored (RFC 9113, 4.1)."""
+    """Supported frame types. Frames of other types must be ignored (RFC 9113, Section 4.1)."""
 
     DATA = 0
     HEADERS = 1
@@ -55,7 +55,7 @@ class Type(IntEnum):
 
 
 class Setting(IntEnum):
-    """Setting identifiers (RFC 9113, 6.5.2)."""
+    """Setting identifiers (RFC 9113, Section 6.5.2)."""
 
     HEADER_TABLE_SIZE = 1
     ENABLE_PUSH = 2
@@ -66,7 +66,7 @@ class Setting(IntEnum):
 
 
 class Code(IntEnum):
-    """Error codes for streams and connections (RFC 9113, 7)."""
+    """Error codes for streams and connections (RFC 9113, Section 7)."""
 
     NO_ERROR = 0
     PROTOCOL_ERROR = 1

@@ -1,14 +1,13 @@
-"""The protocol port, which accepts connections and serves or refuses each connection by protocol.
+"""The protocol port, which accepts connections, and serves or refuses them by protocol.
 
     accept -> peek at the first bytes in the socket -> HTTP/2            `Connection`
                                                        TLS with HTTP/2   `Connection` over TLS
                                                        other bytes       error message, then close
 
-The port limits the number of connections per address, and separately the number of unauthenticated
-connections per address. The port also limits the idle time of a connection (`services.front.admission`). The
-number of concurrent TLS handshakes and the duration of a handshake are limited.
-`services.front.http2.ConnectionLimits` limits the memory of a connection. The port checks all connections
-every `CHECK_SECONDS`.
+The port limits the number of connections per address, with a separate limit for unauthenticated connections.
+It also limits the idle time of a connection (`services.front.admission`). The number of concurrent TLS
+handshakes and the duration of a handshake are limited. `services.front.http2.ConnectionLimits` limits the
+memory of a connection. The port checks all connections every `CHECK_SECONDS`.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ REFUSAL_SECONDS: Final = 2.0
 """Maximum number of concurrent refusals with a message, and time limit for each step of a refusal."""
 
 UNKNOWN: Final = Protocol.UNKNOWN
-"""An unknown protocol, for which the response is a GOAWAY frame with a text (RFC 9113, 3.4)."""
+"""An unknown protocol. The response is a GOAWAY frame with a text (RFC 9113, Section 3.4)."""
 NO_HTTP2: Final = "TLS without HTTP/2"
 PLAINTEXT: Final = "plaintext"
 LEFT: Final = "TLS: the client hangs up in the handshake"
@@ -70,8 +69,8 @@ class Port:
     """The protocol port of a broker. An instance must be created in the event loop in which it runs.
 
     `tls` returns the TLS context for a handshake. If `tls` is None, TLS is disabled. If
-    `requires_authentication` is true, a connection is considered unauthenticated until one of its calls has
-    been authenticated.
+    `requires_authentication` is true, a connection is unauthenticated until one of its calls has been
+    authenticated.
     """
 
     def __init__(
@@ -146,8 +145,8 @@ class Port:
     async def has_reachable_client(self, seconds: float) -> bool:
         """Ping all clients, and return whether any client acknowledges the ping within `seconds`.
 
-        Clients with the same address as the broker are not pinged, unless the address is a loopback address.
-        An acknowledgement from the same machine does not prove that the network works.
+        Clients at the broker's own address are not pinged, unless it is a loopback address. An
+        acknowledgement from the same machine does not prove that the network works.
         """
         asked_at = self._loop.time()
         asked = [one for one in self._shared.connections if not one.is_from_own_address]
@@ -183,9 +182,7 @@ class Port:
             task.add_done_callback(self._arriving.discard)
 
     def _pause_accepting(self, error: OSError) -> None:
-        """Stop accepting connections for one second, as asyncio does when the process has no free file
-        descriptors.
-        """
+        """Stop accepting connections for one second, as asyncio does when file descriptors run out."""
         assert self._listening is not None
         log.error("no connection can be taken", reason=str(error))
         self._loop.remove_reader(self._listening.fileno())
@@ -276,7 +273,7 @@ class Port:
                 return seen
             if _is_disconnected(one):
                 return b""
-            await asyncio.sleep(pause_seconds)  # The known bytes make the socket readable.
+            await asyncio.sleep(pause_seconds)  # The known bytes keep the socket readable.
             pause_seconds = min(2 * pause_seconds, PEEK_SELDOM_SECONDS)
 
     async def _wait_readable(self, one: socket.socket) -> None:
@@ -406,7 +403,7 @@ class HandshakeSlot:
     """A slot for a concurrent TLS handshake.
 
     The slot is released after at most `HANDSHAKE_SLOT_MS_MAX` milliseconds, even if the handshake is not
-    finished, because a handshake that waits for the client uses no CPU time.
+    finished. A handshake that waits for the client uses no CPU time.
     """
 
     def __init__(self, slots: asyncio.Semaphore, loop: asyncio.AbstractEventLoop) -> None:
@@ -432,7 +429,7 @@ def describe_error(error: Exception) -> str:
 def _is_disconnected(one: socket.socket) -> bool:
     """Return whether the client has closed the sending side of the connection.
 
-    On a platform without POLLRDHUP, return whether both sides are closed.
+    Without POLLRDHUP, return whether both sides are closed.
     """
     asking = select.poll()
     asking.register(one, getattr(select, "POLLRDHUP", select.POLLHUP))

@@ -1,7 +1,7 @@
 """Refuses gRPC clients with an error status in the response to the first call.
 
-A GOAWAY frame alone is insufficient, because a gRPC client interprets GOAWAY as a server shutdown and retries
-the call on a new connection. A status such as `RESOURCE_EXHAUSTED` ends the call, and the client reports the
+A GOAWAY frame alone is insufficient, because a gRPC client treats GOAWAY as a server shutdown and retries the
+call on a new connection. A status such as `RESOURCE_EXHAUSTED` ends the call, and the client reports the
 status message.
 """
 
@@ -34,7 +34,7 @@ class RefusalConnection(asyncio.Protocol):
         """Future that completes when the connection is closed."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the server preface, which a client awaits before the first call."""
+        """Send the server preface, for which a client waits before its first call."""
         self._transport = cast(asyncio.Transport, transport)
         self._transport.write(self._http2.take_output())
 

@@ -1,8 +1,8 @@
 """Periodic checks of all connections, in batches.
 
-A timer per connection would cost as much as the check, and connections that were opened at the same time
-would always be checked at the same time. Connections are therefore checked in rounds of fixed duration, and
-the batches of a round are checked at regular intervals.
+A timer per connection would cost as much as the check itself. Connections opened at the same time would also
+always be checked at the same time. Connections are therefore checked in rounds of fixed duration, and the
+batches of a round are checked at regular intervals.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ConnectionSweep(Generic[T]):
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Start the timer. The first round begins after the duration of one round."""
+        """Start the timer. The first round begins one round's duration later."""
         self._timer = self._loop.call_later(self._pause_seconds, self._check_slice)
 
     def stop(self) -> None:
