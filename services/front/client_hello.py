@@ -6,8 +6,8 @@
     extension   type 2, <2>;  ALPN is type 16: a list <2> of names <1>
 
 `<n>` denotes an n-byte length followed by that number of bytes. The port parses the ClientHello before the
-handshake, and sends an alert to a client that does not offer HTTP/2. A ClientHello that spans several records
-is not checked.
+handshake, and sends an alert to a client that offers only protocols other than HTTP/2. A ClientHello that
+spans several records is not checked.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ def is_complete_record(first: bytes) -> bool:
 
 
 def parse_protocols(first: bytes) -> list[bytes] | None:
-    """Return the ALPN protocols in a ClientHello, or None if the ClientHello is invalid or spans several
-    records.
+    """Return the ALPN protocols in a ClientHello, or an empty list if it has no ALPN extension.
 
-    If the ClientHello has no ALPN extension, the list is empty.
+    Return None if the ClientHello is invalid or spans several records.
     """
     try:
         return _parse_alpn(first)

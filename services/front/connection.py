@@ -264,7 +264,7 @@ class Connection(asyncio.Protocol):
         self.schedule_write()
 
     def data_received(self, data: bytes) -> None:
-        """Parse received bytes. If unparsed bytes remain, schedule another read."""
+        """Parse received bytes. Schedule another read if unparsed bytes remain or reads are throttled."""
         self.heard_at = now = self._shared.loop.time()
         http2 = self.calls.http2
         if http2.is_closed:

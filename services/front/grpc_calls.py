@@ -18,7 +18,7 @@ A request with the wrong content type or HTTP method is refused with an HTTP sta
 compression methods, and messages that are too long or truncated are refused with a gRPC status. The text of
 each refusal contains the reason, because clients log only the status and the text.
 
-Limits: incomplete requests and unread messages may use `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes per
+Limits: incomplete requests and unread messages use at most `REQUESTS_PER_CONNECTION_BYTES_MAX` bytes per
 connection and `REQUESTS_BYTES_MAX` bytes in total (`RequestMemory`). A call that exceeds a limit is refused.
 After `REQUEST_MS_MAX` milliseconds, `check_limits` also refuses requests that arrive at less than
 `REQUEST_BYTES_PER_SECOND_MIN` bytes per second. Decompressed bytes in excess of the expected compression

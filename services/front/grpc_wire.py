@@ -84,8 +84,9 @@ def encode_head(status: int, content_type: str, fields: dict[str, str] | None = 
 
 @lru_cache(maxsize=1024)
 def encode_trailers(status: Status, text: str = "") -> bytes:
-    """Return the encoded last header block of a response, with `grpc-status` and, if `text` is not empty,
-    `grpc-message`.
+    """Return the encoded last header block of a response, with `grpc-status`.
+
+    The block also contains `grpc-message` if `text` is not empty.
     """
     said = encode_field("grpc-message", percent_encode(text)) if text else b""
     return encode_field("grpc-status", str(int(status))) + said

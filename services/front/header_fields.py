@@ -21,10 +21,10 @@ fields. Decoding a block from an official client takes 2.6 to 6.3 us (`docs/fron
 a dynamic table of 4,096 bytes takes 6 to 18 us, and the `hpack` package takes 31 to 45 us. Without a dynamic
 table, a header block is 150 to 300 bytes longer than with one.
 
-A client may use a dynamic table until the client acknowledges a table size of 0. Before the acknowledgement,
-the blocks of a client with a dynamic table are decoded by the `hpack` package. The server sets the table size
-to 0 at the first gRPC call on a connection. Clients that make no gRPC calls, such as HTTP/2 conformance
-tests, may keep a dynamic table.
+A client may use a dynamic table until it acknowledges a table size of 0. Before the acknowledgement, the
+blocks of a client with a dynamic table are decoded by the `hpack` package. The server sets the table size to
+0 at the first gRPC call on a connection. Clients that make no gRPC calls, such as HTTP/2 conformance tests,
+may keep a dynamic table.
 
 After the acknowledgement, the decoder assumes a table size of 0, even if the next block lacks the size update
 that RFC 7541, Section 4.2, requires. For example, nginx never sends the size update, and adds entries that

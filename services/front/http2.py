@@ -219,7 +219,7 @@ class Stream:
         self.declared_bytes = -1
         """Value of the request's content-length field, or -1 if there is none."""
         self.received_bytes = self.held_bytes = self.unread_bytes = 0
-        """Number of body bytes received, not yet acknowledged, and not yet returned to the window."""
+        """Numbers of body bytes: received, not yet acknowledged, and not yet returned to the window."""
         self.waiting: deque[Bytes] | None = None
         """Queued DATA that has not yet passed flow control, or None if there is none."""
         self.waiting_bytes = 0
@@ -412,7 +412,7 @@ class Http2Connection:
             self._partial_at = self._now if self._rest else None
 
     def _handle_request(self, stream_id: int, block: bytes, data: bytes, at: int) -> int:
-        """Handle a request with one HEADERS frame, and the body if a single complete DATA frame follows."""
+        """Handle a request in one HEADERS frame, with its body if a single complete DATA frame follows."""
         if len(data) - at >= HEAD_BYTES:
             high, low, kind, flags, same_id = FRAME_HEADER.unpack_from(data, at)
             length = high << 8 | low

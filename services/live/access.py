@@ -1,7 +1,7 @@
 """Manages users, rights, and tokens on behalf of callers in the event loop.
 
 The core stores only encrypted secrets, and only this module has access to the key. Each secret is generated
-here and returned only once. After its first use, the decrypted secret is cached in memory. Tokens are stored
+here and returned only once. The decrypted secret is cached in memory after its first use. Tokens are stored
 only as hashes. The key is read only to encrypt or decrypt a secret, so a broker without users needs no key. A
 change takes effect when its record is appended, and is confirmed to the caller once the record is durable.
 After each change that may revoke a right, the callbacks in `watching` recheck the rights of waiting calls.
@@ -71,7 +71,7 @@ class LiveAccess:
         """Callbacks that recheck the rights of waiting calls."""
 
     def set_rules_callback(self, changed: Callable[[], None]) -> None:
-        """Set the callback that is called after the access rules have changed."""
+        """Set the callback for changes of the access rules."""
         self._rules_callback = changed
 
     def set_dismiss_callback(self, dismiss: Dismiss) -> None:

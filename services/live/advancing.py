@@ -6,7 +6,7 @@ Rules:
 - Events are processed in order of due time. The clock is set to the due time of each event. After a record is
   appended, the clock does not advance until the record is durable, because the record may create an earlier
   event.
-- Each clock offset is written to disk before any record is appended at that offset (`services.live.clock`).
+- Each clock offset is written to disk before the records appended at that offset (`services.live.clock`).
 - The clock does not advance while the next timers are being read from disk.
 - After a transaction check-back, the clock waits up to `ANSWER_SECONDS` of real time for the producer's
   answer. Without this pause, all check-backs for a half message would be sent before the producer could

@@ -12,8 +12,8 @@ monotonic clock (`counted_ms`). Each step is reported to the callback (`set_step
 returns a time after the step. Leases are measured in elapsed time, so clock steps do not affect them.
 
 The offset of a virtual clock is saved in the store (`commitlog.layout`). `move` changes the offset in memory,
-and `keep` makes the offset durable. A record is appended only after the current offset is durable, so a
-restarted broker never finds records with timestamps in the future.
+and `keep` makes the offset durable. An offset is made durable before the records appended at that offset are
+flushed, so a restarted broker finds no records with timestamps in the future.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ A leader must not confirm any call while a record of the shared log is damaged a
 records after the damage. `hold` refuses all waiting answers. Until `release` is called, the answers added
 after `hold` are refused whenever the durable offset advances.
 
-Memory usage is one deque entry per waiting answer. A single node sends an answer immediately if its records
-are durable. In a cluster, an answer with durable records is sent after the next proof.
+Memory usage is one deque entry per waiting answer. A single node sends an answer immediately if the answer's
+records are durable. In a cluster, an answer with durable records is sent after the next proof.
 """
 
 from __future__ import annotations

@@ -22,8 +22,7 @@ Rules:
   of the broker is expected to exit the process.
 
 Limitation: the core may be replaced during any `await`, which invalidates all objects of the previous core.
-After an `await`, a method must read `core` again, or report its result only to the core that the method used
-before the `await`.
+After an `await`, a method must read `core` again, or report its result only to the core that it used before.
 """
 
 from __future__ import annotations
@@ -98,8 +97,10 @@ Check = Callable[[], None]
 
 
 TURNS_BETWEEN_FULL_TICKS = 80
-"""Number of event loop iterations between two ticks in a crowded period. A send needs about ten iterations.
-Further iterations run while the gRPC thread waits for the interpreter lock.
+"""Number of event loop iterations between two ticks in a crowded period.
+
+A send needs about ten iterations. Further iterations run while the gRPC thread waits for the interpreter
+lock.
 """
 
 Answer = TypeVar("Answer")

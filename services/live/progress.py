@@ -23,9 +23,7 @@ from services.broker.broker import Broker
 from services.live.pauses import Pauses
 
 STALLED_MS: Final = 45_000
-"""Time without a delivery, in milliseconds, after which a message group with waiting messages is counted as
-stalled.
-"""
+"""Time without a delivery after which a message group with waiting messages is stalled, in milliseconds."""
 FLIGHTS_AT_ONCE: Final = 100
 
 

@@ -21,7 +21,7 @@ Rules:
 
 Limitation: the first attempt blocks the event loop. The duration of an attempt depends on the size of the log
 after the last snapshot, which is at most `SNAPSHOT_LOG_BYTES_MAX` bytes. If the disk is readable but not
-writable, the store is opened repeatedly, with only the pauses between the attempts.
+writable, the store is opened again after every pause.
 """
 
 from __future__ import annotations

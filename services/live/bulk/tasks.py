@@ -134,7 +134,7 @@ class Task(Generic[Order]):
         return self.by_verdict.total()
 
     def admit(self, items: Sequence[Item]) -> Sequence[Item]:
-        """Return the items of a page that are within the remaining limit of the request."""
+        """Return the items of a page, up to the remaining limit of the request."""
         return items[: max(0, self.order.limit - self.done)] if self.order.limit else items
 
     def refuse(self, error: TidewheelError) -> str:

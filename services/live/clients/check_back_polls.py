@@ -63,8 +63,9 @@ class CheckBackPoll:
 
 
 class CheckBackPolls:
-    """The open polls for each topic. `came` is called with the name of a topic when the first poll for the
-    topic is opened.
+    """The open polls for each topic.
+
+    `came` is called with the name of a topic when the first poll for the topic is opened.
     """
 
     def __init__(self, long_polls: LongPolls, came: Callable[[str], None]) -> None:

@@ -58,14 +58,14 @@ class LongPolls:
         return is_notified and not self.is_closed
 
     def notify(self, *keys: Hashable) -> None:
-        """Notify the first waiter of every line of each key that a message has arrived."""
+        """Notify the first waiter in every line of the given keys, after a message has arrived."""
         for key in keys:
             if lines := self._waiting.get(key):
                 for line in list(lines):
                     self.notify_next(key, line)
 
     def notify_others(self, key: Hashable, line: Hashable) -> None:
-        """Notify the first waiter of every line of a key except `line`.
+        """Notify the first waiter in every line of a key except `line`.
 
         This method is called after a receive has set messages aside for other filters.
         """
@@ -74,7 +74,7 @@ class LongPolls:
                 self.notify_next(key, other)
 
     def notify_next(self, key: Hashable, line: Hashable) -> None:
-        """Notify the first waiter of a line that further messages may be available."""
+        """Notify the first waiter in a line, because further messages may be available."""
         waiters = self._waiting.get(key, {}).get(line)
         if waiters:
             waiter = next(iter(waiters))

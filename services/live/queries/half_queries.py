@@ -1,5 +1,4 @@
-"""Queries for half messages, which read batches of a few hundred and yield to the event loop after each
-batch.
+"""Queries for half messages, which yield to the event loop after each batch of a few hundred.
 
 A broker may have a million open half messages, and a query with a filter must read the record of each half
 message. Without pauses, a query would block the event loop.

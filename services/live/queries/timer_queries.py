@@ -77,7 +77,7 @@ class DueCounts(NamedTuple):
 def check_topic(live: LiveBroker, wanted: TimerFilter) -> None:
     """Raise `TopicNotFound` if the topic of a filter is unknown and has no pending timers.
 
-    An unknown topic can have pending timers if the record of the topic was damaged.
+    An unknown topic can have pending timers if its record was damaged.
     """
     if wanted.topic and not live.core.timers.pending_by_topic[wanted.topic]:
         live.core.topics.get(wanted.topic)
