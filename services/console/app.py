@@ -35,7 +35,7 @@ from starlette.staticfiles import StaticFiles
 
 from services.console.broker import NoSession, SignedOut, is_unsent, url_of
 from services.console.gate import Gate, form_of
-from services.console.page import Act, Asked, File, Model, Page
+from services.console.page import Act, Asked, File, Model, Page, Unconfirmed
 from services.console.rights import NEEDS, Caller
 from services.console.sessions import Session, Sessions
 from services.console.words import FILTERS
@@ -113,7 +113,7 @@ class Console:
             *(Route(page.path, partial(self.show, page)) for page in self._pages),
             *(Route(file.path, partial(self.hand, file)) for file in self._files),
             *(
-                Route(f"{page.path.rstrip('/')}/{verb}", partial(self.act, act), methods=["POST"])
+                Route(f"{page.path.rstrip('/')}/{verb}", partial(self.act, page, act), methods=["POST"])
                 for page in self._pages
                 for verb, act in page.acts.items()
             ),
@@ -166,13 +166,24 @@ class Console:
             mistake, model = error, await run_in_threadpool(page.blank, broker, asked)
         if wants_json(request):
             return JSONResponse({"as_of_ms": str(as_of_ms), **model})
-        offered = self._offered(page, model, Caller(whoami))
         note = session.take_note() if is_navigation(request) else ""
-        told = {"page": page, "session": session, "as_of_ms": as_of_ms, "note": note}
-        told |= {"asked": asked, "here": str(request.url.query)} | offered
+        told = {"asked": asked, "here": str(request.url.query), "as_of_ms": as_of_ms, "note": note}
+        return self._shown(page, session, broker, whoami, told | model, mistake)
+
+    def _shown(
+        self,
+        page: Page,
+        session: Session,
+        broker: Api,
+        whoami: Model,
+        told: Model,
+        mistake: TidewheelError | None,
+    ) -> Response:
+        """Return a page as HTML, with the status of its mistake if there is one."""
+        told = {"page": page, "session": session} | self._offered(page, told, Caller(whoami)) | told
         told |= {"broker_url": url_of(broker.address), "curl": curl(whoami["is_asked"])}
         status = 200 if mistake is None else status_of(mistake)
-        return self._rendered(page.template, told | model | {"mistake": mistake}, status)
+        return self._rendered(page.template, told | {"mistake": mistake}, status)
 
     async def _shared_model(
         self, page: Page, broker: Api, key: tuple[str, str, str, str], asked: Asked
@@ -199,14 +210,30 @@ class Console:
         text = await run_in_threadpool(file.read, broker, Asked(request.query_params))
         return Response(text, media_type=file.media_type)
 
-    async def act(self, act: Act, request: Request) -> Response:
+    async def act(self, page: Page, act: Act, request: Request) -> Response:
         """Run an action and redirect to the page that it returns."""
         session = self._session(request)
         if self._is_read_only:
             raise AccessRefused(READ_ONLY)
-        said, path = await run_in_threadpool(act, self._connect(session.token), Asked(await form_of(request)))
+        broker, asked = self._connect(session.token), Asked(await form_of(request))
+        try:
+            said, path = await run_in_threadpool(act, broker, asked)
+        except Unconfirmed as error:
+            if wants_json(request):
+                raise
+            return await self._shown_again(page, session, broker, asked, error)
         session.note = said
         return RedirectResponse(path, 303)
+
+    async def _shown_again(
+        self, page: Page, session: Session, broker: Api, asked: Asked, error: Unconfirmed
+    ) -> Response:
+        """Return the page of an action that its user must confirm."""
+        as_of_ms = now_ms()
+        whoami = await run_in_threadpool(broker.get, "whoami")
+        model = await run_in_threadpool(page.read, broker, asked)
+        told = {"asked": asked, "here": "", "as_of_ms": as_of_ms, "note": ""}
+        return self._shown(page, session, broker, whoami, told | model | error.fields, error)
 
     async def failed(self, request: Request, error: Exception) -> Response:
         """Return the response for an error of the broker or the console."""

@@ -4,7 +4,8 @@
     POST path/VERB      an action, which redirects to a page (303) that shows its result
 
 A page with `blank` keeps its form when a field is refused: it is shown without results, with the fields as
-they were entered and the error, and with the status of the error.
+they were entered and the error, and with the status of the error. An action that raises `Unconfirmed` shows
+its page again, too, with what the user must confirm.
 
 `read` and actions call the broker and block. They run in threads.
 """
@@ -52,6 +53,14 @@ class Asked:
     def as_typed(self, *names: str) -> dict[str, str]:
         """Return the named fields that are not blank, without stripping them."""
         return {name: self._whole[name] for name in names if self._fields.get(name)}
+
+
+class Unconfirmed(ClientMistake):
+    """An action that the user must confirm: its page is shown again with `fields` in its model."""
+
+    def __init__(self, said: str, fields: Model) -> None:
+        super().__init__(said)
+        self.fields = fields
 
 
 class Done(NamedTuple):

@@ -6,7 +6,8 @@ the name of the topic must be typed.
 
 The form that alters a topic contains the settings that it showed (`was_*`). Only settings that differ from
 these are sent. A change is sent with what its form showed (`seen`), and the broker refuses the change if
-another operator has changed that since.
+another operator has changed that since. A retention that discards messages at once is first refused: the form
+is shown again with their numbers and a box, and no more of them are discarded than it showed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from services.console.forms import is_count, not_shown, rate_of
-from services.console.page import Asked, Done, Model, Page
+from services.console.page import Asked, Done, Model, Page, Unconfirmed
 from services.console.pages.topics import TYPES, page_of
 from services.http.api import Api
 from services.status.judgement import counted
@@ -32,7 +33,9 @@ NO_RETENTION: Final = "none"
 def read(broker: Api, asked: Asked) -> Model:
     """Return the use of a topic, and its settings as the form shows them."""
     use = use_of(broker, asked.required("name", "The topic"))
-    return {"use": use, "settings": settings_of(use), "types": list(TYPES)}
+    settings = settings_of(use)
+    entered = settings | {"reason": ""}
+    return {"use": use, "settings": settings, "entered": entered, "expired": None, "types": list(TYPES)}
 
 
 def use_of(broker: Api, name: str) -> Model:
@@ -47,10 +50,8 @@ def alter(broker: Api, asked: Asked) -> Done:
     wanted = changed(asked)
     if not wanted:
         return Done(f"Nothing was changed: {name} has the settings that the form showed.", page_of(name))
-    if asked.get("discard"):
-        wanted["discard"] = True
-    elif "retention" in wanted:
-        refuse_discard(broker, name, wanted["retention"])
+    if "retention" in wanted:
+        confirm_discard(broker, asked, wanted)
     topic = broker.put("topics", name, body=wanted | asked.given("reason"))
     kind = topic["message_type"].lower()
     said = f"{name} takes {kind}, and has {counted(topic['queue_count'], 'queue')}."
@@ -61,14 +62,37 @@ def alter(broker: Api, asked: Asked) -> Done:
     return Done(said, page_of(name))
 
 
-def refuse_discard(broker: Api, name: str, retention: str) -> None:
-    """Raise `ClientMistake` if a new retention would discard messages immediately."""
-    expired = broker.get("topics", name, "use", retention=retention)["expired"]
-    if expired["messages"]:
-        raise ClientMistake(
-            f"The retention {retention} discards {counted(expired['messages'], 'message')} at once, "
-            f"{expired['unfinished']:,} of them unfinished: nothing was changed. Check the box to allow it."
-        )
+def confirm_discard(broker: Api, asked: Asked, wanted: Model) -> None:
+    """Let a new retention discard as many unfinished messages as the form showed.
+
+    Raises `Unconfirmed` if it would discard messages immediately, and the box was not ticked or the form
+    showed fewer.
+    """
+    retention, shown = wanted["retention"], asked.get("unfinished")
+    expired = broker.get("topics", asked.get("name"), "use", retention=retention)["expired"]
+    if not expired["messages"]:
+        return
+    if asked.get("discard") and is_count(shown) and expired["unfinished"] <= int(shown):
+        wanted["discard"] = True
+        wanted["seen"]["unfinished"] = int(shown)
+        return
+    before = f" (the form showed {int(shown):,} unfinished)" if is_count(shown) else ""
+    raise Unconfirmed(
+        f"The retention {retention} discards {counted(expired['messages'], 'message')} at once, "
+        f"{expired['unfinished']:,} of them unfinished{before}: nothing was changed. "
+        "Check the box to allow it.",
+        {"settings": shown_in(asked), "entered": as_entered(asked), "expired": expired},
+    )
+
+
+def shown_in(asked: Asked) -> dict[str, str]:
+    """Return the settings that the form showed."""
+    return {field: asked.get(f"was_{field}") for field in SETTINGS}
+
+
+def as_entered(asked: Asked) -> dict[str, str]:
+    """Return the fields that the user entered."""
+    return {field: asked.get(field) for field in (*SETTINGS, "reason")}
 
 
 def changed(asked: Asked) -> Model:
@@ -76,7 +100,7 @@ def changed(asked: Asked) -> Model:
 
     Raises `ClientMistake`.
     """
-    shown = {field: asked.get(f"was_{field}") for field in SETTINGS}
+    shown = shown_in(asked)
     wanted = {field: text for field, text in entered(asked).items() if text != shown[field]}
     if not wanted:
         return {}

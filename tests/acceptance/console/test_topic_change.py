@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -112,24 +114,64 @@ def test_a_setting_that_two_operators_change_is_left_as_it_is(
     assert (found["queue_count"], found["retention_ms"]) == (4, str(7 * 86_400_000))
 
 
+def send_aged(broker: BrokerProcess, name: str, count: int, expired: int) -> None:
+    """Send messages, and wait until as many of the topic are older than a second."""
+    for number in range(count):
+        broker.post("/api/messages", {"topic": name, "body": str(number)})
+    while broker.get(f"/api/topics/{name}/use", retention="1s")["expired"]["messages"] < expired:
+        time.sleep(0.05)
+
+
+def again(page: str) -> dict[str, str]:
+    """Return the fields of the form that alters a topic, which is shown again with a box to tick."""
+    (form,) = re.findall(r'id="alter">.*?</form>', page, re.S)
+    (kind,) = re.findall(r'<option value="(\w+)" selected', form)
+    return dict(re.findall(r'<input[^>]*name="(\w+)" value="([^"]*)"', form)) | {"type": kind}
+
+
 def test_a_retention_that_discards_messages_at_once_says_how_many_first(
-    broker: BrokerProcess, browser: Browser, eventually: Callable[..., Any]
+    broker: BrokerProcess, browser: Browser
 ) -> None:
     broker.post("/api/topics", {"name": "clicks", "queue_count": 1})
-    for number in range(3):
-        broker.post("/api/messages", {"topic": "clicks", "body": str(number)})
-    form = settings(browser, "clicks") | {"retention": "1s"}
-    eventually(lambda: broker.get("/api/topics/clicks/use", retention="1s")["expired"]["messages"] == 3)
-    refused = browser.post("/topics/change/alter", **form)
-    assert (refused.status, "discards 3 messages at once, 3 of them unfinished" in refused.text) == (
-        400,
-        True,
-    )
-    assert broker.get("/api/topics/clicks/use")["messages"] == 3
-    assert (
-        "3 messages were discarded, 3 of them unfinished"
-        in browser.post("/topics/change/alter", **form, discard="true").text
-    )
+    send_aged(broker, "clicks", 3, expired=3)
+    assert 'name="discard"' not in browser.open("/topics/change?name=clicks").text.partition('"purge"')[0]
+    form = settings(browser, "clicks") | {"retention": "1s", "queues": "2", "reason": "too <old>"}
+    discards = "discards 3 messages at once, 3 of them unfinished"
+    for ticked in ({}, {"discard": "true"}, {"discard": "true", "unfinished": "many"}):
+        refused = browser.post("/topics/change/alter", **form, **ticked)
+        assert (refused.status, discards in refused.text) == (400, True), refused.text
+        assert again(refused.text) == {
+            "name": "clicks",
+            "was_type": "MIXED",
+            "was_queues": "1",
+            "was_retention": "none",
+            "type": "MIXED",
+            "queues": "2",
+            "retention": "1s",
+            "reason": "too &lt;old&gt;",
+            "unfinished": "3",
+            "discard": "true",
+        }
+        assert " checked" not in refused.text, "the user ticks the box"
+    sent = urlencode(form).encode()
+    told = browser.open("/topics/change/alter", sent, Origin=browser.site, Accept="application/json")
+    assert (told.status, told.json["code"]) == (400, "TW-130")
+    send_aged(broker, "clicks", 4, expired=7)
+    more = browser.post("/topics/change/alter", **again(refused.text))
+    assert (more.status, "discards 7 messages at once" in more.text) == (400, True)
+    assert "the form showed 3 unfinished" in more.text
+    assert broker.get("/api/topics/clicks/use")["messages"] == 7
+    done = browser.post("/topics/change/alter", **again(more.text) | {"queues": "1"}).text
+    assert "7 messages were discarded, 7 of them unfinished" in done
+
+
+def test_messages_that_expire_just_before_a_new_retention_are_not_discarded(broker: BrokerProcess) -> None:
+    send_aged(broker, "views", 2, expired=2)
+    form = {"name": "views", "was_retention": "none", "retention": "1s", "discard": "true", "unfinished": "2"}
+    between = Between(broker, lambda: send_aged(broker, "views", 1, expired=3))
+    with pytest.raises(RefusedByState, match="older than the retention from 2 to 3"):
+        topic_change.alter(between, Asked(form))
+    assert broker.get("/api/topics/views/use")["messages"] == 3
 
 
 def test_a_form_whose_hidden_fields_are_broken_changes_nothing(
