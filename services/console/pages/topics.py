@@ -151,7 +151,9 @@ def sent(broker: Api, message: Model) -> Done:
     when = waiting(broker, message) if answer["recall_handle"] else ""
     created = created_shape(broker, answer.get("created_topic"))
     new = f" {created_sentence(created)}" if created else ""
-    said = f"Sent to {message['topic']} as {answer['message_id']}.{when}{verdict}{new}"
+    replaced = answer["replaced_offset"]
+    instead = "" if replaced is None else f", in place of the timer at log offset {replaced}"
+    said = f"Sent to {message['topic']} as {answer['message_id']}{instead}.{when}{verdict}{new}"
     return Done(said, page_of(message["topic"]))
 
 

@@ -46,6 +46,15 @@ def test_a_message_to_a_misspelt_topic_says_that_it_created_the_topic(browser: B
     assert "It created the topic artciles, with 4 queues. Did you mean articles?" in misspelt
 
 
+def test_a_timer_that_takes_the_place_of_another_one_says_so(broker: BrokerProcess, browser: Browser) -> None:
+    fields = {"topic": "duplicates", "body": "x", "in": "1h", "timer_key": "dup"}
+    before = broker.post("/api/messages", fields)["physical_offset"]
+    second = browser.post("/topics/send/now", **fields).text
+    assert f", in place of the timer at log offset {before}. It waits for its time." in second
+    other = browser.post("/topics/send/now", **fields | {"timer_key": "other"}).text
+    assert ("It waits for its time." in other, "in place of" in other) == (True, False)
+
+
 def test_a_topic_is_listed_with_its_depth_and_watched(broker: BrokerProcess, browser: Browser) -> None:
     for number in range(25):
         broker.post("/api/messages", {"topic": "watched", "body": f"body {number}"})
