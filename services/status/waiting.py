@@ -2,8 +2,9 @@
 
 The events of `tidewheel explain` name the place of each message in its queue and the groups that finished it.
 The other groups of its topic have not finished it. For each of them, the reason is derived from its policy,
-its consumers and its progress in this queue. A timer or a half that has not ended has no place in a queue,
-and its state contains the reason.
+its consumers and its progress in this queue. A message that was sent back has a new place, and what groups
+finished before no longer counts. From the dead letters of a group of this topic, only this group receives it.
+A timer or a half that has not ended has no place in a queue, and its state contains the reason.
 
 Cost: a request for each topic, and one for each group that has not finished a message.
 """
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol
 
+from commitlog.records.kinds import DEAD_LETTER_PREFIX
 from services.status.judgement import counted, why_behind
 from tidewheel.errors import NotFound
 
@@ -23,6 +25,12 @@ ACKNOWLEDGED: Final = "acknowledged"
 """How the state of a message begins that is in a queue and not discarded or given up (`services.explain`)."""
 FINISHED: Final = "finished"
 """The event of a message that was withdrawn from a group, or given up for it."""
+DEAD_LETTER: Final = "dead letter"
+"""The event of a message that a group has given up. Its place is that among the dead letters of the group."""
+SENT_BACK: Final = "sent back"
+"""The event of a message that was redriven, or moved to a topic in which it was before."""
+REDRIVEN_FROM: Final = f"from the dead letters of {DEAD_LETTER_PREFIX}"
+"""How the note of `SENT_BACK` begins for a dead letter (`services.explain`); its group and offset follow."""
 
 Answer = dict[str, Any]
 
@@ -55,18 +63,39 @@ def waiting(broker: Asked, told: Answer) -> list[Waiting]:
 
 def _of_message(broker: Asked, message: Answer, events: list[Answer]) -> Iterator[Waiting]:
     topic, message_id = message["topic"], message["message_id"]
-    own = [one for one in events if (one["topic"], one["message_id"]) == (topic, message_id)]
+    whole = [one for one in events if (one["topic"], one["message_id"]) == (topic, message_id)]
+    own = since_sent_back(whole)
     places = [(one["queue_id"], int(one["queue_offset"])) for one in own if one["queue_id"] is not None]
     if not places:
         return
     done = {one["group"] for one in own if one["what"] in (ACKNOWLEDGED, FINISHED)}
+    of_group = redriven_for(own[0], whole)
     with suppress(NotFound):  # the topic was deleted
-        groups = [one["group"] for one in broker.get("topics", topic, "use")["groups"]]
+        found = [one["group"] for one in broker.get("topics", topic, "use")["groups"]]
+        groups = [one for one in found if one == of_group] if of_group else found
         if not groups:
             yield Waiting(topic, message_id, "", f"no group receives the topic {topic}")
         for name in [one for one in groups if one not in done][:GROUPS_MAX]:
             if why := why_unfinished(broker.get("groups", name), topic, *places[0]):
                 yield Waiting(topic, message_id, name, why)
+
+
+def since_sent_back(events: list[Answer]) -> list[Answer]:
+    """Return the events of a message since it was last sent back, or all if it never was."""
+    starts = [at for at, one in enumerate(events) if one["what"] == SENT_BACK]
+    return events[starts[-1] :] if starts else events
+
+
+def redriven_for(event: Answer, events: list[Answer]) -> str:
+    """Return the group that alone receives a message since an event, or an empty string if all groups do.
+
+    A message is redriven to the group alone in the topic in which this group has given it up.
+    """
+    if event["what"] != SENT_BACK or not event["note"].startswith(REDRIVEN_FROM):
+        return ""
+    group: str = event["note"].removeprefix(REDRIVEN_FROM).rpartition(":")[0]
+    given_up_by = {one["group"] for one in events if one["what"] == DEAD_LETTER}
+    return group if group in given_up_by else ""
 
 
 def why_unfinished(group: Answer, topic: str, queue_id: int, offset: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from tests.command import tidewheel
 from tests.console_process import Browser
 from tidewheel.testing.process import BrokerProcess
 
@@ -43,6 +44,19 @@ def test_they_are_shown_and_redriven(broker: BrokerProcess, browser: Browser) ->
         pass
     shown = browser.model("/dead-letters")
     assert (shown["groups"], shown["tasks"][0]["done"], shown["tasks"][0]["reason"]) == ([], 4, "mended")
+
+
+def test_a_redriven_message_that_was_not_received_again_has_its_reason(
+    broker: BrokerProcess, browser: Browser
+) -> None:
+    give_up(broker, "bill", 1)
+    (found,) = broker.get("/api/dead-letters/groups/bill")["dead_letters"]
+    browser.post("/dead-letters/one/redrive", group="bill", offset=found["offset"])
+    [one] = browser.model(f"/messages?name={found['message_id']}")["waiting"]
+    assert one["group"] == "bill"
+    assert one["why"].startswith("no consumer of the protocol port is there")
+    told = tidewheel("explain", found["message_id"], "--http", broker.http).stdout
+    assert "not done by group bill: no consumer of the protocol port is there" in told
 
 
 def test_no_more_are_redriven_than_the_preview_showed(broker: BrokerProcess, browser: Browser) -> None:

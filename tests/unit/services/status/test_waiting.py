@@ -23,15 +23,16 @@ def group(committed: int, **more: Any) -> dict[str, Any]:
 class Fake:
     """A broker that answers with what it was made of."""
 
-    def __init__(self, groups: dict[str, dict[str, Any]]) -> None:
-        self.groups = groups
+    def __init__(self, groups: dict[str, dict[str, Any]], topic: str = "orders") -> None:
+        self.groups, self.topic = groups, topic
 
     def get(self, *path: str) -> Any:
-        if path == ("topics", "orders", "use"):
+        if path == ("topics", self.topic, "use"):
             return {"groups": [{"group": name} for name in self.groups]}
         if path[0] == "topics":
             raise NotFound("there is no such topic")
-        return self.groups[path[1]]
+        found = self.groups[path[1]]
+        return found | {"queues": [one | {"topic": self.topic} for one in found["queues"]]}
 
 
 def told(topic: str = "orders", state: str = "acknowledged by nobody yet", done: str = "") -> dict[str, Any]:
@@ -72,3 +73,35 @@ def test_what_is_in_no_queue_is_left_out() -> None:
     broker = Fake({"shop": group(0)})
     assert waiting(broker, told(state="pending: waits for its time")) == []
     assert waiting(broker, told() | {"events": []}) == []
+
+
+def redriven(topic: str) -> dict[str, Any]:
+    """Return what is told of a message that `shop` gave up and `mail` finished, redriven to a topic."""
+    rows = [
+        ("orders", "stored", "", 1, "5"),
+        ("orders", "dead letter", "shop", 0, "3"),
+        ("orders", "finished", "shop", 1, "5"),
+        ("orders", "acknowledged", "mail", 1, "5"),
+        (topic, "sent back", "", 1, "7"),
+        ("orders", "settled", "TW_SYS_OPERATORS", 0, "3"),
+    ]
+    names = ("topic", "what", "group", "queue_id", "queue_offset")
+    note = {"message_id": "M", "note": "from the dead letters of %DLQ%shop:3"}
+    events = [note | dict(zip(names, row, strict=True)) for row in rows]
+    state = "acknowledged by nobody yet"
+    return {"messages": [{"topic": topic, "message_id": "M", "state": state}], "events": events}
+
+
+def test_a_redriven_message_is_waited_for_at_its_new_place_by_its_group_alone() -> None:
+    broker = Fake({"shop": group(6), "mail": group(6)})
+    [found] = waiting(broker, redriven("orders"))
+    assert (found.group, found.why) == (
+        "shop",
+        "no consumer of the protocol port is there; up to 1 unfinished before it in queue 1",
+    )
+    assert waiting(Fake({"shop": group(8)}), redriven("orders")) == []
+
+
+def test_a_message_redriven_to_another_topic_is_waited_for_by_all_its_groups() -> None:
+    broker = Fake({"shop": group(7), "mail": group(7)}, "carts")
+    assert [one.group for one in waiting(broker, redriven("carts"))] == ["shop", "mail"]
