@@ -58,6 +58,9 @@ REFRESH: Final = "x-refresh"
 SHARED_PART: Final = 0.8
 """The part of a page's refresh interval during which open pages share its content."""
 SHARED_MAX: Final = 64
+CONSOLE_ENDED: Final = "If it has ended, start it again: tidewheel console"
+CHILD_ENDED: Final = "A broker that was restarted has a new console: open {}/ in a new tab."
+"""What to do about a console that does not answer."""
 READ_ONLY: Final = "This console was started with --read-only: it shows, and changes nothing."
 AGAIN: Final = 503
 """The status of errors that may be temporary."""
@@ -75,6 +78,7 @@ class Console:
     """The request handlers of pages and files.
 
     `connect` returns the HTTP client for a token. `broker_url` is the URL of the broker, for people.
+    `is_child` is whether the broker has started the console.
     """
 
     def __init__(
@@ -86,6 +90,7 @@ class Console:
         files: Sequence[File],
         broker_url: str,
         is_read_only: bool,
+        is_child: bool,
     ) -> None:
         self._connect, self._sessions, self._cookie = connect, sessions, cookie
         self._pages, self._files, self._is_read_only = pages, files, is_read_only
@@ -101,7 +106,8 @@ class Console:
         )
         self._templates.filters.update(FILTERS)
         self._templates.globals.update(menu=[page for page in pages if page.entry], is_read_only=is_read_only)
-        self._templates.globals.update(mistake=None, broker_url=broker_url)
+        anew = CHILD_ENDED.format(broker_url) if is_child else CONSOLE_ENDED
+        self._templates.globals.update(mistake=None, broker_url=broker_url, anew=anew)
 
     def routes(self) -> list[Route | Mount]:
         """Return the routes of the console."""
@@ -345,13 +351,14 @@ def make_app(
     *,
     broker_url: str,
     is_read_only: bool,
+    is_child: bool,
 ) -> Starlette:
     """Return the console application.
 
     Browsers send a cookie to all ports of a host, so the cookie name contains the port.
     """
     cookie = f"tidewheel_console_{port}"
-    console = Console(connect, sessions, cookie, pages, files, broker_url, is_read_only)
+    console = Console(connect, sessions, cookie, pages, files, broker_url, is_read_only, is_child)
     handlers: dict[Any, Callable[[Request, Exception], Awaitable[Response]]] = {
         TidewheelError: console.failed,
         HTTPException: console.unknown,

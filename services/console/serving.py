@@ -78,6 +78,7 @@ async def _serve(plan: Plan, bound: socket.socket, token: str, announce: Callabl
         files,
         broker_url=url_of(plan.http),
         is_read_only=plan.is_read_only,
+        is_child=plan.is_child,
     )
     server = HttpServer(app)
 

@@ -73,7 +73,26 @@ def test_a_page_whose_console_is_gone_says_so_above_its_content(pipe: Pipe, brok
     assert tab.run("document.querySelector('#stale').getBoundingClientRect().top < 200")
     shown_at = tab.run("document.querySelector('footer time').textContent")
     assert shown_at in tab.run("document.querySelector('#stale').textContent")
+    tab.shows("If it has ended, start it again: tidewheel console")
     tab.close()
+
+
+def test_a_page_of_a_broker_whose_console_is_gone_says_where_a_new_one_is(pipe: Pipe, tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path)
+    broker.start()
+    address, tab = f"http://{broker.http}/", Tab(pipe)
+    try:
+        tab.open(address)
+        tab.shows("keeping up")
+        broker.kill()
+        tab.shows("Not up to date: the console does not answer.")
+        tab.shows(f"A broker that was restarted has a new console: open {address} in a new tab.")
+        broker.start()
+        tab.open(address)
+        tab.shows("keeping up")
+    finally:
+        tab.close()
+        broker.stop()
 
 
 def test_a_page_whose_broker_is_gone_says_so_and_heals(pipe: Pipe, tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ const USUAL_MS = 5000;
 const OLD_MS = 10000;
 const LATE_MS = 15000;
 const GIVE_UP_MS = 60000;
+const TRIES = 3;
 const SCROLLED = ".scroll, pre";
 const PAUSED = " · not refreshed while a form is filled in, a link has the focus or text is selected";
 let freshMs = performance.now();
+let failed = 0; // the tries in a row that had no answer
 
 function isChanged(field) {
   if (field.matches("[type=checkbox], [type=radio]")) return field.checked !== field.defaultChecked;
@@ -32,7 +34,8 @@ function isStale() {
 function sayStale(why) {
   const notice = document.getElementById("stale");
   const shownAt = document.querySelector("footer time").textContent;
-  const said = why && `Not up to date: ${why} The page asks again. It shows what was so at ${shownAt}.`;
+  const anew = failed >= TRIES ? ` ${notice.dataset.anew}` : "";
+  const said = why && `Not up to date: ${why} The page asks again. It shows what was so at ${shownAt}.${anew}`;
   if (notice.textContent !== said) notice.textContent = said; // a new text is read out
   document.documentElement.classList.toggle("stale", said !== "");
 }
@@ -67,6 +70,7 @@ async function refresh() {
     const headers = { Accept: "text/html", "X-Refresh": "page" };
     const signal = AbortSignal.timeout(GIVE_UP_MS);
     const answer = await fetch(location.href, { headers, cache: "no-store", signal });
+    failed = 0;
     const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
     if (!fresh.querySelector("main")) return sayStale(`the console answers with status ${answer.status}.`);
     if (answer.status === 503 && !document.querySelector("[data-again]")) {
@@ -76,6 +80,7 @@ async function refresh() {
     if (isBusy()) return sayPaused();
     replaceBy(fresh);
   } catch {
+    failed += 1;
     sayStale("the console does not answer.");
   } finally {
     clearTimeout(late);

@@ -47,6 +47,7 @@ class Seat:
             [],
             broker_url="http://127.0.0.1:8088",
             is_read_only=False,
+            is_child=False,
         )
         self._app, cookie = app, f"tidewheel_console_{PORT}={sessions.open(Session('token'))}"
         self._headers = {"cookie": cookie, "host": f"127.0.0.1:{PORT}"}
