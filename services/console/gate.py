@@ -26,6 +26,10 @@ from services.ops.requests.origins import Names, check_origin
 from tidewheel.errors import AccessRefused, ClientMistake
 
 BODY_BYTES_MAX: Final = 256 * 1024
+DISCARDED_BYTES_MAX: Final = 16 << 20
+"""The part of a longer form that is read before its refusal: the largest message body takes up to 12 MiB.
+
+A browser that still sends when the connection is closed shows an error instead of the refusal."""
 FORM: Final = "application/x-www-form-urlencoded"
 POLICY: Final = "default-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 REMEDY: Final = "open the console at its loopback address, in a tab of its own."
@@ -86,9 +90,16 @@ async def form_of(request: Request) -> dict[str, str]:
     """
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != FORM:
         raise ClientMistake(f"A form of the console is sent as {FORM}.")
-    body = bytearray()
+    body, length = bytearray(), 0
     async for part in request.stream():
-        body += part
-        if len(body) > BODY_BYTES_MAX:
-            raise ClientMistake(f"The form is longer than {BODY_BYTES_MAX} bytes.")
+        length += len(part)
+        if length <= BODY_BYTES_MAX:
+            body += part
+        elif length > DISCARDED_BYTES_MAX:
+            break
+    if length > BODY_BYTES_MAX:
+        raise ClientMistake(
+            f"The form is longer than {BODY_BYTES_MAX} bytes, as the browser encodes it. "
+            "Send a longer message with: tidewheel send TOPIC @FILE"
+        )
     return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))

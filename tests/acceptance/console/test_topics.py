@@ -55,6 +55,14 @@ def test_a_timer_that_takes_the_place_of_another_one_says_so(broker: BrokerProce
     assert ("It waits for its time." in other, "in place of" in other) == (True, False)
 
 
+@pytest.mark.parametrize("body", ["x" * 300_000, "x" * (4 << 20), "é" * (2 << 20)])
+def test_a_body_that_is_too_long_for_the_form_names_the_command(browser: Browser, body: str) -> None:
+    refused = browser.post("/topics/send/now", topic="large", body=body)
+    assert refused.status == 400
+    assert "The form is longer than 262144 bytes" in refused.text
+    assert "tidewheel send TOPIC @FILE" in refused.text
+
+
 def test_a_topic_is_listed_with_its_depth_and_watched(broker: BrokerProcess, browser: Browser) -> None:
     for number in range(25):
         broker.post("/api/messages", {"topic": "watched", "body": f"body {number}"})
