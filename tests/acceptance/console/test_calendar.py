@@ -151,6 +151,16 @@ def test_no_more_timers_are_changed_than_were_confirmed(broker: BrokerProcess) -
     assert [one["timer_key"] for one in api.get("timers", topic="waves")["timers"]] == ["wave:2"]
 
 
+@pytest.mark.parametrize(("verb", "more"), [("cancel", ""), ("fire", ""), ("move", "&by=1h")])
+def test_only_the_preview_of_a_cancellation_says_what_does_not_come_back(
+    broker: BrokerProcess, browser: Browser, verb: str, more: str
+) -> None:
+    set_timer(broker, f"preview:{verb}", "previews")
+    page = browser.open(f"/timers/all?verb={verb}&topic=previews&reason=late{more}").text
+    assert "They are changed one after the other" in page
+    assert ("What was cancelled does not come back." in page) == (verb == "cancel")
+
+
 def test_all_timers_of_the_broker_are_not_named_by_an_empty_filter(browser: Browser) -> None:
     refused = browser.open("/timers/all?verb=cancel&reason=all")
     assert refused.status == 400
