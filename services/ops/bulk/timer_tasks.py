@@ -48,7 +48,10 @@ class NewTask(BaseModel):
         """Return the order of the task for the core. Raise a `ClientMistake` for an invalid order."""
         wanted = filter_of(self.filter, now_ms)
         if wanted == TimerFilter() and not self.filter.everything:
-            raise ClientMistake('The filter names no timers: say {"everything": true} if all are meant.')
+            raise ClientMistake(
+                "The filter names no timers: give a condition, such as topic or key. Over HTTP, "
+                '{"everything": true} is the filter for all timers.'
+            )
         if self.verb != "move" and (self.to is not None or self.by is not None):
             doing = {"cancel": "cancelling", "fire": "firing"}[self.verb]
             raise ClientMistake(f"to and by are for moving, not for {doing}.")

@@ -164,7 +164,8 @@ def test_only_the_preview_of_a_cancellation_says_what_does_not_come_back(
 def test_all_timers_of_the_broker_are_not_named_by_an_empty_filter(browser: Browser) -> None:
     refused = browser.open("/timers/all?verb=cancel&reason=all")
     assert refused.status == 400
-    assert "names no timers" in refused.text
+    assert "names no timers: give a condition, such as topic or key" in refused.text
+    assert "Over HTTP, {&#34;everything&#34;: true} is the filter for all timers." in refused.text
 
 
 @pytest.mark.parametrize(("verb", "more"), [("cancel", {}), ("fire", {}), ("move", {"to": "in 3h"})])
