@@ -25,8 +25,10 @@ NAMES_MAX: Final = 500
 
 
 def read(broker: Api, asked: Asked) -> Model:
-    """Return a part of a search and the link to the next part. Without a topic, the result is empty."""
+    """Return a part of a search and the link to the next part, or the form if nothing is searched for."""
     wanted = asked.given(*FILTER)
+    if asked.given(*CONTENT):
+        asked.required("topic", "The topic")
     if not wanted.get("topic"):
         return EMPTY | {"filter": {"from": RECENT} | wanted} | names_of_topics(broker)
     given = {name: text for name, text in wanted.items() if name != "topic"}

@@ -39,6 +39,8 @@ def test_messages_are_found_and_the_search_goes_on(broker: BrokerProcess, browse
 def test_what_cannot_be_searched_is_said(browser: Browser) -> None:
     for query, status, said in (
         ("topic=none&text=x", 404, "none"),
+        ("topic=&text=a", 400, "The topic is missing: fill it in."),
+        ("error=a", 400, "The topic is missing: fill it in."),
         ("topic=searched", 400, "Give text, json, property or error"),
         ("topic=searched&json=a%5Bb", 400, "write a path"),
         ("topic=searched&text=x&from=in+5m", 400, "past"),
