@@ -101,7 +101,7 @@ def changed(asked: Asked) -> Model:
     Raises `ClientMistake`.
     """
     shown = shown_in(asked)
-    wanted = {field: text for field, text in entered(asked).items() if text != shown[field]}
+    wanted = {field: text for field, text in entered(asked).items() if as_shown(field, text) != shown[field]}
     if not wanted:
         return {}
     seen = {field: shown[field] for field in wanted if shown[field]}
@@ -131,18 +131,23 @@ def settings_of(topic: Model) -> dict[str, str]:
 
 
 def entered(asked: Asked) -> dict[str, str]:
-    """Return the settings in the form, as `settings_of` writes them, without those that are empty.
+    """Return the settings in the form without those that are empty.
 
     Raises `ClientMistake` for a number of queues that is none. The broker checks the other settings.
     """
     found = asked.given(*SETTINGS)
-    if queues := found.get("queues"):
-        if not is_count(queues):
-            raise ClientMistake(f"{queues[:20]!r} is no number of queues.")
-        found["queues"] = str(int(queues))
-    with suppress(KeyError, ValueError):
-        found["retention"] = span_text(span_ms(found["retention"]))
+    if (queues := found.get("queues")) and not is_count(queues):
+        raise ClientMistake(f"{queues[:20]!r} is no number of queues.")
     return found
+
+
+def as_shown(field: str, text: str) -> str:
+    """Return a setting that was entered as `settings_of` writes it, if it is valid."""
+    if field == "queues":
+        return str(int(text))
+    with suppress(KeyError, ValueError):
+        return span_text(span_ms(text)) if field == "retention" else text
+    return text
 
 
 def kept(topic: Model) -> str:

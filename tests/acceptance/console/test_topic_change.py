@@ -196,6 +196,13 @@ def test_settings_as_they_were_shown_are_not_sent(broker: BrokerProcess, browser
     assert browser.model("/journal?about=prices")["entries"][0]["program"] != "tidewheel-console"
 
 
+def test_a_refused_retention_is_named_as_it_was_typed(broker: BrokerProcess, browser: Browser) -> None:
+    broker.post("/api/topics", {"name": "rates"})
+    for typed in ("0s", "soon"):
+        refused = browser.post("/topics/change/alter", **settings(browser, "rates") | {"retention": typed})
+        assert (refused.status, f"retention is &#39;{typed}&#39;" in refused.text) == (400, True)
+
+
 def test_a_purge_discards_no_more_than_its_page_showed(broker: BrokerProcess, browser: Browser) -> None:
     broker.post("/api/groups/shop/receive", {"topic": "parcels"})
     broker.post("/api/messages", {"topic": "parcels", "body": "1"})
