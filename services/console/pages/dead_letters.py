@@ -17,6 +17,7 @@ from services.console.page import Asked, Done, Model, Page
 from services.console.pages import tasks
 from services.http.api import Api
 from services.times import rates
+from tidewheel.errors import ClientMistake
 
 FILTER: Final = ("topic", "key", "tag", "reason", "from", "until")
 LIMIT: Final = 50
@@ -77,8 +78,15 @@ def redrive(broker: Api, asked: Asked) -> Done:
 
 
 def start(broker: Api, asked: Asked) -> Done:
-    """Start a task that redrives as many of the matching dead letters as the preview showed."""
-    task = broker.post("dead-letters", "tasks", body=order_of(asked))
+    """Start a task that redrives as many of the matching dead letters as the preview showed.
+
+    Raises `ClientMistake` if none matches any more, because another user has redriven them.
+    """
+    order = order_of(asked)
+    preview = broker.post("dead-letters", "tasks", body=order | {"dry_run": True})
+    if not preview["matched"] and not tasks.is_cut_off(order, preview):
+        raise ClientMistake("No dead letter would be redriven now: no task was started.")
+    task = broker.post("dead-letters", "tasks", body=order)
     said = f"Task {task['id']} has started: redrive dead letters of {task['group']}."
     return Done(said, tasks.page_of(KIND, task["id"]))
 

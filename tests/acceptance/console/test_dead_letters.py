@@ -44,6 +44,12 @@ def test_they_are_shown_and_redriven(broker: BrokerProcess, browser: Browser) ->
         pass
     shown = browser.model("/dead-letters")
     assert (shown["groups"], shown["tasks"][0]["done"], shown["tasks"][0]["reason"]) == ([], 4, "mended")
+    none = browser.post("/dead-letters/redrive/start", group="shop", rate="1000", why="again", limit="4")
+    assert (none.status, "No dead letter would be redriven now: no task was started." in none.text) == (
+        400,
+        True,
+    )
+    assert [one["reason"] for one in browser.model("/dead-letters")["tasks"]] == ["mended"]
 
 
 def test_a_redriven_message_that_was_not_received_again_has_its_reason(
