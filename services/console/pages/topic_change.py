@@ -2,7 +2,8 @@
 
 The broker refuses a change that would discard messages and reports the reason. Unfinished messages are
 discarded only if this is requested, and not if they are more than the form showed. For a purge or a deletion,
-the name of the topic must be typed.
+the name of the topic must be typed, and the topic must have the settings that the form showed. Another topic
+of the same name is therefore detected only by its settings.
 
 The form that alters a topic contains the settings that it showed (`was_*`). Only settings that differ from
 these are sent. A change is sent with what its form showed (`seen`), and the broker refuses the change if
@@ -23,8 +24,10 @@ from services.http.api import Api
 from services.status.judgement import counted
 from services.times import rates
 from tidewheel.durations import span_ms, span_text
-from tidewheel.errors import ClientMistake
+from tidewheel.errors import ClientMistake, RefusedByState
 
+WORDS: Final = {"type": "type", "queues": "number of queues", "retention": "retention"}
+"""The settings of a topic in sentences, by field of the form."""
 SETTINGS: Final = {"type": "message_type", "queues": "queue_count", "retention": "retention"}
 """The settings of a topic, by field of the form, with their names in the HTTP interface."""
 NO_RETENTION: Final = "none"
@@ -195,6 +198,7 @@ def purge(broker: Api, asked: Asked) -> Done:
     """Discard the messages of a topic after its name was confirmed."""
     name, discards = typed_name(asked), bool(asked.get("discard"))
     body: Model = {"discard": discards, "reason": asked.required("reason", "The reason")}
+    refuse_changed(broker, name, asked)
     if discards:
         body["seen"] = {"unfinished": shown_unfinished(asked)}
     return Done(f"{name} is empty; {lost(broker.post('topics', name, 'purge', body=body))}.", page_of(name))
@@ -204,9 +208,27 @@ def delete(broker: Api, asked: Asked) -> Done:
     """Delete a topic after its name was confirmed."""
     name, discards = typed_name(asked), bool(asked.get("discard"))
     query: Model = {"discard": str(discards).lower(), "reason": asked.required("reason", "The reason")}
+    refuse_changed(broker, name, asked)
     if discards:
         query["seen_unfinished"] = shown_unfinished(asked)
     return Done(f"{name} is deleted; {lost(broker.delete('topics', name, **query))}.", "/topics")
+
+
+def refuse_changed(broker: Api, name: str, asked: Asked) -> None:
+    """Raise `RefusedByState` if the topic has other settings than the form showed.
+
+    The topic may have been deleted and created again.
+    """
+    now, shown = settings_of(use_of(broker, name)), shown_in(asked)
+    changes = [
+        f"its {what} from {shown[field][:20]} to {now[field]}"
+        for field, what in WORDS.items()
+        if shown[field] and shown[field] != now[field]
+    ]
+    if changes:
+        raise RefusedByState(
+            f"{name!r} was changed since you saw it: {'; '.join(changes)}. Look at it again, and decide anew."
+        )
 
 
 def shown_unfinished(asked: Asked) -> int:

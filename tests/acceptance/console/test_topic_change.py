@@ -224,6 +224,23 @@ def test_a_purge_discards_no_more_than_its_page_showed(broker: BrokerProcess, br
     assert "parcels is deleted" in browser.post("/topics/change/delete", **named, unfinished="3").text
 
 
+@pytest.mark.parametrize("verb", ["purge", "delete"])
+def test_a_topic_that_was_created_again_since_is_left_as_it_is(
+    broker: BrokerProcess, browser: Browser, verb: str
+) -> None:
+    name = f"doomed-{verb}"
+    broker.post("/api/topics", {"name": name, "message_type": "NORMAL", "queue_count": 4})
+    form = form_of(browser, name, verb) | {"typed": name, "reason": "over"}
+    assert tidewheel("topic", "delete", name, "--yes", "--http", broker.http).returncode == 0
+    broker.post("/api/topics", {"name": name, "message_type": "FIFO", "queue_count": 2})
+    refused = browser.post(f"/topics/change/{verb}", **form)
+    assert (refused.status, "TW-160" in refused.text) == (409, True)
+    assert "its type from NORMAL to FIFO; its number of queues from 4 to 2. Look at it again" in refused.text
+    assert broker.get(f"/api/topics/{name}")["queue_count"] == 2
+    again = form_of(browser, name, verb) | {"typed": name, "reason": "over"}
+    assert browser.post(f"/topics/change/{verb}", **again).status == 200
+
+
 class Between(Api):
     """The HTTP interface for one act, before whose change another operator changes something."""
 
