@@ -238,7 +238,7 @@ class Console:
         as_of_ms = now_ms()
         whoami = await run_in_threadpool(broker.get, "whoami")
         model = await run_in_threadpool(page.read, broker, asked)
-        told = {"asked": asked, "here": "", "as_of_ms": as_of_ms, "note": ""}
+        told = {"asked": asked, "as_of_ms": as_of_ms, "note": ""}
         return self._shown(page, session, broker, whoami, told | model | error.fields, error)
 
     async def failed(self, request: Request, error: Exception) -> Response:

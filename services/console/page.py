@@ -56,7 +56,10 @@ class Asked:
 
 
 class Unconfirmed(ClientMistake):
-    """An action that the user must confirm: its page is shown again with `fields` in its model."""
+    """An action that the user must confirm: its page is shown again with `fields` in its model.
+
+    The field `here` is the query of the page.
+    """
 
     def __init__(self, said: str, fields: Model) -> None:
         super().__init__(said)

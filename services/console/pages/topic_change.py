@@ -84,7 +84,12 @@ def confirm_discard(broker: Api, asked: Asked, wanted: Model) -> None:
         f"The retention {retention} discards {counted(expired['messages'], 'message')} at once, "
         f"{expired['unfinished']:,} of them unfinished{before}: nothing was changed. "
         "Check the box to allow it.",
-        {"settings": shown_in(asked), "entered": as_entered(asked), "expired": expired},
+        {
+            "settings": shown_in(asked),
+            "entered": as_entered(asked),
+            "expired": expired,
+            "here": urlencode(asked.given("name")),
+        },
     )
 
 

@@ -153,6 +153,7 @@ def test_a_retention_that_discards_messages_at_once_says_how_many_first(
             "discard": "true",
         }
         assert " checked" not in refused.text, "the user ticks the box"
+        assert '<a href="/topics/change?name=clicks&amp;as=json">' in refused.text
     sent = urlencode(form).encode()
     told = browser.open("/topics/change/alter", sent, Origin=browser.site, Accept="application/json")
     assert (told.status, told.json["code"]) == (400, "TW-130")
