@@ -110,6 +110,22 @@ def test_a_topic_is_deleted_and_the_journal_tells_of_it(tab: Tab, broker: Broker
     tab.shows("over <b>")
 
 
+def test_a_retention_discards_what_its_form_showed_after_a_tick(tab: Tab, broker: BrokerProcess) -> None:
+    for body in ("1", "2"):
+        broker.post("/api/messages", {"topic": "clicks", "body": body})
+    while broker.get("/api/topics/clicks/use", retention="1s")["expired"]["messages"] < 2:
+        pass
+    tab.open(f"{site(tab)}/topics/change?name=clicks")
+    tab.fill("#alter", retention="1s", reason="old <b>")
+    tab.press("#alter button")
+    tab.shows("discards 2 messages at once, 2 of them unfinished: nothing was changed")
+    tab.run("document.querySelector('#alter [name=discard]').click()")
+    tab.press("#alter button")
+    tab.shows("It keeps 1s. 2 messages were discarded, 2 of them unfinished.")
+    tab.open(f"{site(tab)}/journal?about=clicks")
+    tab.shows("old <b>")
+
+
 def test_a_search_goes_on_by_itself_until_it_is_stopped(tab: Tab, broker: BrokerProcess) -> None:
     for first in range(0, 12_000, 1_000):
         batch = [{"topic": "searched", "body": f"order {at}"} for at in range(first, first + 1_000)]
