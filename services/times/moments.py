@@ -3,6 +3,10 @@
 `+30m` and `30m` mean `in 30m`, and `-30m` means `30m ago`, in all commands. If only the past is possible
 (such as the time when a message was stored), a span without a direction is refused with advice.
 
+A number other than 0 is refused if it is so small that it appears to be in seconds, or to lack its unit: as a
+window, it would select everything or nothing. 0 means the beginning, and so do all earlier dates and spans
+(`limits.WALL_MS_MIN`).
+
 A time without a zone is refused, because it is ambiguous, unless it refers to the user's local clock
 (`is_local`).
 """
@@ -23,6 +27,7 @@ DAY = re.compile(r"\d{4}-\d\d-\d\d(?!\d)", re.ASCII)
 TIME_OF_DAY = re.compile(r"\d[T ]\d")
 WAYS = "in 30m, 30m ago"
 PAST_WAYS = "30m ago"
+LONG_AGO = "that is long ago; perhaps seconds were given where milliseconds are meant"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -30,19 +35,19 @@ def moment_ms(text: str, now_ms: int, is_local: bool = False, ways: str = WAYS) 
     """Return a time in milliseconds since 1970. Raises ValueError with advice on the format."""
     text = text.strip()
     if text.isascii() and text.isdigit():
-        return whole_ms(text)
+        return _given_ms(text)
     if ahead := AHEAD.fullmatch(text):
         return now_ms + span_ms(ahead[1])
     if back := BACK.fullmatch(text):
-        return max(0, now_ms - span_ms(back[1] or back[2]))
-    return wall_ms(text, is_local, ways)
+        return _since_first(now_ms - span_ms(back[1] or back[2]))
+    return _since_first(wall_ms(text, is_local, ways))
 
 
 def due_ms(text: str, now_ms: int, is_local: bool = False) -> int:
-    """Return a due time: like `moment_ms`, but a value that appears to be in seconds is refused."""
+    """Return a due time: like `moment_ms`, but 0 and other times that are long ago are refused."""
     moment = moment_ms(text, now_ms, is_local)
     if moment < limits.WALL_MS_MIN:
-        raise ValueError("that is long ago; perhaps seconds were given where milliseconds are meant")
+        raise ValueError(LONG_AGO)
     return moment
 
 
@@ -89,6 +94,19 @@ def wall_ms(text: str, is_local: bool, ways: str = WAYS) -> int:
     if moment < 0:
         raise ValueError("that is before 1970")
     return moment
+
+
+def _given_ms(digits: str) -> int:
+    """Return a number of milliseconds since 1970, which is 0 or appears to be in milliseconds."""
+    moment = whole_ms(digits)
+    if 0 < moment < limits.WALL_MS_MIN:
+        raise ValueError(LONG_AGO)
+    return moment
+
+
+def _since_first(moment: int) -> int:
+    """Return a time, or 0 for a time before the first that a number can express."""
+    return moment if moment >= limits.WALL_MS_MIN else 0
 
 
 def _is_day(text: str) -> bool:

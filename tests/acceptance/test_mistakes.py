@@ -111,6 +111,12 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
             "group reset g --topic t --to soon",
             "write it as 2026-11-22T09:00, 30m ago, or milliseconds since 1970",
         ),
+        ("timer cancel --all --from 30", "--from is '30': that is long ago; perhaps seconds"),
+        ("timer ls --until 1763700000", "perhaps seconds were given where milliseconds are meant"),
+        ("dlq purge g --from 30", "perhaps seconds were given where milliseconds are meant"),
+        ("msg search normal --text x --from 30", "perhaps seconds were given where milliseconds"),
+        ("group reset g --topic normal --to 5", "milliseconds are meant. For an offset, write offset:5."),
+        ("group create g normal --from 30", "milliseconds are meant. For an offset, write offset:30."),
         ("txn ls --older-than 10", "it has no unit; write 10s for seconds"),
     ],
 )
@@ -136,6 +142,17 @@ def test_a_command_says_what_to_write_instead(broker: Serving, line: str, said: 
         ("groups/g/ack", {"handles": ["x"]}, "handles is not known here: write receipt_handles."),
         ("groups/g/receive", {"topic": "t", "wait": 5}, "wait is '5': it has no unit"),
         ("groups/g/receive", {"topic": "t", "visibility_timeout": "5m"}, "write lease."),
+        (
+            "timers/tasks",
+            {"verb": "cancel", "filter": {"from": "30"}, "dry_run": True},
+            "from is '30': that is long ago; perhaps seconds were given where milliseconds are meant.",
+        ),
+        (
+            "dead-letters/tasks",
+            {"verb": "purge", "group": "g", "filter": {"until": 30}, "dry_run": True},
+            "until is '30': that is long ago",
+        ),
+        ("groups/g/reset", {"to": 5}, "offset:NUMBER or a moment (that is long ago"),
         (
             "timers/move",
             {"topic": "t", "key": "k", "in": "5m"},

@@ -321,4 +321,9 @@ def place(text: str, flag: str) -> str:
     said = text.strip()
     if said in ("earliest", "latest") or said.startswith("offset:"):
         return said
-    return str(parse_past_ms(said, flag))
+    try:
+        return str(parse_past_ms(said, flag))
+    except ConfigurationError as error:
+        if said.isdecimal():
+            raise ConfigurationError(f"{error.detail} For an offset, write offset:{said}.") from error
+        raise

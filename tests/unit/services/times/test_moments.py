@@ -36,6 +36,8 @@ def singapore() -> Iterator[None]:
         ("-30m", NOW_MS - 1_800_000),
         ("1h30m ago", NOW_MS - 5_400_000),
         ("99999d ago", 0),
+        ("20000d ago", 0),
+        ("1971-01-01T00:00Z", 0),
         ("1h30m", NOW_MS + 5_400_000),
         ("2025-11-21T04:40:00Z", NOW_MS),
         ("2025-11-21T12:40+08:00", NOW_MS),
@@ -82,6 +84,19 @@ def test_only_a_person_may_leave_the_zone_out() -> None:
 def test_what_is_no_moment_says_how_to_write_one(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         moment_ms(text, NOW_MS)
+
+
+@pytest.mark.parametrize("digits", ["1", "30", str(NOW_MS // 1000), "99999999999"])
+def test_a_number_without_its_unit_is_no_moment_in_1970(digits: str) -> None:
+    for parse in (moment_ms, past_ms, due_ms):
+        with pytest.raises(ValueError, match="perhaps seconds were given where milliseconds are meant"):
+            parse(digits, NOW_MS)
+
+
+def test_zero_is_the_beginning_but_nothing_is_due_then() -> None:
+    assert moment_ms("0", NOW_MS) == past_ms("0", NOW_MS) == 0
+    with pytest.raises(ValueError, match="that is long ago"):
+        due_ms("0", NOW_MS)
 
 
 def test_seconds_are_not_taken_for_the_milliseconds_something_is_due_at() -> None:
