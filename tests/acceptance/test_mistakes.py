@@ -142,6 +142,23 @@ def test_a_command_says_what_to_write_instead(broker: Serving, line: str, said: 
         ("groups/g/ack", {"handles": ["x"]}, "handles is not known here: write receipt_handles."),
         ("groups/g/receive", {"topic": "t", "wait": 5}, "wait is '5': it has no unit"),
         ("groups/g/receive", {"topic": "t", "visibility_timeout": "5m"}, "write lease."),
+        *(
+            (f"{noun}/tasks", body | {"filter": {field: ""}, "dry_run": True}, f"filter.{field} is empty")
+            for noun, body, fields in (
+                ("timers", {"verb": "cancel"}, ("topic", "topic-prefix", "key", "tag", "from")),
+                ("dead-letters", {"verb": "purge", "group": "g"}, ("topic", "key", "tag", "reason", "until")),
+                ("moves", {"source": "normal", "target": "fifo"}, ("key", "tag", "property")),
+            )
+            for field in fields
+        ),
+        ("groups/g/reset", {"to": "earliest", "topic": ""}, "topic is empty: leave it out, or give a value."),
+        ("timers", {"topic": "delay", "body": "x", "in": "5m", "timer_key": ""}, "timer_key is empty: leave"),
+        (
+            "messages",
+            {"messages": [{"topic": "delay", "body": "x", "in": "5m", "timer_key": ""}]},
+            "messages.0.timer_key is empty: leave it out, or give a value.",
+        ),
+        ("topics/delay/messages?in=5m&timer_key=", {}, "timer_key is empty: leave it out, or give a value."),
         (
             "timers/tasks",
             {"verb": "cancel", "filter": {"from": "30"}, "dry_run": True},

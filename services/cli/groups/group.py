@@ -250,7 +250,8 @@ def reset(
     Example: tidewheel group reset shop --to '30m ago' --topic orders --yes
     """
     is_dry = dry_run or not yes
-    wanted = {"to": place(to, "--to"), "topic": topic, "dry_run": is_dry}
+    wanted: dict[str, Any] = {"to": place(to, "--to"), "dry_run": is_dry}
+    wanted |= {"topic": topic} if topic else {}
     answer = broker_at(http).post("groups", name, "reset", body=wanted)
     if as_json:
         output.print_json(answer)

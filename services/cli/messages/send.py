@@ -76,7 +76,7 @@ def send(
         "properties": pairs(properties or []),
         "in_ms": delay_ms,
         "at_ms": at_ms,
-        "timer_key": timer_key,
+        **({"timer_key": timer_key} if timer_key else {}),
         "unique": unique,
         "priority": priority,
         "lite_topic": lite_topic,

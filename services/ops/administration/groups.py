@@ -54,7 +54,7 @@ from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
 from services.ops.requests.answers import written
 from services.ops.requests.operation import Operation
-from services.ops.requests.request import Moment, Nothing, Number, asked, said_as
+from services.ops.requests.request import Given, Moment, Nothing, Number, asked, said_as
 from services.ops.requests.seen import change_of, refuse_changed
 from services.times import moments
 from tidewheel.errors import ClientMistake
@@ -76,9 +76,9 @@ class GroupsQuery(Nothing):
 
 
 class OneTopicOfGroup(Nothing):
-    """The topic of the group, or empty for all topics."""
+    """The topic of the group; default: all topics."""
 
-    topic: str = ""
+    topic: Given = ""
 
 
 class PolicyFields(BaseModel):
@@ -149,7 +149,7 @@ class NewReset(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     to: Moment = Field(description="earliest, latest, offset:1200, a time with a zone, or 30m ago.")
-    topic: str = Field("", description="One topic of the group; default: all topics.")
+    topic: Given = Field("", description="One topic of the group; default: all topics.")
     dry_run: bool = False
     seen: dict[str, dict[int, Number]] | None = Field(
         None,

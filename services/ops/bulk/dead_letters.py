@@ -44,6 +44,7 @@ from services.ops.requests.operation import Operation
 from services.ops.requests.request import (
     LIMIT_DEFAULT,
     LIMIT_MAX,
+    GivenFields,
     Moment,
     Nothing,
     Number,
@@ -74,6 +75,10 @@ class DeadLetterFilterQuery(Nothing):
     until: Moment = Field("", description="Dead letters before this time.")
 
 
+class DeadLetterTaskFilter(GivenFields, DeadLetterFilterQuery):
+    """The dead letters of a task."""
+
+
 class DeadLettersQuery(DeadLetterFilterQuery):
     """The conditions on the dead letters of a group, and the position and size of the page."""
 
@@ -102,7 +107,7 @@ class NewDeadLetterTask(BaseModel):
 
     verb: Literal["redrive", "purge"]
     group: str = Field(min_length=1)
-    filter: DeadLetterFilterQuery = Field(default_factory=lambda: DeadLetterFilterQuery.model_validate({}))
+    filter: DeadLetterTaskFilter = Field(default_factory=lambda: DeadLetterTaskFilter.model_validate({}))
     target: str = Field("", description="A topic; default: the original topic of each, for this group only.")
     rate_per_second: float = Field(0, ge=0, le=PER_SECOND_MAX, description="Highest rate; 0: no limit.")
     limit: Limit = None

@@ -24,11 +24,11 @@ from services.ops.bulk.tasks import (
     TaskProgressAnswer,
     progress_shape,
 )
-from services.ops.requests.request import Nothing, Reason, Repeated
+from services.ops.requests.request import GivenFields, Reason, Repeated
 from services.ops.timers.timers import property_of
 
 
-class MessageFilterFields(Nothing):
+class MessageFilterFields(GivenFields):
     """Which messages: those that match everything that is given."""
 
     key: str = Field(

@@ -18,12 +18,12 @@ from services.live.live_broker import LiveBroker
 from services.live.queries import timer_queries
 from services.ops.bulk.tasks import Bulk, CountedAnswer, Limit, TaskProgressAnswer, progress_shape
 from services.ops.requests.given_times import delay_of, due_of
-from services.ops.requests.request import Moment, Reason
+from services.ops.requests.request import GivenFields, Moment, Reason
 from services.ops.timers.timers import FilterQuery, filter_of, time_text
 from tidewheel.errors import ClientMistake
 
 
-class TaskFilter(FilterQuery):
+class TaskFilter(GivenFields, FilterQuery):
     """The timers of a task. A filter without conditions requires `everything`."""
 
     everything: bool = False

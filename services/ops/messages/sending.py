@@ -50,6 +50,7 @@ from services.ops.requests.answers import written
 from services.ops.requests.given_times import delay_of, due_of
 from services.ops.requests.operation import Operation
 from services.ops.requests.request import (
+    Given,
     Moment,
     Nothing,
     Number,
@@ -107,7 +108,7 @@ class NewMessage(BaseModel):
     at: Moment | None = Field(None, description="A time with a zone, or milliseconds since 1970.")
     in_ms: Number | None = None
     at_ms: Number | None = None
-    timer_key: str = ""
+    timer_key: Given = ""
     unique: bool = False
     priority: int | None = Field(None, ge=0, description="For a topic of type PRIORITY; 0 is the lowest.")
     lite_topic: str = Field("", description="For a topic of type LITE: the lite topic of the message.")
@@ -203,7 +204,7 @@ class RawQuery(Nothing):
     message_group: str = ""
     in_: str | None = Field(None, alias="in", description="A duration such as 30m.")
     at: str | None = Field(None, description="A time with a zone, or milliseconds since 1970.")
-    timer_key: str = ""
+    timer_key: Given = ""
     unique: bool = False
     priority: int | None = Field(None, ge=0)
     lite_topic: str = ""

@@ -14,8 +14,17 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import Annotated, Any, Final, TypeVar, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Strict, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationError,
+    field_validator,
+)
+from pydantic_core import ErrorDetails, PydanticCustomError
 from starlette.requests import Request
 
 from commitlog import limits
@@ -40,6 +49,8 @@ _NAMED_MAX = 200
 _SAID: Final = "tidewheel.said"
 _KEY: Final = "[key]"
 """The last part of the location of an error of pydantic about the name of a field in an object."""
+_EMPTY: Final = "given_empty"
+"""The type of the error for an empty text where a caller either gives a value or leaves the field out."""
 _OBJECT: Final = "it must be an object, {...} in JSON"
 _SENTENCES: Final = {
     "model_type": _OBJECT,
@@ -79,6 +90,12 @@ def _check_one_line(given: str) -> str:
     return given
 
 
+def _check_given(given: Any) -> Any:
+    if given == "":
+        raise PydanticCustomError(_EMPTY, "leave it out, or give a value")
+    return given
+
+
 Number = Annotated[int, Field(ge=0, le=NUMBER_MAX)]
 Moment = Annotated[str | Annotated[int, Strict()], BeforeValidator(_check_moment)]
 """What `services.times.moments` reads, or in a body a number of milliseconds since 1970."""
@@ -91,6 +108,8 @@ ConsumersReason = Annotated[
 ]
 """Why a consumer gives a message up, likewise."""
 
+Given = Annotated[str, AfterValidator(_check_given)]
+"""A text that may be left out, but is not empty if it is given: it may be an unset variable of a program."""
 Repeated = Annotated[list[str], BeforeValidator(lambda given: [given] if isinstance(given, str) else given)]
 """Texts: in a query a field that may be repeated, in a body a list or one text."""
 
@@ -101,6 +120,15 @@ class Nothing(BaseModel):
     """A query without parameters."""
 
     model_config = ConfigDict(extra="forbid")
+
+
+class GivenFields(Nothing):
+    """The conditions in a body that changes items. An empty text would select all items, and is refused."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _are_given(cls, given: Any) -> Any:
+        return _check_given(given)
 
 
 def asked(kind: type[Shape], request: Request) -> Shape:
@@ -306,6 +334,8 @@ def _sentence(one: ErrorDetails, whole: str, within: str, known: type[BaseModel]
         return f"{where} has {named}: {_what_it_must_be(one)}."
     if kind == "missing":
         return f"{where} is missing."
+    if kind == _EMPTY:
+        return f"{where} is empty: {one['msg']}."
     if kind == "extra_forbidden":
         *path, name = one["loc"]
         return f"{where} is not known here: {_meant(str(name), fields_at(known, path))}"

@@ -80,6 +80,7 @@ from services.ops.requests.operation import Handler, Operation
 from services.ops.requests.request import (
     LIMIT_DEFAULT,
     LIMIT_MAX,
+    Given,
     Moment,
     Nothing,
     Number,
@@ -186,7 +187,7 @@ class NewTimer(BaseModel):
     properties: dict[str, str] = {}
     in_: Span | None = Field(None, alias="in", description="A duration with a unit, such as 30m.")
     at: Moment | None = Field(None, description="A time with a zone, or milliseconds since 1970.")
-    timer_key: str = ""
+    timer_key: Given = ""
     unique: bool = False
 
     def to_message(self, message_id: str, now_ms: int) -> Message:

@@ -59,6 +59,16 @@ def test_json_lines_without_a_row_are_refused(tmp_path: Path, content: str) -> N
         list(rows_of(str(path), Format.JSONL, ""))
 
 
+def test_an_empty_timer_key_in_json_lines_is_refused_and_an_empty_cell_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "timers"
+    path.write_text('{"topic": "t", "in": "1h", "body": "x", "timer_key": ""}\n')
+    problems = [row.problem for row in rows_of(str(path), Format.JSONL, "")]
+    assert problems == ["timer_key is empty: leave it out, or give a value."]
+    path.write_text("topic,in,body,timer_key\nt,1h,x,\n")
+    (row,) = rows_of(str(path), Format.CSV, "")
+    assert (row.problem, "timer_key" in row.fields) == ("", False)
+
+
 def test_columns_without_a_name_and_semicolons_in_a_column_are_let_pass(tmp_path: Path) -> None:
     path = tmp_path / "timers.csv"
     path.write_text("topic,body,in,,\nt,a;b,1h,,\n")

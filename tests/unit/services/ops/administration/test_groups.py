@@ -346,6 +346,8 @@ def test_who_consumes_and_what_they_hold(at_desk: AtDesk) -> None:
         ("POST", "/none/reset", {"to": "latest"}, 404, "TW-154"),
         ("DELETE", "/none", None, 404, "TW-154"),
         ("DELETE", "/g?topic=u", None, 404, "TW-154"),
+        ("DELETE", "/g?topic=", None, 400, "TW-130"),
+        ("POST", "/g/reset", {"to": "earliest", "topic": ""}, 400, "TW-130"),
     ],
 )
 def test_what_cannot_be_is_refused(
