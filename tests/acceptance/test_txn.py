@@ -207,6 +207,8 @@ def test_every_mistake_gets_one_clear_sentence(broker: Serving, shop: Shop) -> N
         "show", "order-5", "--topic", TOPIC, code=REFUSED
     )
     assert "There is no 'nope'" in broker.txn("policy", "nope", "--count", "3", code=REFUSED)
+    for look in ("ls", "log", "producers"):
+        assert "TW-151" in broker.txn(look, "--topic", "orderss", code=REFUSED)
     assert "was EXPIRED" in broker.txn("check", one, code=REFUSED)
     broker.txn("resolve", one, "commit", "--reason", "it is in the database")
     assert "was COMMITTED" in broker.txn("resolve", one, "rollback", "--reason", "no", code=REFUSED)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final, Literal
 
 import structlog
@@ -324,9 +324,12 @@ class TransactionsApi:
         """List half messages that are open or expired."""
         query = asked(HalvesQuery, request)
         if query.key:
-            return await written({"transactions": self._shapes(self._of_key(query)), "after": None})
+            of_key = self._of_key(query)
+            self._check_topic(query.topic, of_key)
+            return await written({"transactions": self._shapes(of_key), "after": None})
         after = int(query.after) if query.after.isdigit() else None
         page = await half_queries.query_page(self._live, self._filter(query), after, query.limit)
+        self._check_topic(query.topic, page.halves)
         after_shape = number(page.after or 0, 0)
         return await written({"transactions": self._shapes(page.halves), "after": after_shape})
 
@@ -350,14 +353,15 @@ class TransactionsApi:
         """List check-backs and their answers."""
         query = asked(QuestionsQuery, request)
         found = self._transactions.log.newest_check_backs(query.topic, query.limit)
+        self._check_topic(query.topic, found)
         return JSONResponse({"questions": [question_shape(one) for one in found]})
 
     async def producers(self, request: Request) -> JSONResponse:
         """List the producers that can be sent check-backs."""
         topic = asked(ProducersQuery, request).topic
-        return JSONResponse(
-            {"producers": [producer_shape(one) for one in self._transactions.producers(topic)]}
-        )
+        found = self._transactions.producers(topic)
+        self._check_topic(topic, found)
+        return JSONResponse({"producers": [producer_shape(one) for one in found]})
 
     async def one(self, request: Request) -> JSONResponse:
         """Show a half message."""
@@ -390,6 +394,14 @@ class TransactionsApi:
         topic = await self._live.call(set_check_back, request.path_params["topic"], policy)
         return JSONResponse(check_back_shape(topic))
 
+    def _check_topic(self, topic: str, found: Sequence[object]) -> None:
+        """Raise `TopicNotFound` if nothing was found of a topic that is unknown, and may be misspelt.
+
+        Damage may have destroyed the record of a topic whose halves are open.
+        """
+        if topic and not found:
+            self._live.core.topics.get(topic)
+
     def _of_key(self, query: HalvesQuery) -> list[HalfView]:
         if not query.topic:
             raise ClientMistake("A key is looked up in a topic: give topic, too.")
@@ -411,10 +423,22 @@ class TransactionsApi:
 
 
 OPERATIONS: Final = (
-    Operation("GET", "/api/transactions", TransactionsApi.page, {200: HalvesAnswer}, HalvesQuery),
+    Operation(
+        "GET",
+        "/api/transactions",
+        TransactionsApi.page,
+        {200: HalvesAnswer},
+        HalvesQuery,
+        refusals=(400, 404),
+    ),
     Operation("GET", "/api/transactions/summary", TransactionsApi.summary, {200: TransactionsSummaryAnswer}),
     Operation(
-        "GET", "/api/transactions/log", TransactionsApi.questions, {200: QuestionsAnswer}, QuestionsQuery
+        "GET",
+        "/api/transactions/log",
+        TransactionsApi.questions,
+        {200: QuestionsAnswer},
+        QuestionsQuery,
+        refusals=(400, 404),
     ),
     Operation(
         "GET",
@@ -422,6 +446,7 @@ OPERATIONS: Final = (
         TransactionsApi.producers,
         {200: ProducersAnswer},
         ProducersQuery,
+        refusals=(400, 404),
     ),
     Operation("GET", "/api/transactions/{id}", TransactionsApi.one, {200: OneHalfAnswer}),
     Operation(

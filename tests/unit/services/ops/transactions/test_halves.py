@@ -178,6 +178,38 @@ def test_a_producer_that_does_not_know_learns_that_its_transaction_has_ended(at_
     at_desk(scenario)
 
 
+@pytest.mark.parametrize("path", ["", "/log", "/producers"])
+def test_a_look_at_an_unknown_topic_is_refused(at_desk: AtDesk, path: str) -> None:
+    async def look(desk: Desk, status: int, **query: str) -> Any:
+        answer = await desk.http.get(f"/api/transactions{path}", params=query)
+        assert answer.status_code == status, answer.text
+        return answer.json()
+
+    async def scenario(desk: Desk) -> None:
+        await begin(desk)
+        await desk.http.post("/api/topics", json={"name": "idle", "message_type": "TRANSACTION"})
+        refused = await look(desk, 404, topic="tt")
+        assert refused["code"] == "TW-151"
+        assert "There is no 'tt'. Create it: tidewheel topic create tt" in refused["message"]
+        for topic in ("t", "idle", ""):
+            await look(desk, 200, topic=topic)
+        if not path:
+            assert (await look(desk, 404, topic="tt", key="k"))["code"] == "TW-151"
+            assert (await look(desk, 200, topic="idle", key="k"))["transactions"] == []
+
+    at_desk(scenario)
+
+
+def test_halves_whose_topic_was_lost_to_damage_are_still_listed(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        half = await begin(desk)
+        del desk.live.core.topics._topics["t"]
+        answer = await desk.http.get("/api/transactions", params={"topic": "t"})
+        assert [one["transaction_id"] for one in answer.json()["transactions"]] == [half]
+
+    at_desk(scenario)
+
+
 def test_a_poll_of_a_topic_that_nothing_makes_is_refused(at_desk: AtDesk) -> None:
     async def scenario(desk: Desk) -> None:
         await desk.http.post("/api/topics", json={"name": "t", "queue_count": 1})
