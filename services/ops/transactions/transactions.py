@@ -121,6 +121,12 @@ class QuestionAnswer(TypedDict):
     answered_ms: str | None
 
 
+class SentQuestionAnswer(QuestionAnswer):
+    """A check-back that an operator sent. With NO_PRODUCER, none was connected and nobody was asked."""
+
+    verdict: Literal["ASKED", "NO_PRODUCER"]
+
+
 class LateAnswer(TypedDict):
     """An end that a producer requested after its half had expired."""
 
@@ -371,7 +377,12 @@ class TransactionsApi:
 
     async def check(self, request: Request) -> JSONResponse:
         """Send a check-back to a producer immediately."""
-        return JSONResponse(question_shape(self._transactions.check(id_of(request))))
+        question = self._transactions.check(id_of(request))
+        answer: SentQuestionAnswer = {
+            **question_shape(question),
+            "verdict": "ASKED" if question.client_id else "NO_PRODUCER",
+        }
+        return JSONResponse(answer)
 
     async def resolve(self, request: Request) -> JSONResponse:
         """End a transaction as an operator."""
@@ -453,7 +464,7 @@ OPERATIONS: Final = (
         "POST",
         "/api/transactions/{id}/check",
         TransactionsApi.check,
-        {200: QuestionAnswer},
+        {200: SentQuestionAnswer},
         refusals=(400, 409),
     ),
     Operation(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -44,6 +45,28 @@ def test_acts_are_noted_with_their_results(at_desk: Play) -> None:
         assert (cancelled["reason"], cancelled["about"]) == ("asked", "topic=orders key=k")
         assert (again["program"], again["verdict"]) == ("tidewheel-cli", "ALREADY")
         assert [one["verb"] for one in await entries(about="key=k")] == ["timers cancel", "timers cancel"]
+
+    at_desk(scenario)
+
+
+def test_a_check_back_that_nobody_was_there_for_is_noted_as_such(at_desk: Play) -> None:
+    async def scenario(desk: Desk) -> None:
+        begun = await desk.http.post("/api/transactions", json={"topic": "t", "body": "x"})
+        half = begun.json()["transaction_id"]
+        answers = [(await desk.http.post(f"/api/transactions/{half}/check", json={})).json()]
+        poll = {"topics": ["t"], "client": "shop-1", "wait": "10s"}
+        polling = asyncio.ensure_future(desk.http.post("/api/transactions/check-backs", json=poll))
+        while not (await desk.http.get("/api/transactions/producers")).json()["producers"]:
+            await asyncio.sleep(0)
+        answers.append((await desk.http.post(f"/api/transactions/{half}/check", json={})).json())
+        assert len((await polling).json()["questions"]) == 1
+        told = [(one["client_id"], one["verdict"]) for one in answers]
+        assert told == [("", "NO_PRODUCER"), ("http@shop-1", "ASKED")]
+        found = (await desk.http.get("/api/journal", params={"about": half})).json()["entries"]
+        assert [(one["verb"], one["verdict"]) for one in found] == [
+            ("transactions check", "ASKED"),
+            ("transactions check", "NO_PRODUCER"),
+        ]
 
     at_desk(scenario)
 
