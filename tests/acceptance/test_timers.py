@@ -219,6 +219,31 @@ def test_a_verb_for_all_timers_counts_their_topics(broker: Serving) -> None:
     assert broker.run("timer", "cancel", "--all", "--yes").stdout.startswith("done  cancel  3 of 3")
 
 
+def test_a_move_of_many_to_a_past_time_says_that_they_are_delivered_at_once(broker: Serving) -> None:
+    for topic, due in (("a", "1h"), ("a", "2h"), ("b", "5h"), ("held", "1h")):
+        assert broker.ask("POST", "timers", {"topic": topic, "body": "x", "in": due})[0] == 201
+    assert broker.run("topic", "hold", "held", "--yes").returncode == 0
+    move = ("timer", "move", "--all")
+    assert broker.run(*move, "--topic", "a", "--to", "in 1h").stdout == "would move 2 timers\n"
+    assert broker.run(*move, "--topic", "a", "--by", "-30m").stdout == "would move 2 timers\n"
+    for many, said in (
+        (("--topic", "a", "--by", "-90m"), "of 1 of them has passed, so these are delivered at once"),
+        (("--topic", "a", "--by", "-90m", "--from", "in 100m"), ""),
+        (("--topic", "a", "--to", "5d ago"), "has passed, so they are delivered at once"),
+        (("--to", "5d ago"), "delivered at once, or held if the timers of their topic are held"),
+        (("--topic", "held", "--to", "5d ago"), "so they are held until the release of held"),
+        (("--topic", "a", "--tag", "none", "--to", "5d ago"), ""),
+    ):
+        shown = broker.run(*move, *many).stdout
+        assert shown.startswith("would move ")
+        assert ("has passed" in shown, shown.endswith(f"{said}\n")) == (bool(said), True), shown
+        assert ("has passed" in broker.run(*move, *many, "--json").stderr) == bool(said)
+    done = broker.run(*move, "--topic", "a", "--to", "5d ago", "--yes")
+    assert done.stdout.startswith("done  move  2 of 2  MOVED 2")
+    assert "(5d ago) has passed, so they are delivered at once" in done.stderr
+    assert "has passed" not in broker.run(*move, "--topic", "b", "--by", "1h", "--yes").stderr
+
+
 def test_the_spans_of_a_summary_exclude_each_other_and_say_so(broker: Serving) -> None:
     for due in ("30m", "2h", "3h", "2d"):
         assert broker.ask("POST", "timers", {"topic": "t", "body": "x", "in": due})[0] == 201

@@ -28,9 +28,10 @@ from services.cli.timers.timer_views import (
     timer_row,
 )
 from services.http.api import Api
+from services.status.holds import is_held
 from services.status.judgement import counted
 from services.status.verdicts import ended_line, move_line, verdict_line
-from services.times.display import wall
+from services.times.display import both, now_ms, wall
 from tidewheel import property_names
 from tidewheel.errors import AccessRefused, ConfigurationError, NotFound
 
@@ -502,14 +503,53 @@ def say_key(message_key: str) -> None:
 def start_task(http: str | None, wanted: dict[str, Any], run: Run) -> None:
     """Count the timers that match a filter, or start a task for them."""
     api, chosen = broker_at(http), wanted["filter"]
+    past = past_text(api, wanted, run.limit)
 
     def told(preview: dict[str, Any]) -> str:
         where = f" in {counted(topic_count(api), 'topic')}" if "everything" in chosen else ""
-        return f"would {wanted['verb']} {run.extent(preview, 'timer')}{where}"
+        after = f"; {past}" if past and preview["matched"] else ""
+        return f"would {wanted['verb']} {run.extent(preview, 'timer')}{where}{after}"
 
     answer = TASKS.start(api, wanted, run, told)
     if answer["matched"] == 0:
         say_key(chosen.get("message-key", ""))
+    elif past and (run.as_json or not answer.get("dry_run")):
+        output.say(past)
+
+
+def past_text(api: Api, wanted: dict[str, Any], limit: int | None) -> str:
+    """Return which timers a move moves to a past time, and what follows; an empty string if there are none.
+
+    Timers are moved by a time span to different times, so the broker counts those that are due then.
+    """
+    if "to" in wanted:
+        if wanted["to"] > now_ms():
+            return ""
+        who = f"{both(wanted['to'])} has passed, so they"
+    elif (by := wanted.get("by", "")).startswith("-"):
+        found = due_before(api, wanted, now_ms() + parse_ms(by.removeprefix("-"), "--by"))
+        if found["matched"] == 0:
+            return ""
+        count = found["matched"] if limit is None else min(limit, found["matched"])
+        at_least = "at least " if bulk.is_cut_off(found) and count != limit else ""
+        who = f"the new time of {at_least}{count:,} of them has passed, so these"
+    else:
+        return ""
+    topic = wanted["filter"].get("topic")
+    if topic and is_held(api, topic):
+        return f"{who} are held until the release of {topic}"
+    return f"{who} are delivered at once{'' if topic else ', or held if the timers of their topic are held'}"
+
+
+def due_before(api: Api, wanted: dict[str, Any], until_ms: int) -> dict[str, Any]:
+    """Count the timers of a task that are due before a time, as the preview of the task does."""
+    chosen = wanted["filter"]
+    until_ms = min(until_ms, chosen.get("until", until_ms))
+    if chosen.get("from", 0) >= until_ms:
+        return {"matched": 0}
+    body = wanted | {"filter": chosen | {"until": until_ms}, "dry_run": True}
+    found: dict[str, Any] = api.post("timers", "tasks", body=body, wait_seconds=bulk.COUNT_SECONDS)
+    return found
 
 
 def topic_count(api: Api) -> int:
