@@ -1,9 +1,9 @@
-"""Records the topics that a send creates, so that its response can report a possibly misspelt name.
+"""Records the topics that a request creates, so that its response can report a possibly misspelt name.
 
-If `auto_create` is on, the core creates a missing topic when a message is sent to the topic. The topics are
-looked up before and after the core stores the messages, in the same event loop iteration. Of several
-concurrent sends, only the send that created the topic reports it. A repeated send reports nothing, because
-the topic already exists.
+If `auto_create` is on, the core creates a missing topic when a message is sent to the topic or received from
+it. The topics are looked up before and after the call of the core, in the same event loop iteration. Of
+several concurrent requests, only the request that created the topic reports it. A repeated send reports
+nothing, because the topic already exists.
 
 Some properties of a message are checked only after the topic has been created, such as whether the topic
 accepts the message type. If such a check fails, the error names the created topic.
@@ -11,24 +11,23 @@ accepts the message type. If such a check fails, the error names the created top
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
-from commitlog.records.message import Message
 from services.broker.spine.topics import Topics
 from tidewheel.errors import ClientMistake, NotFound, RefusedByState, TidewheelError
 
 
 class CreatedTopics:
-    """The topics that were created by the sends of one request and are not yet reported."""
+    """The topics that were created by one request and are not yet reported."""
 
     def __init__(self) -> None:
         self._queue_counts: dict[str, int] = {}
 
     @contextmanager
-    def recording(self, topics: Topics, messages: Sequence[Message]) -> Iterator[None]:
-        """Record the topics of messages that are created within the block. The block must not await."""
-        missing = {one.topic for one in messages if one.topic not in topics}
+    def recording(self, topics: Topics, names: Iterable[str]) -> Iterator[None]:
+        """Record which of the named topics are created within the block. The block must not await."""
+        missing = {name for name in names if name not in topics}
         yield
         self._queue_counts |= {name: topics.get(name).queue_count for name in missing if name in topics}
 

@@ -324,7 +324,9 @@ class LiveBroker:
         self, messages: Sequence[Message], created: CreatedTopics | None
     ) -> AbstractContextManager[None]:
         """Return a context manager that adds topics created for the messages to `created`."""
-        return nullcontext() if created is None else created.recording(self.core.topics, messages)
+        if created is None:
+            return nullcontext()
+        return created.recording(self.core.topics, (one.topic for one in messages))
 
     async def _wait_for_room(self, new_bytes: int) -> AbstractContextManager[None]:
         """Wait until `new_bytes` bytes may be appended. Return a context manager for the append.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 from commitlog import limits
@@ -22,6 +22,7 @@ from services.broker.spine.values import Delivery, Subscriber, WakeUpKey
 from services.live.clients.long_polls import LongPolls
 from services.live.clients.scan_budget import ScanBudget
 from services.live.clock import Clock
+from services.live.created_topics import CreatedTopics
 from services.live.durability import Answers
 from services.live.errors import AnswersUnread, BrokerBroken, StoreUnavailable
 from tidewheel.errors import TidewheelError
@@ -57,18 +58,21 @@ class Receivers:
         auto_renew: bool,
         wait_seconds: float,
         attempt_id: str = "",
+        created: CreatedTopics | None = None,
     ) -> list[Delivery]:
         """Lease up to `batch_size` messages. Wait up to `wait_seconds` for the first message.
 
         Return an empty list if no message arrives in time. Leased messages count towards `unread_bytes` until
         this method returns. From then on, the caller must count them. A retry after a lost response must use
-        the same `attempt_id`.
+        the same `attempt_id`. If the receive creates the topic, the topic is added to `created`.
         """
         wish = (group, topic, wanted, batch_size, invisible_ms, client_id, auto_renew)
 
         def lease(now_ms: int) -> ReceivedMessages:
             self.check_unread_limit()
-            received = self._core().receiving.receive(*wish, now_ms, attempt_id)
+            core = self._core()
+            with nullcontext() if created is None else created.recording(core.topics, [topic]):
+                received = core.receiving.receive(*wish, now_ms, attempt_id)
             self._slices.count_work(received.work)
             if received.has_set_aside:
                 self._long_polls.notify_others(key, line)

@@ -188,7 +188,7 @@ class FoundMessagesAnswer(TypedDict):
 
 
 class CreatedTopicAnswer(TypedDict):
-    """A topic that did not exist before the message."""
+    """A topic that did not exist before the message, or before the receive."""
 
     name: str
     queue_count: int
@@ -260,16 +260,21 @@ def body_shape(body: bytes) -> BodyAnswer:
         return {"body_base64": b64encode(body).decode()}
 
 
+def created_topic_shape(topic: str, created: CreatedTopics) -> CreatedTopicAnswer | None:
+    """Return a topic in JSON form, once, if `created` contains it."""
+    queue_count = created.take(topic)
+    return None if queue_count is None else {"name": topic, "queue_count": queue_count}
+
+
 def receipt_shape(receipt: SendReceipt, topic: str, created: CreatedTopics) -> ReceiptAnswer:
     """Return the position of a stored message in JSON form, and its topic, if `created` contains it."""
-    queue_count = created.take(topic)
     return {
         "message_id": receipt.message_id,
         "queue_offset": str(receipt.queue_offset),
         "physical_offset": str(receipt.physical_offset),
         "recall_handle": receipt.recall_handle,
         "replaced_offset": offset_or_none(receipt.replaced_offset),
-        "created_topic": None if queue_count is None else {"name": topic, "queue_count": queue_count},
+        "created_topic": created_topic_shape(topic, created),
     }
 
 

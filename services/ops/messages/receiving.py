@@ -43,11 +43,18 @@ from consumequeue.filters.filter import Filter, parse_tags
 from services.broker.spine.errors import GroupNotFound, IllegalInvisibleTime, MessageTypeConflict
 from services.broker.spine.topics import check_group_name
 from services.broker.spine.values import Delivery
+from services.live.created_topics import CreatedTopics
 from services.live.durability import required_offset
 from services.live.errors import ResultUnknown
 from services.live.live_broker import LiveBroker
 from services.live.pauses import Pauses
-from services.ops.messages.messages import TakenAnswer, content_shape, taken_shape
+from services.ops.messages.messages import (
+    CreatedTopicAnswer,
+    TakenAnswer,
+    content_shape,
+    created_topic_shape,
+    taken_shape,
+)
 from services.ops.requests.answers import written
 from services.ops.requests.given_times import span_in
 from services.ops.requests.operation import Operation
@@ -161,9 +168,13 @@ class ReceivedAnswer(TakenAnswer):
 
 
 class ReceivedMessagesAnswer(TypedDict):
-    """The leased messages, which may be none after the wait."""
+    """The leased messages, which may be none after the wait.
+
+    `created_topic` is null unless the receive created its topic, whose name may be misspelt.
+    """
 
     messages: list[ReceivedAnswer]
+    created_topic: CreatedTopicAnswer | None
 
 
 class HandleAnswer(TypedDict):
@@ -242,14 +253,15 @@ class ReceivingApi:
         """Lease messages of a topic, and wait for the first message."""
         wanted, group = await said_as(NewReceive, request), group_of(request)
         name = client_id(request, wanted.client)
-        hang_up, answer = HangUp(request), Response(status_code=CALLER_GONE)
+        hang_up, answer, created = HangUp(request), Response(status_code=CALLER_GONE), CreatedTopics()
         try:
             with self._polls.one(request, "receive"):
-                deliveries, lent = await hang_up.unless(self._lease(wanted, group, name))
+                deliveries, lent = await hang_up.unless(self._lease(wanted, group, name, created))
             if not deliveries:
                 check_serves(self._live)
             shapes = (received_shape(one, wanted.topic, as_text=wanted.as_text) for one in deliveries)
-            answer = await Handed.of({"messages": shapes}, hang_up, lent.hold, lent.end)
+            body = {"messages": shapes, "created_topic": created_topic_shape(wanted.topic, created)}
+            answer = await Handed.of(body, hang_up, lent.hold, lent.end)
         except CallerGone:
             return answer
         except ResultUnknown:  # a receive requests no write
@@ -260,7 +272,9 @@ class ReceivingApi:
                 hang_up.close()
         return answer
 
-    async def _lease(self, wanted: NewReceive, group: str, name: str) -> tuple[list[Delivery], Lent]:
+    async def _lease(
+        self, wanted: NewReceive, group: str, name: str, created: CreatedTopics
+    ) -> tuple[list[Delivery], Lent]:
         """Lease messages, whose bytes count as unread. Raise `ClientMistake` or `Busy`."""
         live, topic, filtering = self._live, wanted.topic, wanted.wanted()
         seconds = poll_seconds(wanted.wait)
@@ -270,7 +284,8 @@ class ReceivingApi:
                 f"{topic!r} holds lite topics. Receive from it with a client of the protocol port."
             )
         receive = live.receivers.receive
-        found = await receive(group, topic, filtering, wanted.count, lease_ms, name, False, seconds)
+        wish = (group, topic, filtering, wanted.count, lease_ms, name, False, seconds)
+        found = await receive(*wish, created=created)
         return found, Lent(live, group, topic, found)
 
     async def ack(self, request: Request) -> Response:

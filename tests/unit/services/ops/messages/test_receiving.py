@@ -38,6 +38,23 @@ async def receive(desk: Desk, **more: Any) -> list[Any]:
     return found
 
 
+def test_a_receive_that_creates_its_topic_says_so_once(at_desk: AtDesk) -> None:
+    async def scenario(desk: Desk) -> None:
+        await send(desk)
+        assert await post(desk, "receive", {"topic": "t"}) == {"messages": [], "created_topic": None}
+        waiting = asyncio.ensure_future(post(desk, "receive", {"topic": "tt", "wait": "20s"}))
+        while "tt" not in desk.live.core.topics:
+            await asyncio.sleep(0)
+        assert (await post(desk, "receive", {"topic": "tt"}))["created_topic"] is None
+        count = desk.live.core.topics.get("tt").queue_count
+        await desk.live.send(Message(topic="tt", body=b"x", message_id="A"))
+        told = await waiting
+        assert ids(told["messages"]) == ["A"]
+        assert told["created_topic"] == {"name": "tt", "queue_count": count}
+
+    at_desk(scenario)
+
+
 def ids(messages: list[Any]) -> list[str]:
     return [one["message_id"] for one in messages]
 
