@@ -55,6 +55,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     broker = Serving(served.http, folder)
     for kind in ("normal", "fifo", "delay", "transaction", "priority", "lite"):
         broker.said(0, "topic", "create", kind, "--type", kind)
+    (folder / "binary").write_bytes(b"ok\xff")
     (folder / "big").write_bytes(b"x" * BODY_BYTES)
     yield broker
     served.stop()
@@ -75,6 +76,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         ("send orders hi --in=30min", "write 30m"),
         ("send orders hi --property a=1 --property a=2", "--property a is given twice"),
         ("send orders @big", "Keep what is larger in a file or an object store, and send where it is."),
+        (
+            "send normal @binary",
+            "--data-binary @binary http://HOST:PORT/api/topics/TOPIC/messages",
+        ),
         ("send fifo hi", "Give it a message group (send --group"),
         (
             "send fifo hi --in 5m --group g",

@@ -6,6 +6,7 @@ begins with @.
 
 from __future__ import annotations
 
+import shlex
 import sys
 from base64 import b64encode
 from collections.abc import Iterator
@@ -20,19 +21,33 @@ from tidewheel.message_rules import ELSEWHERE
 
 _TEXT_CHARACTERS_MAX: Final = 256 * 1024
 STDIN: Final = "stdin"
+RAW: Final = "http://HOST:PORT/api/topics/TOPIC/messages"
+"""Where messages of any bytes are sent, which no JSON contains."""
 HELP = "The text, @FILE, or - for stdin; @@ is an @."
 
 
+class NoText(InputUnreadable):
+    """The content of a file or stdin is not UTF-8."""
+
+
 def body_fields(said: str) -> dict[str, str]:
-    """Return the body fields of a request. A long text is sent in base64, which limits its encoded size."""
-    text = body_text(said)
+    """Return the body fields of a request. A long text is sent in base64, which limits its encoded size.
+
+    Raises `InputUnreadable` or `BodyTooLarge`. If a file is no text, the error names the call that sends it.
+    """
+    try:
+        text = body_text(said)
+    except NoText as error:
+        file = shlex.quote("@-" if said == "-" else said)
+        sent = f"curl -H content-type:application/octet-stream --data-binary {file} {RAW}"
+        raise InputUnreadable(f"{error.detail} Or send its bytes over HTTP:  {sent}") from error
     if len(text) <= _TEXT_CHARACTERS_MAX:
         return {"body": text}
     return {"body_base64": b64encode(text.encode()).decode()}
 
 
 def body_text(said: str, bytes_max: int = limits.BODY_BYTES_MAX) -> str:
-    """Return the body as text. Raises `InputUnreadable` or `BodyTooLarge`."""
+    """Return the body as text. Raises `NoText`, `InputUnreadable` or `BodyTooLarge`."""
     if said.startswith("@@"):
         return said[1:]
     if said in ("-", "@-"):
@@ -62,12 +77,10 @@ def read(source: AbstractContextManager[BinaryIO], where: str, bytes_max: int) -
 
 
 def decoded(body: bytes, where: str, bytes_max: int) -> str:
-    """Decode a body as UTF-8. Raises `InputUnreadable` or `BodyTooLarge`."""
+    """Decode a body as UTF-8. Raises `NoText` or `BodyTooLarge`."""
     if len(body) > bytes_max:
         raise BodyTooLarge(f"{where} is longer than {bytes_max} bytes. {ELSEWHERE}")
     try:
         return body.decode()
     except UnicodeDecodeError as error:
-        raise InputUnreadable(
-            f"{where} is no UTF-8 text (byte {error.start}). Send other bytes with a client's library."
-        ) from error
+        raise NoText(f"{where} is no UTF-8 text (byte {error.start}). Give it in UTF-8.") from error

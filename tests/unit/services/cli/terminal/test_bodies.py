@@ -38,6 +38,22 @@ def test_a_long_body_goes_out_in_base64() -> None:
     assert len(json.dumps(sent)) < limits.HTTP_MESSAGES_BYTES_MAX
 
 
+def test_other_bytes_are_sent_with_curl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "a scan.pdf"
+    file.write_bytes(b"ok\xff")
+    sent = "curl -H content-type:application/octet-stream --data-binary {} http://HOST:PORT/api/topics/TOPIC/"
+    with pytest.raises(InputUnreadable) as refused:
+        body_fields(f"@{file}")
+    assert sent.format(f"'@{file}'") in str(refused.value)
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"ok\xff")))
+    with pytest.raises(InputUnreadable) as refused:
+        body_fields("-")
+    assert sent.format("@-") in str(refused.value)
+    with pytest.raises(InputUnreadable) as refused:  # of a schedule
+        body_text(f"@{file}")
+    assert "curl" not in str(refused.value)
+
+
 def test_what_cannot_be_a_body_is_refused_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "binary").write_bytes(b"ok\xff")
     (tmp_path / "large").write_bytes(b"x" * (limits.BODY_BYTES_MAX + 1))
