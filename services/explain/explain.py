@@ -207,10 +207,15 @@ def _checked(name: str) -> str:
 
 def _record_of(log: SearchedLog, name: str) -> Record | None:
     """Return the record at the log offset that a name contains as a log offset or a transaction id."""
-    digits = name.removeprefix("@").replace(",", "")
-    is_offset = name.startswith("@") and digits.isascii() and digits.isdigit()
-    offset = int(digits) if is_offset else unverified_offset(name)
+    given = _offset_in(name)
+    offset = unverified_offset(name) if given is None else given
     return log.record_at(offset) if offset >= 0 else None
+
+
+def _offset_in(name: str) -> int | None:
+    """Return the log offset that a name such as @4096 or @4,096 gives, or None."""
+    digits = name.removeprefix("@").replace(",", "")
+    return int(digits) if name.startswith("@") and digits.isascii() and digits.isdigit() else None
 
 
 def _named(log: SearchedLog, name: str, topic: str, ends_s: float) -> _Found:
@@ -368,8 +373,14 @@ def _standings(named: Collection[Record], events: Collection[Event]) -> list[Sta
 def _nowhere(log: SearchedLog, name: str, topic: str) -> str:
     of_topic = f" of topic {topic}" if topic else ""
     gone = " What was stored before was deleted by retention." if log.first_offset else ""
+    if (offset := _offset_in(name)) is not None:
+        return (
+            f"No message{of_topic} begins at log offset {offset} of {log.name}, whose log offsets are "
+            f"{log.first_offset} to {log.end_offset}. Give the offset that send or explain prints.{gone}"
+        )
+    is_near = " After @, a log offset is a number, such as @4096." if name.startswith("@") else ""
     return (
         f"No record{of_topic} in {log.name} has the message key, message id, timer key or transaction id "
-        f"{name!r}. Log offsets {log.first_offset} to {log.end_offset} and what was kept from before were "
-        f"searched.{gone}"
+        f"{name!r}.{is_near} Log offsets {log.first_offset} to {log.end_offset} and what was kept from "
+        f"before were searched.{gone}"
     )

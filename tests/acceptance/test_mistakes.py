@@ -131,6 +131,23 @@ def test_a_command_says_what_to_write_instead(broker: Serving, line: str, said: 
 
 
 @pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("@0",), "No message begins at log offset 0 of the broker's log, whose log offsets are 0 to "),
+        (("@99,999,999",), "No message begins at log offset 99999999 of the broker's log"),
+        (("@99999999", "--topic", "normal"), "No message of topic normal begins at log offset 99999999 of"),
+        (("@x",), "timer key or transaction id '@x'. After @, a log offset is a number, such as @4096. Log"),
+    ],
+)
+def test_a_log_offset_without_a_message_is_told_as_such(
+    broker: Serving, options: tuple[str, ...], said: str
+) -> None:
+    told = broker.said(4, "explain", *options)
+    assert told.startswith("TW-152 ")
+    assert said in told
+
+
+@pytest.mark.parametrize(
     ("path", "body", "said"),
     [
         ("messages", {"topic": "t", "body": "x", "in": 30}, "write 30s for seconds, 30ms for milliseconds"),
