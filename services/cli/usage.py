@@ -58,6 +58,9 @@ SYNONYMS: Final[dict[str, tuple[str, ...]]] = {
 ARGUMENTS: Final[dict[str, str]] = {"--file": "file", "--output": "file", "-o": "file", "--out": "file"}
 """Maps unknown options to positional arguments with the same meaning."""
 EXTRA: Final = "Got unexpected extra argument"
+TASK_VERBS: Final = {"show": "", "ls": "", "list": "", "get": "", "stop": " --stop"}
+"""Words that are no ids of tasks, and the option that does what they mean."""
+COUNTS: Final = {1: "one argument", 2: "two arguments"}
 NO_COMMAND: Final = "No such command"
 WORDS: Final = (
     ("Input should be a valid integer, unable to parse string as an integer", "it must be a whole number"),
@@ -77,7 +80,7 @@ def explain(error: Any) -> None:
         if advice := _instead_of(option, command.params):
             error.message, error.possibilities = f"{error.message}. {advice}", None
     elif error.message.startswith(EXTRA):
-        error.message += f". {_instead_of_extra(command.params, error.ctx.command_path)}"
+        error.message += f". {_instead_of_extra(error)}"
     elif error.message.startswith(NO_COMMAND) and "mean" not in error.message:
         names = (name for name, one in command.commands.items() if not one.hidden)
         error.message += f" There are: {', '.join(names)}."
@@ -95,12 +98,21 @@ def _instead_of(option: str, params: Iterable[Any]) -> str:
     return f"Write {meant}." if meant else ""
 
 
-def _instead_of_extra(params: Iterable[Any], path: str) -> str:
+def _instead_of_extra(error: Any) -> str:
     """Return advice for an unexpected argument: a value without its option, or a value without quotes."""
+    path, params, given = error.ctx.command_path, error.ctx.command.params, error.ctx.params
+    extra = error.message.partition(" (")[2].rpartition(")")[0]
+    if given.get("as_json") and "--json-path" in set(_flags(params)):
+        return f"--json takes no value. Write --json-path {extra} to search in JSON bodies."
+    if given.get("task") in TASK_VERBS:
+        return f"Write {path} {extra}{TASK_VERBS[given['task']]}."
+    if path.startswith("tidewheel schedule"):
+        return "A value that has blanks is written in quotes: '0 9 * * 1-5'."
+    if arguments := [one.name.strip("_") for one in params if not one.opts[0].startswith("-")]:
+        count = COUNTS.get(len(arguments), f"{len(arguments)} arguments")
+        return f"{path} takes {count}, {' and '.join(arguments)}. A value with blanks is quoted."
     names = ("--topic", "--timer-key", "--key", "--id", "--name", "--store")
     named = [one for one in names if one in set(_flags(params))]
-    if any(not one.opts[0].startswith("-") for one in params):
-        return "A value that has blanks is written in quotes: '0 9 * * 1-5'."
     if named:
         return f"{path} takes options only, such as {' '.join(f'{one} ...' for one in named)}."
     return f"{path} takes options only."

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final, TextIO, TypeVar
 import typer
 
 from services.cli.terminal import output
+from services.cli.usage import TASK_VERBS
 from services.http.api import Api
 from services.status.judgement import counted
 from services.times import rates
@@ -196,7 +197,15 @@ class Bulk:
     def show_tasks(
         self, api: Api, task: str, stop: bool, as_json: bool, items: bool, limit: int, after: str
     ) -> None:
-        """Show all tasks, newest first, or one task or its items. A task can also be stopped."""
+        """Show all tasks, newest first, or one task or its items. A task can also be stopped.
+
+        Raises `ConfigurationError` for a verb where the id of a task is meant.
+        """
+        if task in TASK_VERBS:
+            option = TASK_VERBS[task]
+            raise ConfigurationError(
+                f"{task!r} is no id of a task. Write tidewheel {self.command} tasks ID{option}."
+            )
         if items:
             self._show_items(api, task, stop, as_json, limit, after)
             return
