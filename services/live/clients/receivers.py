@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from commitlog import limits
@@ -71,8 +71,11 @@ class Receivers:
         def lease(now_ms: int) -> ReceivedMessages:
             self.check_unread_limit()
             core = self._core()
-            with nullcontext() if created is None else created.recording(core.topics, [topic]):
+            if created is None:  # calls over gRPC, whose clients show no created topics
                 received = core.receiving.receive(*wish, now_ms, attempt_id)
+            else:
+                with created.recording(core.topics, [topic]):
+                    received = core.receiving.receive(*wish, now_ms, attempt_id)
             self._slices.count_work(received.work)
             if received.has_set_aside:
                 self._long_polls.notify_others(key, line)
