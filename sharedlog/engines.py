@@ -163,7 +163,7 @@ class Beginning(NamedTuple):
     facts: dict[str, Any]
 
 
-def beginning_of(engine: Engine) -> Beginning:
+def read_genesis(engine: Engine) -> Beginning:
     """Return the cluster ID of a shared log and the fields of the GENESIS record.
 
     If the GENESIS record was trimmed, the fields are read from a CHECKPOINT record, which contains a copy.

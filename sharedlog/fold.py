@@ -213,7 +213,7 @@ class Fold:
         try:
             record = decode(stored, self.cluster)
         except ForeignRecord:
-            self._record_read(offset, stored)
+            self._advance_read_position(offset, stored)
             self.foreign_count += 1
             return Step(Outcome.FOREIGN)
         except CorruptRecord:
@@ -223,7 +223,7 @@ class Fold:
             return Step(Outcome.READ_AGAIN)
         self._check_record(offset, record)
         step = _APPLIERS[Kind(record.kind)](self, offset, record)
-        self._record_read(offset, stored)
+        self._advance_read_position(offset, stored)
         self.repeated_count += step.outcome is Outcome.ALREADY_HAD
         if step.outcome in _LED and self.last_read is not None:
             self.last_led = self.last_read
@@ -307,18 +307,18 @@ class Fold:
             missing = f"epoch {record.epoch} follows epoch {self.epoch}: an EPOCH is missing"
             self._halt(offset, missing, LogDamaged)
         if relation is not EpochRelation.NEXT:
-            return self._count_dead(record)
+            return self._count_dead_record(record)
         self._require_bytes(offset, record)
         if record.start > self.end or self._positions.chain_at(record.start) != record.chain:
             self._halt(offset, f"whoever wants to lead epoch {record.epoch} has another history")
         self.epoch, self.holder, self.leads = record.epoch, record.holder, record.facts
         self._leader_records_from = self.end
-        self._drop_gathered()
+        self._drop_gathered_records()
         return Step(Outcome.NEW_EPOCH, record)
 
     def _apply_bytes(self, offset: int, record: SharedRecord) -> Step:
         if not self._may_write(offset, record):
-            return self._count_dead(record)
+            return self._count_dead_record(record)
         self._require_bytes(offset, record)
         at = self.gathered
         if record.start < at.end or record.end == record.start:
@@ -331,7 +331,7 @@ class Fold:
 
     def _apply_beat(self, offset: int, record: SharedRecord) -> Step:
         if not self._may_write(offset, record):
-            return self._count_dead(record)
+            return self._count_dead_record(record)
         self._require_bytes(offset, record)
         if not self._gathered and Position(record.start, record.chain) != Position(self.end, self.chain):
             is_of_before = self._leader_records_from <= record.start < self.end
@@ -372,7 +372,7 @@ class Fold:
             self._halt(offset, why, VersionUnsupported)
         self.finalized = version
 
-    def _drop_gathered(self) -> None:
+    def _drop_gathered_records(self) -> None:
         self._gathered, self._gathered_at = [], []
         self._positions.cut(self.end)
 
@@ -391,11 +391,11 @@ class Fold:
         self.repeated_count += 1
         return Step(Outcome.ALREADY_HAD)
 
-    def _count_dead(self, record: SharedRecord) -> Step:
+    def _count_dead_record(self, record: SharedRecord) -> Step:
         self.dead_count += 1
         return Step(Outcome.DEAD, record)
 
-    def _record_read(self, offset: int, stored: bytes) -> None:
+    def _advance_read_position(self, offset: int, stored: bytes) -> None:
         self.next_offset = offset + 1
         self.last_read = (offset, zlib.crc32(stored))
         self._reads = 0

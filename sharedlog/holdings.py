@@ -109,12 +109,12 @@ class Holdings:
             if "unreadable" in facts:
                 record, end, why = facts["unreadable"]
                 self.unreadable[node] = Unreadable(int(record), int(end), str(why))
-            elif (waits := self.unreadable.get(node)) is not None and self._has_copy_beyond(
+            elif (waits := self.unreadable.get(node)) is not None and self._is_covered_by_copy(
                 node, waits.record
             ):
                 del self.unreadable[node]
 
-    def _has_copy_beyond(self, node: str, record: int) -> bool:
+    def _is_covered_by_copy(self, node: str, record: int) -> bool:
         """Return whether the copy of a node covers `record` and all earlier records."""
         held = self._by_node[node]
         return held.end is not None and held.next_record > record

@@ -143,7 +143,7 @@ class _CorruptBatch(EngineUnavailable):
     """Raised if a received record batch does not match its CRC."""
 
 
-class LastRead(NamedTuple):
+class LastReadRecord(NamedTuple):
     """The offset, CRC-32, and partition leader epoch of the last record read."""
 
     offset: int
@@ -177,7 +177,7 @@ class KafkaLog:
         self._asking: Consumer | None = None
         self._next_offset = -1
         """Offset of the next record that the consumer returns."""
-        self._last: LastRead | None = None
+        self._last: LastReadRecord | None = None
         self._is_doubtful = False
         """Whether the last record read must be verified before the next read."""
         self._known_end = 0
@@ -404,7 +404,7 @@ class KafkaLog:
             # After this exception, the producer sends no further delivery reports.
             except KafkaException as error:
                 self._discard_producer()
-                raise self._make_unknown(_error_text(error)) from error
+                raise self._make_unavailable_error(_error_text(error)) from error
         if not answers or answers[0][0] is not None:
             self._discard_producer()
             raise self._make_delivery_error(answers[0][0] if answers else None, is_first)
@@ -423,7 +423,7 @@ class KafkaLog:
             surely.add(KafkaError.TOPIC_AUTHORIZATION_FAILED)
         if error is not None and error.code() in surely:
             return _make_rejection(is_first, error.str())
-        return self._make_unknown(error.str() if error is not None else "no answer in time")
+        return self._make_unavailable_error(error.str() if error is not None else "no answer in time")
 
     def _ensure_producer(self) -> Producer:
         """Return the producer. Create it if there is none.
@@ -459,7 +459,7 @@ class KafkaLog:
                 return []
             first = self._next_message(ANSWER_SECONDS)
         if first is None:
-            raise self._make_unknown(f"record {self._next_offset} is there, and does not come")
+            raise self._make_unavailable_error(f"record {self._next_offset} is there, and does not come")
         return self._collect_records(first, bytes_max)
 
     def _collect_records(self, first: Message, bytes_max: int) -> list[Stored]:
@@ -489,7 +489,7 @@ class KafkaLog:
             self._verify_last_record()
             self._assign_offset(offset + 1)
         if self._last is None or offset >= self._last.offset:
-            self._last = LastRead(offset, zlib.crc32(value), leader_epoch)
+            self._last = LastReadRecord(offset, zlib.crc32(value), leader_epoch)
         self._next_offset = offset + 1
         self._known_end = max(self._known_end, offset + 1)
         return Stored(offset, value, appended_ms)
@@ -511,12 +511,12 @@ class KafkaLog:
         if last is None or last.offset < self._request_bounds()[0]:
             return
         try:
-            message = self._read_again(last.offset)
+            message = self._reread_record(last.offset)
         except _CorruptBatch:
             self._last = None
             return
         if message is None:
-            raise self._make_unknown(f"record {last.offset}, which was read before, does not come")
+            raise self._make_unavailable_error(f"record {last.offset}, which was read before, does not come")
         if (message.offset(), zlib.crc32(message.value() or b"")) != (last.offset, last.crc):
             raise Halted(
                 f"Record {last.offset} of {self._topic} is not what was read there before: Kafka has lost "
@@ -524,7 +524,7 @@ class KafkaLog:
             )
         self._is_doubtful = False
 
-    def _read_again(self, offset: int) -> Message | None:
+    def _reread_record(self, offset: int) -> Message | None:
         """Return the record at an offset, or None if no record arrives within `ANSWER_SECONDS`.
 
         Raise `_CorruptBatch` if `READS_MAX` reads fail the CRC check.
@@ -568,7 +568,7 @@ class KafkaLog:
                 raise _OutOfRange(f"Kafka at {self._servers} has no such record: {error.str()}")
             # Group authorization errors are ignored, because the consumer does not join a group.
             if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
-                raise self._make_unknown(error.str())
+                raise self._make_unavailable_error(error.str())
         return None
 
     def _close_consumer(self) -> None:
@@ -736,21 +736,21 @@ class KafkaLog:
     def _convert_errors(self) -> Iterator[None]:
         """Convert exceptions raised by the client library.
 
-        Convert "unknown topic" errors to `NoCluster` as described in `_require_topic`, and other errors to
-        `EngineUnavailable`.
+        Convert "unknown topic" errors to `NoCluster` as described in `_raise_if_topic_unknown`, and other
+        errors to `EngineUnavailable`.
         """
         from confluent_kafka import KafkaException
 
         try:
             yield
         except KafkaException as error:
-            self._require_topic(error)
-            raise self._make_unknown(_error_text(error)) from error
+            self._raise_if_topic_unknown(error)
+            raise self._make_unavailable_error(_error_text(error)) from error
         except TimeoutError as error:
-            raise self._make_unknown("no answer in time") from error
+            raise self._make_unavailable_error("no answer in time") from error
         self._missing_since = None
 
-    def _require_topic(self, error: KafkaException) -> None:
+    def _raise_if_topic_unknown(self, error: KafkaException) -> None:
         """Raise `NoCluster` if `error` means that the topic is unknown.
 
         If the topic existed before, raise `NoCluster` only when such errors have persisted for
@@ -785,7 +785,7 @@ class KafkaLog:
             return False
         return found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
-    def _make_unknown(self, reason: str) -> EngineUnavailable:
+    def _make_unavailable_error(self, reason: str) -> EngineUnavailable:
         heard = f" ({self._heard})" if self._heard and self._heard != reason else ""
         if not (self._heard and self._is_refused):
             return EngineUnavailable(f"Kafka at {self._servers} did not answer: {reason}{heard}")

@@ -307,7 +307,7 @@ class PostgresLog:
             if last is None:
                 self._fetch_row(connection, _HEAD)  # Raises `NoCluster` if the head row is missing.
             elif not self._warned:
-                self._record_newest(last, stored[-1])
+                self._store_newest_position(last, stored[-1])
         if last is None:
             raise EngineRefused("Another node has written since.")
         return last
@@ -330,9 +330,9 @@ class PostgresLog:
             rows = self._read_rows(connection, offset, bytes_max)
             found = [Stored(record, bytes(stored), taken_ms) for record, stored, taken_ms in rows]
             if found:
-                self._record_newest(found[-1].offset, found[-1].stored)
+                self._store_newest_position(found[-1].offset, found[-1].stored)
             else:
-                self._require_end(connection, offset)
+                self._verify_log_end(connection, offset)
         return found
 
     def _read_rows(self, connection: psycopg.Connection[Any], offset: int, bytes_max: int) -> list[Any]:
@@ -668,7 +668,7 @@ class PostgresLog:
             self._forget_partitions()
         return self._connection
 
-    def _record_newest(self, offset: int, stored: bytes) -> None:
+    def _store_newest_position(self, offset: int, stored: bytes) -> None:
         """Store the offset and CRC-32 of a record, unless a newer record is already stored."""
         if self._last is None or offset >= self._last[0]:
             self._last = offset, zlib.crc32(stored)
@@ -698,7 +698,7 @@ class PostgresLog:
                 "lost the log's end, and it has grown again."
             )
 
-    def _require_end(self, connection: psycopg.Connection[Any], offset: int) -> None:
+    def _verify_log_end(self, connection: psycopg.Connection[Any], offset: int) -> None:
         """Verify that a reader at `offset` has reached the end of the log.
 
         A successful check is valid for `END_CHECK_SECONDS`. If the log ends before `offset`, raise

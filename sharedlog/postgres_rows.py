@@ -70,14 +70,14 @@ def _describe_edge(log: str, first: int, last: int, least: int | None, most: int
     Records after the last record number in the head are also reported.
     """
     if least is None or most is None:
-        lost = _list_missing(log, first, last)
+        lost = _describe_missing_rows(log, first, last)
         return f"{lost}: the table is empty, and {log}_head has {last} as the last one."
     if most < last:
-        return f"{_list_missing(log, most + 1, last)}: {log}_head has {last} as the last one."
+        return f"{_describe_missing_rows(log, most + 1, last)}: {log}_head has {last} as the last one."
     if most > last:
         return f"{log}_record has records up to {most}, and {log}_head has {last} as the last one."
     if least > first:
-        return f"{_list_missing(log, first, least - 1)}: the first partition begins at {first}."
+        return f"{_describe_missing_rows(log, first, least - 1)}: the first partition begins at {first}."
     return ""
 
 
@@ -85,7 +85,7 @@ def _describe_gap(log: str, record: int, following: int) -> str:
     """Return a message about two adjacent rows with record numbers that are not consecutive."""
     if following == record:
         return f"Record {record} is in {log}_record more than once."
-    return f"{_list_missing(log, record + 1, following - 1)}: {following} follows {record}."
+    return f"{_describe_missing_rows(log, record + 1, following - 1)}: {following} follows {record}."
 
 
 def _describe_missing_index(log: str) -> str:
@@ -95,7 +95,7 @@ def _describe_missing_index(log: str) -> str:
     )
 
 
-def _list_missing(log: str, first: int, last: int) -> str:
+def _describe_missing_rows(log: str, first: int, last: int) -> str:
     if first == last:
         return f"Record {first} of {log}_record is missing"
     return f"Records {first} to {last} of {log}_record are missing"

@@ -12,7 +12,7 @@ from threading import Event, Thread
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from sharedlog.engines import beginning_of, engine_of
+from sharedlog.engines import engine_of, read_genesis
 from sharedlog.errors import EngineRefused, EngineUnavailable
 from sharedlog.holdings import Holding
 from sharedlog.record import NOBODY, Kind, SharedRecord, encode, encode_facts
@@ -65,7 +65,7 @@ def kept_log(url: str, path: Path) -> Iterator[None]:
 def holding(url: str) -> Iterator[Callable[[int], None]]:
     """Give what says to the nodes from which record on the log is to be kept."""
     with closing(engine_of(url)) as engine:
-        cluster, told = beginning_of(engine).cluster, [-HOLD_EACH_RECORDS]
+        cluster, told = read_genesis(engine).cluster, [-HOLD_EACH_RECORDS]
 
         def hold(next_record: int) -> None:
             if next_record - told[0] < HOLD_EACH_RECORDS:

@@ -69,7 +69,7 @@ from services.broker.journal import Journal
 from services.broker.schedules.schedules import Schedules
 from services.broker.sending import MessageSender
 from services.broker.spine.access import Access
-from services.broker.spine.appended import Appended, appended_of
+from services.broker.spine.appended import AppendResult, to_append_result
 from services.broker.spine.encoded_batch import TimersDelivered
 from services.broker.spine.epoch import Epoch
 from services.broker.spine.finding import MessageLookup
@@ -271,7 +271,7 @@ class Broker:
 
     def _publish_delivered(self, durable: Sequence[tuple[TimersDelivered, Stamp]]) -> None:
         for run, _ in durable:
-            self.store.index_run(run)
+            self.store.index_delivery_batch(run)
 
     @classmethod
     def open(
@@ -351,10 +351,10 @@ class Broker:
 
         Call this method once, before any other operation. Each recorded lease is extended to
         `leases_until_ms` unless an earlier takeover has already extended it. On a new leader, the caller
-        passes `leases_until_ms` and then calls `receiving.record_lengthened`.
+        passes `leases_until_ms` and then calls `receiving.record_extended_leases`.
         """
         self._last_tick_ms = now_ms
-        self._scheduler.set_back(now_ms)  # The clock may have been ahead during recovery.
+        self._scheduler.rewind_wheels(now_ms)  # The clock may have been ahead during recovery.
         self.housekeeping.apply_log_start()
         self.receiving.resume(now_ms, leases_until_ms)
         self.lite_topics.build_indexes()
@@ -430,8 +430,8 @@ class Broker:
             elif check := self.transactions.begin_check_back(subject, now_ms):
                 others.append(check)
         while self._has_due_schedules():
-            self.schedules.run_due(self._due_schedules.popleft(), now_ms)
-        others += self.transactions.read_due(now_ms)
+            self.schedules.run_due_schedule(self._due_schedules.popleft(), now_ms)
+        others += self.transactions.read_due_halves(now_ms)
         woken |= dict.fromkeys(self._exhausted_messages.move_queued(now_ms))
         self.schedules.reset_budget()
         return [*_notify_receivers(woken), *others]
@@ -480,7 +480,7 @@ class Broker:
         if job is not None:
             job.run(self._disk)
             self.timer_repair.complete_job(job)
-        self.timer_repair.repair_some(now_ms)
+        self.timer_repair.repair_next_batch(now_ms)
         self.timer_repair.allow_check()
 
     def record_clock_jump(self, from_ms: int, until_ms: int) -> None:
@@ -528,7 +528,7 @@ class Broker:
             self._log.files.used_reserve = False
             self.housekeeping.record_reserve_use()
         woken, self.groups.woken = self.groups.woken, {}
-        queued: list[Appended] = []
+        queued: list[AppendResult] = []
         for one in self.store.complete_flush(flush):
             if one.queue is None:
                 self._publish(queued)
@@ -540,11 +540,11 @@ class Broker:
             if (topic := one.queue[0]) in woken or not is_system(topic):
                 woken[topic] = None
                 if isinstance(one.stored, Record):
-                    self.lite.mark_arrived(one.stored)
+                    self.lite.mark_lite_topic_ready(one.stored)
         self._publish(queued)
         assert durable_before <= self._log.durable_offset <= self._log.end_offset, "durable offsets ascend"
         self.statistics.flushes += 1
-        return _notify_receivers([*woken, *self.lite.take_woken()])
+        return _notify_receivers([*woken, *self.lite.take_woken_subscribers()])
 
     @property
     def is_quiet(self) -> bool:
@@ -674,12 +674,12 @@ class Broker:
         if back_ms := self.timers.near.set_time(now_ms):
             self.statistics.clock_jumps["backward"] += 1
         if back_ms > limits.CLOCK_BACK_MS_MIN:
-            self._scheduler.set_back(now_ms)
+            self._scheduler.rewind_wheels(now_ms)
             self.sending.deduplicator.pass_time(now_ms)
             self._scheduler.schedule(Purpose.HOUSE, 0, now_ms)
         count = self._delivery.deliver(now_ms, limits.DELIVERIES_PER_TICK_MAX)
         self.is_crowded = count >= limits.DELIVERIES_PER_TICK_MAX
-        self.timer_repair.repair_some(now_ms)
+        self.timer_repair.repair_next_batch(now_ms)
         jobs = (self._advance_partitions(now_ms), self.timer_repair.next_job())
         return [RunTimersJob(job) for job in jobs if job is not None]
 
@@ -726,7 +726,7 @@ class Broker:
         self.groups.forgotten.clear()
         effects += map(LogWarning, self.housekeeping.missed_reports)
         self.housekeeping.missed_reports.clear()
-        if lost := self.transactions.roll_back_lost(now_ms):
+        if lost := self.transactions.roll_back_lost_halves(now_ms):
             what = f"{len(lost)} halves were rolled back: nobody has their records any more: {lost[:10]}."
             self.damage.report(DamagedPart("keep", layout.KEEP, what, lost_count=len(lost)))
         if self.timers.partitions.disk_bytes > self.housekeeping.free_bytes:
@@ -737,7 +737,7 @@ class Broker:
             )
         return effects
 
-    def _apply(self, appended: Appended) -> None:
+    def _apply(self, appended: AppendResult) -> None:
         """Apply the state changes in a record to all parts except the store.
 
         The outcome must not depend on the clock, the settings, or the disk, because recovery may apply the
@@ -749,7 +749,7 @@ class Broker:
         for fact in appended.facts:
             self._appliers[type(fact)](fact, appended)
 
-    def _publish(self, durable: Sequence[Appended]) -> None:
+    def _publish(self, durable: Sequence[AppendResult]) -> None:
         """Index durable records in log order, and publish their state changes by type."""
         self.store.index(durable)
         told = defaultdict[type, list[tuple[Any, Stamp]]](list)
@@ -804,14 +804,14 @@ class Broker:
             facts = facts_of(each.record)
             for fact in facts:
                 if isinstance(fact, LogCut):
-                    self.housekeeping.keep_records_below(fact)
+                    self.housekeeping.preserve_records_below(fact)
             self._replay(each, facts)
         self._log.publish_replicated()
         self.store.dispatch.write()
 
     def _replay(self, found: FoundRecord, facts: tuple[Fact, ...]) -> None:
         """Apply and publish a durable record without waking receivers."""
-        durable = appended_of(found.record, found.record_bytes, facts)
+        durable = to_append_result(found.record, found.record_bytes, facts)
         self.store.prepare_queue(found.record)
         self.store.apply(durable)
         self._apply(durable)

@@ -31,7 +31,7 @@ from commitlog.snapshots.snapshot import Snapshot
 from consumequeue import dispatch
 from consumequeue.runs.run_store import RunsToWrite
 from services.broker import derived
-from services.broker.timers.timer_files import TIMER_FILES, TimersToWrite
+from services.broker.timers.timer_files import TIMER_FILES, CheckpointTimers
 
 
 @dataclass(slots=True, eq=False)
@@ -47,7 +47,7 @@ class Checkpoint:
     queues_made_at: int
     needs_mark: Callable[[], bool]
     keys: RunsToWrite
-    timers: TimersToWrite
+    timers: CheckpointTimers
     snapshot: Snapshot
     unneeded_paths: list[str]
     is_marked: bool = False

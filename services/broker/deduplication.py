@@ -117,7 +117,7 @@ class Deduplicator:
         else:
             self._period_ends_ms = min(self._period_ends_ms, now_ms + PERIOD_MS)
 
-    def may_have_wrong_times(self, now_ms: int) -> bool:
+    def may_have_expired_early(self, now_ms: int) -> bool:
         """Return whether the ids of recent timers and half messages may have expired too early.
 
         Within WINDOW_MS after startup, ids can expire too early if recent records have wrong store times.
@@ -155,7 +155,9 @@ class Deduplicator:
 
     def _indexed_offsets(self, message: Message) -> Iterator[int]:
         with suppress(StoreDamaged):
-            yield from self._store.offsets_named(message.topic, message.message_id, self.ids.since_offset)
+            yield from self._store.offsets_by_key_or_id(
+                message.topic, message.message_id, self.ids.since_offset
+            )
 
     def _offset_at(self, store_ms: int) -> int:
         """Return a lower bound for the offsets of records stored at or after `store_ms`."""

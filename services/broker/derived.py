@@ -61,7 +61,7 @@ def adopt(
     made_at, recorded = start.parts[QUEUES_MADE_AT], start.parts[QUEUES_RECORDED]
     firsts = dict(existing_first_offsets(start.parts[QUEUES], store.log.first_offset))
     if not store.dispatch.adopt(start.parts[QUEUES], made_at, read_topics, recorded):
-        missing.append(_put_into_queues(store, firsts))
+        missing.append(_make_queue_adder(store, firsts))
         reasons.append("the consume queues: their files are not whole")
     why_not = store.keys.adopt(start.parts[KEYS], [other.parts[KEYS] for other in others])
     if why_not:
@@ -80,7 +80,7 @@ def adopt(
     return AdoptionResult(reasons, [one for one in damaged if one.first_offset < one.end_offset])
 
 
-def _put_into_queues(store: Store, firsts: Mapping[tuple[str, int], int]) -> Callable[[FoundRecord], object]:
+def _make_queue_adder(store: Store, firsts: Mapping[tuple[str, int], int]) -> Callable[[FoundRecord], object]:
     """Return a function that adds a record to its queue.
 
     `firsts` maps (topic, queue id) to the first offset that the queue would have in an undamaged log. A queue

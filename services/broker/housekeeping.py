@@ -176,8 +176,10 @@ class Housekeeping:
         if self._running is not None or is_checkpointing:
             return None
         # If another leader made the cut, its snapshots may cover the cut while those of this node do not.
-        is_covered = self._deletable_offset > 0 and self._ensure_covered(self._deletable_offset, now_ms)
-        self._running = self._deletion() if is_covered else None
+        is_covered = self._deletable_offset > 0 and self._ensure_snapshots_cover(
+            self._deletable_offset, now_ms
+        )
+        self._running = self._plan_deletion() if is_covered else None
         if self._running is None:
             self._scan = self._begin_scan(now_ms)
             return self.continue_scan(now_ms)
@@ -227,7 +229,7 @@ class Housekeeping:
             scan.offset = min(scan.offset, found)
         return 1 + (unread_bytes - queue.unread_bytes) // limits.CUT_QUEUE_BYTES
 
-    def _deletion(self) -> Deletion | None:
+    def _plan_deletion(self) -> Deletion | None:
         """Return a `Deletion` for the files below a published cut, or None."""
         if not self._deletable_offset:
             return None
@@ -248,7 +250,7 @@ class Housekeeping:
     def _plan_keep_file_write(self, pinned_offset: int, now_ms: int) -> KeepFileWrite | None:
         log = self._store.log
         cut_offset = self._cut_offset(None if pinned_offset == _NO_OFFSET else pinned_offset, now_ms)
-        if cut_offset <= log.first_offset or not self._ensure_covered(cut_offset, now_ms):
+        if cut_offset <= log.first_offset or not self._ensure_snapshots_cover(cut_offset, now_ms):
             return None
         return self._create_keep_file_write(cut_offset, log.end_offset)
 
@@ -308,7 +310,7 @@ class Housekeeping:
         """
         recorded = self._store.dispatch.recorded_min
         rises = ((topic, at, recorded(topic, at), end) for topic, at, end in queues)
-        return CutContents(queues, places, self._groups.count_missed(rises, log_offset))
+        return CutContents(queues, places, self._groups.count_missed_messages(rises, log_offset))
 
     def advance_queues(self, queues: list[tuple[str, int, int]], places: list[int], now_ms: int) -> int:
         """Advance the first offsets of queues. Return the end offset of the log.
@@ -328,7 +330,7 @@ class Housekeeping:
             self._store.append(record_of(LogCut(cut_offset, is_done, queues, places, rows)), now_ms)
             queues, places = [], []
 
-    def keep_records_below(self, cut: LogCut) -> None:
+    def preserve_records_below(self, cut: LogCut) -> None:
         """Copy needed records to a keep file before a cut made by another broker is applied.
 
         Raise OSError if the disk fails.
@@ -346,7 +348,7 @@ class Housekeeping:
         Raise OSError if the disk fails.
         """
         covering = [one for one in snapshot.offsets(self._disk) if one >= self._deletable_offset]
-        if len(covering) >= 2 and (deletion := self._deletion()) is not None:
+        if len(covering) >= 2 and (deletion := self._plan_deletion()) is not None:
             deletion.run(self._disk)
             self._deletable_offset = 0
             self._store.dispatch.deleted(deletion.gone)
@@ -360,23 +362,23 @@ class Housekeeping:
         self._store.may_begin_at = max(self._store.may_begin_at, cut.cut_offset)
         if cut.queues is not None:
             self._store.dispatch.advance_first_offsets(cut.queues, cut.places)
-            self._groups.skip_deleted(cut.queues)
+            self._groups.skip_deleted_messages(cut.queues)
             self._groups.missed_messages.add_losses(cut.skipped, stamp.store_ms)
             if cut.is_done:
-                self._store.cut_log(cut.cut_offset)
+                self._store.truncate_log(cut.cut_offset)
 
     def publish(self, durable: Sequence[tuple[LogCut, Stamp]]) -> None:
         """Schedule an immediate `check_space` to delete the files below durable cuts."""
         for cut, _ in durable:
             if cut.queues is None:
                 continue
-            self._count_missed(cut)
+            self._count_missed_messages(cut)
             if cut.is_done:
                 assert cut.cut_offset <= self._store.log.first_offset, "a cut is applied first"
                 self._running, self._deletable_offset = None, cut.cut_offset
                 self._scheduler.schedule(Purpose.HOUSE, 0, 0)
 
-    def _count_missed(self, cut: LogCut) -> None:
+    def _count_missed_messages(self, cut: LogCut) -> None:
         """Count missed messages. After the last record of a cut, create the log lines."""
         for group, topic, _, count in cut.skipped:
             self._unreported[group, topic] += count
@@ -394,7 +396,9 @@ class Housekeeping:
         log, dispatch = self._store.log, self._store.dispatch
         dispatch.advance_unrecorded(*dispatch.minimums(log.first_offset, dispatch.keys()))
         begun = ((topic, queue_id, queue.min_offset) for topic, queue_id, queue in dispatch.queues())
-        self._groups.skip_deleted([one for one in begun if one[2] and not dispatch.is_unrecorded(*one[:2])])
+        self._groups.skip_deleted_messages(
+            [one for one in begun if one[2] and not dispatch.is_unrecorded(*one[:2])]
+        )
         has_cut_off = any(first < log.first_offset for first in layout.segment_offsets(self._disk))
         if has_cut_off or dispatch.has_deletable_files:
             self._deletable_offset = log.first_offset
@@ -435,7 +439,7 @@ class Housekeeping:
         ages, segment_bytes = self._store.segment_ages(), self._store.log.segment_bytes
         return retention.cut_offset(ages, segment_bytes, self._policy, self.disk_used, pinned_offset, now_ms)
 
-    def _ensure_covered(self, cut_offset: int, now_ms: int) -> bool:
+    def _ensure_snapshots_cover(self, cut_offset: int, now_ms: int) -> bool:
         """Return whether both retained snapshots cover `cut_offset`. If not, request a snapshot."""
         covering = [offset for offset in snapshot.offsets(self._disk) if offset >= cut_offset]
         if len(covering) >= 2:

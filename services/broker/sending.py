@@ -39,7 +39,7 @@ from services.broker.spine.validation import check_delivery, check_message, chec
 from services.broker.spine.values import SendReceipt, Topic
 from services.broker.spine.verb_properties import CarriedTimerVerb, parse_verb
 from services.broker.timers import recall
-from services.broker.timers.timer_ends import NamedTimer, NameWords, key_words
+from services.broker.timers.timer_ends import NamedTimer, NameWords, timer_key_hash
 from services.broker.timers.timer_records import ReplacedTimer, new_timer, replaced_offset_of, timer_record
 from services.broker.timers.timers import Timers
 from services.broker.timers.verb_executor import VerbExecutor
@@ -112,7 +112,7 @@ class MessageSender:
             self._verb_executor.refuse_unknown(carried, now_ms)
         topic = self._topics.get_or_create(message.topic, now_ms)
         check_type(message_type, topic)
-        queue_id = self._queue_for(message, topic)
+        queue_id = self._choose_queue(message, topic)
         assert 0 <= queue_id < topic.queue_count, "a message for a queue that its topic does not have"
         if message_type is MessageType.TRANSACTION:
             return self._send_half(message, queue_id, now_ms)
@@ -129,7 +129,7 @@ class MessageSender:
                     return first
             new = NewMessage(message, stored, topic.name, queue_id, (), None, id_digest)
             appended = self._store.append(new, now_ms)
-            return self._count_stored(message, appended.queue_offset, appended.offset)
+            return self._count_stored_message(message, appended.queue_offset, appended.offset)
         record = message_record(message, queue_id)
         first = self._find_plain_receipt(message, record.properties)
         if first is not None:
@@ -137,7 +137,7 @@ class MessageSender:
         if carried is not None:
             self._verb_executor.execute(carried, record, now_ms)
         self._store.append(record, now_ms)
-        return self._count_stored(message, record.queue_offset, record.physical_offset)
+        return self._count_stored_message(message, record.queue_offset, record.physical_offset)
 
     def _send_half(self, message: Message, queue_id: int, now_ms: int) -> SendReceipt:
         first = self._find_half_receipt(message, now_ms)
@@ -145,7 +145,7 @@ class MessageSender:
             return first
         if message.delivery_ms is not None:
             self._find_replaced_timer(
-                message, key_words(message), now_ms
+                message, timer_key_hash(message), now_ms
             )  # Errors must be raised here, because the commit of a half message cannot be refused.
         self._count(message)
         return self._transactions.send(message, queue_id, now_ms)
@@ -158,7 +158,7 @@ class MessageSender:
         if first is not None:
             return first
         assert message.delivery_ms is not None, "a delayed message says when it is due"
-        keyed = key_words(message)
+        keyed = timer_key_hash(message)
         replaced = self._find_replaced_timer(message, keyed, now_ms)
         if carried is None and replaced is None:
             new: Draft = new_timer(message, queue_id)
@@ -209,7 +209,7 @@ class MessageSender:
             record = self._record_of(found)
             if record is None or is_same(record, message, properties.encode_message(message)):
                 return self._repeat_receipt(message, found, record)
-        elif not self.deduplicator.may_have_wrong_times(now_ms):
+        elif not self.deduplicator.may_have_expired_early(now_ms):
             return None
         same = self.deduplicator.find_first(message, properties.encode_message(message), TIMER_TOPIC)
         if same is None:
@@ -221,7 +221,7 @@ class MessageSender:
 
     def _find_half_receipt(self, message: Message, now_ms: int) -> SendReceipt | None:
         known = self._transactions.receipts.find_receipt(message.topic, message.message_id, now_ms)
-        if known is None and not self.deduplicator.may_have_wrong_times(now_ms):
+        if known is None and not self.deduplicator.may_have_expired_early(now_ms):
             return None
         stored = properties.encode_message(message)
         try:
@@ -247,11 +247,11 @@ class MessageSender:
         The template of the message was checked when the schedule was set.
         """
         topic = self._topics.get_or_create(message.topic, now_ms)
-        record = message_record(message, self._queue_for(message, topic))
+        record = message_record(message, self._choose_queue(message, topic))
         self._store.append(record, now_ms)
-        return self._count_stored(message, record.queue_offset, record.physical_offset)
+        return self._count_stored_message(message, record.queue_offset, record.physical_offset)
 
-    def _queue_for(self, message: Message, topic: Topic) -> int:
+    def _choose_queue(self, message: Message, topic: Topic) -> int:
         """Choose a queue by priority, message group, lite topic, or round-robin.
 
         Raise `IllegalLiteTopic` if the lite topic is illegal, or `TooManyLiteTopics` if the limit is reached.
@@ -299,7 +299,7 @@ class MessageSender:
             )
         return ReplacedTimer(found.timer_offset, found.due_ms)
 
-    def _count_stored(self, message: Message, queue_offset: int, offset: int) -> SendReceipt:
+    def _count_stored_message(self, message: Message, queue_offset: int, offset: int) -> SendReceipt:
         """Count a stored message, and return its receipt."""
         self._count(message)
         return SendReceipt(message.message_id, queue_offset, offset, "", "", offset + 1)

@@ -144,7 +144,7 @@ class TaskItems:
 
     def _find_newest(self, task_id: str, kind: str) -> Record | None:
         """Return the newest readable record of a task, or None."""
-        for offset in self._store.offsets_named(TASK_TOPIC, task_id, self._store.log.first_offset):
+        for offset in self._store.offsets_by_key_or_id(TASK_TOPIC, task_id, self._store.log.first_offset):
             try:
                 record = self._store.read(offset)
             except StoreDamaged:

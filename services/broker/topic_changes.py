@@ -128,7 +128,7 @@ class TopicChanges:
             self._timers.held.counts[name],
             self._transactions.outcomes.waiting_by_topic[name],
             self._schedules.names_of(name),
-            [self._use_of(group, topic) for group in sorted(self._groups.groups_of(name))],
+            [self._describe_group_use(group, topic) for group in sorted(self._groups.groups_of(name))],
         )
 
     def expired(self, name: str, retention_ms: int, now_ms: int) -> ExpiredMessages:
@@ -235,13 +235,13 @@ class TopicChanges:
         use = self.describe_use(name)
         _check_waiting(use)
         _check_unfinished(use, "delete", discard=discard)
-        if self._is_being_stored(name):
+        if self._has_unflushed_messages(name):
             raise TopicInUse(f"Messages of {name!r} are being stored. Stop its producers, then delete it.")
         self._require_version("The deletion of a topic")
         groups = [one.group for one in use.groups]
         for group in groups[_GROUPS_MAX:]:
             self._store.append(record_of(GroupLeft(group, name)), now_ms)
-        queues = self._list_ends(use.topic)
+        queues = self._list_end_offsets(use.topic)
         deletion = deletion_of(name, queues, [UNKNOWN] * len(queues), groups[:_GROUPS_MAX])
         end_offset = self._store.append(deletion, now_ms).end_offset
         assert name not in self._topics, "a deleted topic is there"
@@ -256,19 +256,19 @@ class TopicChanges:
 
         Return 0 if all queues are empty.
         """
-        queues = self._list_ends(topic)
+        queues = self._list_end_offsets(topic)
         if not queues:
             return 0
         cut = LogCut(0, is_done=False, queues=queues, places=[UNKNOWN] * len(queues))
         return self._store.append(record_of(cut), now_ms).end_offset
 
-    def _list_ends(self, topic: Topic) -> list[tuple[str, int, int]]:
+    def _list_end_offsets(self, topic: Topic) -> list[tuple[str, int, int]]:
         """Return (topic, queue id, end offset) for each queue that has messages."""
         return [
             (topic.name, queue_id, end) for queue_id, first, end in self._list_queues(topic) if first < end
         ]
 
-    def _is_being_stored(self, name: str) -> bool:
+    def _has_unflushed_messages(self, name: str) -> bool:
         """Return whether the topic has messages or half messages that are not yet durable."""
         for one in self._store.unflushed():
             halves = (fact.topic for fact in one.facts if isinstance(fact, HalfStored))
@@ -281,12 +281,12 @@ class TopicChanges:
         for queue_id, queue in self._store.dispatch.queues_of(topic.name, topic.queue_count):
             yield queue_id, queue.min_offset, queue.end_offset
 
-    def _use_of(self, group: str, topic: Topic) -> GroupUse:
+    def _describe_group_use(self, group: str, topic: Topic) -> GroupUse:
         unfinished = sum(
             self._groups.unfinished_count(GroupQueue(group, topic.name, queue_id), first, end)
             for queue_id, first, end in self._list_queues(topic)
         )
-        return GroupUse(group, unfinished, self._dead_letters.count_open(group).count)
+        return GroupUse(group, unfinished, self._dead_letters.count_open_dead_letters(group).count)
 
     def _check_type(self, use: TopicUse, message_type: MessageType) -> None:
         """Raise `ClientMistake` or `TopicInUse` if the topic cannot be changed to this type."""
@@ -319,7 +319,7 @@ def _check_queues(use: TopicUse, wanted: Topic) -> None:
         raise TopicInUse(
             f"{_messages(use.unfinished, name)} unfinished. With another number of queues a "
             "message group continues in another queue, so its new messages could precede these. Add queues "
-            f"when all are finished: {_groups_of(use)}"
+            f"when all are finished: {_describe_unfinished_groups(use)}"
         )
 
 
@@ -354,8 +354,8 @@ def _check_unfinished(use: TopicUse, verb: str, *, discard: bool) -> None:
     """Raise `TopicInUse` if messages are unfinished and `discard` is false."""
     if use.unfinished and not discard:
         raise TopicInUse(
-            f"{_messages(use.unfinished, use.topic.name)} unfinished: {_groups_of(use)}. Let them be "
-            f"received, or discard them: tidewheel topic {verb} {use.topic.name} --discard "
+            f"{_messages(use.unfinished, use.topic.name)} unfinished: {_describe_unfinished_groups(use)}. "
+            f"Let them be received, or discard them: tidewheel topic {verb} {use.topic.name} --discard "
             f"--unfinished {use.unfinished} --yes"
         )
 
@@ -369,7 +369,7 @@ def _counted(count: int, noun: str, nouns: str = "") -> str:
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
-def _groups_of(use: TopicUse) -> str:
+def _describe_unfinished_groups(use: TopicUse) -> str:
     """List the groups with unfinished messages, for an error message."""
     behind = [f"{one.group} ({one.unfinished:,})" for one in use.groups if one.unfinished]
     more = f" and {len(behind) - _NAMES_MAX} more" if len(behind) > _NAMES_MAX else ""

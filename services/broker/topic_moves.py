@@ -63,7 +63,7 @@ _APART: Final = (MessageType.LITE, MessageType.PRIORITY)
 """
 
 
-class MovableMessage(NamedTuple):
+class MessageToMove(NamedTuple):
     """An unfinished message and its position."""
 
     queue_id: int
@@ -77,7 +77,7 @@ class MovePage(NamedTuple):
     `after` is the first queue offset of the next page, or None on the last page.
     """
 
-    messages: list[MovableMessage]
+    messages: list[MessageToMove]
     after: int | None
 
 
@@ -129,11 +129,11 @@ class TopicMoves:
         """
         queue, found, body_bytes = (
             self._store.dispatch.find_queue(source, queue_id),
-            list[MovableMessage](),
+            list[MessageToMove](),
             0,
         )
         offset = max(first, queue.min_offset)
-        while (offset := self._open_from(source, queue_id, offset, queue)) < queue.end_offset:
+        while (offset := self._find_open_offset(source, queue_id, offset, queue)) < queue.end_offset:
             entry = queue.entry(offset)
             if entry.physical_offset >= end_offset:
                 break
@@ -142,7 +142,7 @@ class TopicMoves:
             record = self._reading.record(queue, offset, entry)
             if record is not None:
                 body_bytes += len(record.body)
-                found.append(MovableMessage(queue_id, offset, properties.to_message(record)))
+                found.append(MessageToMove(queue_id, offset, properties.to_message(record)))
             offset = self._reading.next_offset(queue, offset, entry)
         return MovePage(found, None)
 
@@ -226,7 +226,7 @@ class TopicMoves:
         message_id = properties.value_of(record.properties, property_names.MESSAGE_ID)
         if not message_id:
             return False
-        found = self._store.offsets_named(target, message_id, self._store.log.first_offset)
+        found = self._store.offsets_by_key_or_id(target, message_id, self._store.log.first_offset)
         for offset in islice(found, limits.SAME_ID_READ_MAX):
             with suppress(StoreDamaged):
                 stored = self._store.read(offset)
@@ -235,7 +235,7 @@ class TopicMoves:
                     return True
         return False
 
-    def _open_from(self, source: str, queue_id: int, offset: int, queue: ConsumeQueue) -> int:
+    def _find_open_offset(self, source: str, queue_id: int, offset: int, queue: ConsumeQueue) -> int:
         """Return the lowest offset at or above `offset` that at least one group has not finished.
 
         If there are no groups, every offset in the queue is unfinished.

@@ -83,13 +83,13 @@ class TopicRetention:
         for _ in range(min(QUEUES_MAX, len(self._remaining))):
             name, queue_id = self._remaining.popleft()
             if name in self._topics.with_retention:  # The retention may have been removed.
-                rises += self._rises(self._topics.get(name), [queue_id], now_ms)
+                rises += self._find_queue_advances(self._topics.get(name), [queue_id], now_ms)
         self.cut(rises, now_ms)
 
     def find_expired(self, topic: Topic, now_ms: int) -> list[QueueAdvance]:
         """Return the queues whose first offsets advance because of the retention of a topic."""
         queues = self._store.dispatch.queues_of(topic.name, topic.queue_count)
-        return list(self._rises(topic, [queue_id for queue_id, _ in queues], now_ms))
+        return list(self._find_queue_advances(topic, [queue_id for queue_id, _ in queues], now_ms))
 
     def count(self, rises: Iterable[QueueAdvance]) -> ExpiredMessages:
         """Count the messages that are discarded when the first offsets of queues advance."""
@@ -113,7 +113,9 @@ class TopicRetention:
             places.append(self._store.dispatch.find_queue(topic, queue_id).place(offset))
         return self._housekeeping.advance_queues(queues, places, now_ms) if queues else 0
 
-    def _rises(self, topic: Topic, queue_ids: Iterable[int], now_ms: int) -> Iterator[QueueAdvance]:
+    def _find_queue_advances(
+        self, topic: Topic, queue_ids: Iterable[int], now_ms: int
+    ) -> Iterator[QueueAdvance]:
         """Yield the queues whose first offsets advance.
 
         A queue with a damaged file is skipped until the queue is rebuilt and its first offset is recorded.

@@ -37,7 +37,7 @@ Nodes = Mapping[str, str]
 """A mapping from the HTTP URL of each node to its PEM certificate, or to "" for an http:// URL."""
 
 
-def settings_for(nodes: Nodes, token: Path | None) -> str:
+def format_access_settings(nodes: Nodes, token: Path | None) -> str:
     """Return the contents of the settings file. The argument `token` is the path to the token file."""
     where = ",".join(url if url.startswith("https:") else urlsplit(url).netloc for url in nodes)
     trust = f'http_ca = "{CERTIFICATES}"\n' if any(nodes.values()) else ""
@@ -51,7 +51,7 @@ def write_access_files(store: Path, nodes: Nodes, token: Path | None) -> None:
     folder = store / layout.ACCESS
     folder.mkdir(FOLDER_MODE, exist_ok=True)
     write_whole(folder / CERTIFICATES, "".join(sorted(set(nodes.values()))), EVERYBODY_READS)
-    write_whole(folder / SETTINGS, settings_for(nodes, token), EVERYBODY_READS)
+    write_whole(folder / SETTINGS, format_access_settings(nodes, token), EVERYBODY_READS)
 
 
 async def keep_files_current(

@@ -58,7 +58,7 @@ from services.cluster.replica import Replica, SharedPart, newest_checkpoint
 from services.cluster.tail import Tail
 from services.process.private_files import GROUP_READS, write_whole
 from sharedlog.engine import Head
-from sharedlog.engines import EMPTY_HEAD, SharedLog, beginning_of
+from sharedlog.engines import EMPTY_HEAD, SharedLog, read_genesis
 from sharedlog.errors import ClusterExists, NoCluster
 from sharedlog.fold import Fold, Position
 from sharedlog.record import CHAIN_AT_GENESIS, ID_BYTES, NOBODY, Kind, SharedRecord, encode, encode_facts
@@ -168,7 +168,7 @@ class RestoredCluster(NamedTuple):
     node: str
 
 
-def found_on_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> FoundedCluster:
+def create_cluster_from_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> FoundedCluster:
     """Create a cluster from the store of a standalone broker, which becomes the store of the node `node`.
 
     Raise `ClusterExists` if the shared log already contains a cluster, or `EngineUnavailable` if the engine
@@ -179,7 +179,7 @@ def found_on_store(engine: SharedLog, root: Path, node: str, now_ms: int) -> Fou
         return FoundedCluster(*_found(engine, root, disk, node, now_ms, None))
 
 
-def restore_from(
+def restore_cluster(
     engine: SharedLog,
     root: Path,
     node: str | None,
@@ -247,7 +247,7 @@ def _founding_obstacle(engine: SharedLog) -> str:
 def _require_no_cluster(engine: SharedLog) -> None:
     """Raise `ClusterExists` if the shared log contains a cluster. Propagate engine errors."""
     try:
-        beginning_of(engine)
+        read_genesis(engine)
     except NoCluster:
         return
     raise ClusterExists("A restore begins a cluster anew: give a URL that holds none.")
@@ -289,10 +289,10 @@ def remaining_data(disk: Disk) -> RemainingData:
         unproven = f"the file {layout.EVIDENCE} is missing"
     accepted_end = max(checkpoint, seen)
     segment_bytes = store_format.open_format(disk, 0).segment_bytes
-    beyond_end, damaged = _scan_sound_records(disk, segment_bytes, max(accepted_end, _files_end(disk)))
+    beyond_end, damaged = _scan_valid_records(disk, segment_bytes, max(accepted_end, _files_end(disk)))
     end = beyond_end
     if not unproven and beyond_end > accepted_end:
-        end, damaged = _scan_sound_records(disk, segment_bytes, accepted_end)
+        end, damaged = _scan_valid_records(disk, segment_bytes, accepted_end)
     end, keep_bytes = max(end, checkpoint), KeepFiles(disk).damaged_bytes
     damaged = _missing_first_bytes(disk, segment_bytes, checkpoint, end) + damaged
     kept = [Damage(one.first_offset, min(one.end_offset, end)) for one in damaged if one.first_offset < end]
@@ -316,14 +316,14 @@ def recover_remaining_data(disk: Disk, left: RemainingData, shared: SharedPart, 
     `StoreError` if the store cannot be used, or OSError if the disk fails.
     """
     settings = BrokerSettings(segment_bytes=store_format.open_format(disk, 0).segment_bytes)
-    Tail(disk, settings.segment_bytes, left.checkpoint).cut_at(left.end, left.beyond_end)
+    Tail(disk, settings.segment_bytes, left.checkpoint).truncate_at(left.end, left.beyond_end)
     holes.fill_missing_segments(disk, settings.segment_bytes, left.damaged)
     holes.write(disk, holes.Holes(left.damaged, left.keep_bytes))
     layout.republish_durable(disk, left.end, may_go_back=True)
     return Broker.recover(disk, settings, now_ms, left.end, shared)
 
 
-def _scan_sound_records(disk: Disk, segment_bytes: int, until: int) -> tuple[int, list[Damage]]:
+def _scan_valid_records(disk: Disk, segment_bytes: int, until: int) -> tuple[int, list[Damage]]:
     """Return the end of the last valid record before `until`, and the damaged ranges before `until`."""
     scan = LogScan(disk, segment_bytes, 0, until, may_lack_segments=True)
     scan.check()

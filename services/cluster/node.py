@@ -96,7 +96,7 @@ class ClusterNode:
         """The leadership of this node, from its confirmed EPOCH record until `LeaderTerm.end` returns."""
         self.last_takeover: Takeover | None = None
         """The last takeover by this node, or None if the node has never been the leader."""
-        self.probe_clients: Callable[[], Awaitable[bool]] = _assume_reached
+        self.probe_clients: Callable[[], Awaitable[bool]] = _assume_reachable
         """Return whether any client responds to this node."""
         self.on_replica_replaced: Callable[[], None] = _noop
         """Called after the replica has been replaced, to schedule a garbage collection of the old core."""
@@ -247,7 +247,7 @@ class ClusterNode:
         told = LeaderCallbacks(
             lambda error: self.handle_input(inputs.CoreReleased(error)),
             self._schedule_proof,
-            self._end_if_broken,
+            self._fail_if_broken,
         )
         self.leader_term = LeaderTerm(self.actions, self.health, self._serve, self._run_in_worker, told)
         try:
@@ -280,7 +280,7 @@ class ClusterNode:
         self.leader_term = None
         await lead.hand_over(to)
 
-    def _end_if_broken(self, broken: asyncio.Future[None]) -> None:
+    def _fail_if_broken(self, broken: asyncio.Future[None]) -> None:
         if not broken.cancelled() and (bug := broken.exception()) is not None:
             self._fail(bug)
 
@@ -360,7 +360,7 @@ class ClusterNode:
         held, leader = self._holdings(), self.election.leadership.leader
         others = [(one.http, one.certificate) for name, one in held.items() if name != self.me.node]
         leaders = [] if leader is None else [(leader.http, leader.certificate)]
-        found = [(self.me.http, self.actions.shown_over_http()), *sorted({*others, *leaders})]
+        found = [(self.me.http, self.actions.http_certificate_pem()), *sorted({*others, *leaders})]
         return {http: identity if http.startswith("https:") else "" for http, identity in found if http}
 
     def _holdings(self) -> dict[str, Holding]:
@@ -404,7 +404,7 @@ _FAILURES_ARE_BUGS: Final = frozenset(
 )
 
 
-async def _assume_reached() -> bool:
+async def _assume_reachable() -> bool:
     """Return True. This default callback assumes that clients can reach this node."""
     return True
 

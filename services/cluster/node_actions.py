@@ -80,7 +80,7 @@ class NodeActions:
         self.clock_comparison = clocks_of_all.ClockComparison(own_health.lag_and_skew, clocks.monotonic)
         self.identity = read_identity()
         """The identity of this node at the last check. Only the event loop sets this attribute."""
-        self.own_copy = OwnCopy(me.node, me.http, began, disk, self.shown_over_http)
+        self.own_copy = OwnCopy(me.node, me.http, began, disk, self.http_certificate_pem)
         self.copying = StoreCopier(me.node, self.own_copy, began, engine, disk)
         self.witness = Witness(clocks.monotonic)
         self.replica: Replica | None = None
@@ -141,7 +141,7 @@ class NodeActions:
         if must_check:
             self.witness.require_records(self.engine, replica.fold)
         answer = self.catch_up()
-        is_due = replica.core.is_checkpoint_due or self.has_many_records(replica)
+        is_due = replica.core.is_checkpoint_due or self.has_multiple_records(replica)
         if is_due or (not answer.records and replica.claim_due_checkpoint()):
             replica.checkpoint(self.clocks.wall())
         return answer
@@ -156,7 +156,7 @@ class NodeActions:
             if self.witness.is_replaced(one):
                 self.witness.require_records(self.engine, fold)
                 break
-            step = replica.take_record(one.offset, one.stored, self.clocks.wall())
+            step = replica.apply_next_record(one.offset, one.stored, self.clocks.wall())
             if step.outcome is Outcome.READ_AGAIN:
                 break
             self.clock_comparison.record_leader_clock(one, step.record)
@@ -167,7 +167,7 @@ class NodeActions:
             len(found), read_progress_of(fold), fold.is_founded, is_listed, self._health.unfit_reason()
         )
 
-    def has_many_records(self, replica: Replica) -> bool:
+    def has_multiple_records(self, replica: Replica) -> bool:
         """Return whether at least CHECKPOINT_RECORDS records follow the newest checkpoint."""
         shared = replica.core.shared_in_checkpoint
         since = 0 if shared is None else int(shared["next_offset"])
@@ -245,7 +245,7 @@ class NodeActions:
             self._pass_input(CopiesFound(found.epoch.epoch, found.epoch.facts), self.clocks.monotonic())
         return CopyFetched(self.copying.fetch_copy(found, where))
 
-    def shown_over_http(self) -> str:
+    def http_certificate_pem(self) -> str:
         """Return the PEM certificate of this node's HTTP interface, or "" for an http:// URL."""
         return self.identity.certificate if self.me.http.startswith("https:") else ""
 

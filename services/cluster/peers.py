@@ -120,18 +120,20 @@ def connect_to(url: str, certificate: str, seconds: float) -> HTTPConnection:
             "versions do. Start that node with this version."
         )
     else:
-        connection = HTTPSConnection(host, port, timeout=most_seconds, context=_context_trusting(certificate))
+        connection = HTTPSConnection(
+            host, port, timeout=most_seconds, context=_make_pinned_context(certificate)
+        )
     try:
         connection.connect()
     except ssl.SSLError as error:
         connection.close()
         raise CertificateMismatch(certificate_mismatch_text(url, str(error))) from error
     connection.sock.settimeout(seconds)
-    _probe(connection.sock)
+    _enable_keepalive(connection.sock)
     return connection
 
 
-def _probe(one: socket.socket) -> None:
+def _enable_keepalive(one: socket.socket) -> None:
     """Enable TCP keepalive on a socket. The operating system then closes connections to silent peers."""
     one.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _PROBED:
@@ -164,7 +166,7 @@ def certificate_mismatch_text(where: str, reason: str) -> str:
     )
 
 
-def _context_trusting(certificate: str) -> ssl.SSLContext:
+def _make_pinned_context(certificate: str) -> ssl.SSLContext:
     """Return an SSL context that accepts exactly one certificate and ignores the host name."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False

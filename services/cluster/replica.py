@@ -175,7 +175,7 @@ class Replica:
         self._of_holes.add(one)
         return True
 
-    def take_record(self, offset: int, stored: bytes, now_ms: int) -> Step:
+    def apply_next_record(self, offset: int, stored: bytes, now_ms: int) -> Step:
         """Apply the record at `offset` of the shared log, which must be the next record.
 
         All CRCs and offsets of a flush are verified before the flush is written to the log files.
@@ -233,7 +233,7 @@ class Replica:
                 f"The shared log was not read up to byte {self._proof.accepted_end} of the log, which this "
                 "node has read before."
             )
-        self._tail.cut_at(self.core.end_offset)
+        self._tail.truncate_at(self.core.end_offset)
 
     def checkpoint(self, now_ms: int) -> None:
         """Write a checkpoint, and delete the log segments that both checkpoints cover.
@@ -257,7 +257,7 @@ class Replica:
         self._is_settled = True
         return self.beyond_checkpoint_bytes >= EXTRA_CHECKPOINT_BYTES
 
-    def start_lead(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
+    def start_leading(self, engine: Engine, now_ms: int, clock: Callable[[], int], node: str = "") -> None:
         """Let the core write to the shared log. This node must have written the newest EPOCH record.
 
         The core's first record contains the epoch, the node name `node` and the finalized version. Raise the
@@ -270,7 +270,7 @@ class Replica:
         self.core.write_to(self.sink)
         self.core.begin(now_ms, leases_until_ms=now_ms + LEASE_MS_MIN)
         self.core.epoch.raise_to(self.fold.epoch, now_ms, node, self.fold.finalized)
-        self.core.receiving.record_lengthened(now_ms)
+        self.core.receiving.record_extended_leases(now_ms)
 
     def _write_evidence(self) -> None:
         """Write new evidence. The log files must already contain all records that the evidence covers.

@@ -69,10 +69,10 @@ class Tail:
         if verdict is EvidenceVerdict.WRITE:
             self._clear_closed(flush)
         elif verdict in (EvidenceVerdict.SET_ASIDE, EvidenceVerdict.CUT):
-            self.cut_at(offset)
+            self.truncate_at(offset)
         self.has_bytes = self.has_bytes and self._end > flush[-1].end
 
-    def cut_at(self, offset: int, sound_until: int | None = None) -> None:
+    def truncate_at(self, offset: int, sound_until: int | None = None) -> None:
         """Truncate the tail at `offset`, which is the accepted end, and set later valid records aside.
 
         The range of records to set aside ends at `sound_until`, by default at the first damaged record. Raise

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from services.doctor.finding import Finding, fine, warning, wrong
 from sharedlog.engine import Stored
-from sharedlog.engines import KAFKA, SharedLog, beginning_of, engine_of, without_password
+from sharedlog.engines import KAFKA, SharedLog, engine_of, read_genesis, without_password
 from sharedlog.errors import EngineRefused, EngineUnavailable, Halted, NoCluster
 from sharedlog.faults import READ_BYTES
 from sharedlog.holdings import Holdings
@@ -139,7 +139,7 @@ def _log(engine: SharedLog, shown: str) -> Generator[Finding, None, bool]:
         return True
     if first > 0:
         try:
-            beginning_of(engine)
+            read_genesis(engine)
         except NoCluster as error:
             yield wrong("cluster", error.detail, AFTER_LOSS)
             return True

@@ -233,7 +233,7 @@ def renew_certificate(files: TlsFiles, now: Now) -> None:
 
     Raise OSError if a file cannot be read or written.
     """
-    if is_current(files, now()):
+    if is_certificate_current(files, now()):
         return
     certificate, key = make_self_signed(list(files.own_names), now())
     write_for_owner(files.key, key.decode())
@@ -241,7 +241,7 @@ def renew_certificate(files: TlsFiles, now: Now) -> None:
     log.info("TLS certificate made; clients that verify it need it", certificate=str(files.certificate))
 
 
-def is_current(files: TlsFiles, now: datetime.datetime) -> bool:
+def is_certificate_current(files: TlsFiles, now: datetime.datetime) -> bool:
     """Return whether the certificate matches its key and is not yet due for renewal."""
     try:
         certificate = load_matching_certificate(files, files.certificate.read_bytes(), files.key.read_bytes())

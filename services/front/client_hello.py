@@ -45,18 +45,18 @@ def parse_protocols(first: bytes) -> list[bytes] | None:
 
 
 def _parse_alpn(first: bytes) -> list[bytes] | None:
-    record, _ = _read_prefixed(first, _LENGTH_AT, 2)
+    record, _ = _read_length_prefixed(first, _LENGTH_AT, 2)
     if first[:2] != _HEAD or record[0] != _CLIENT_HELLO:
         return None
     place = _FIXED_BYTES
     for length_bytes in (1, 2, 1):
-        _, place = _read_prefixed(record, place, length_bytes)
-    extensions = _read_prefixed(record, place, 2)[0] if place < len(record) else b""
+        _, place = _read_length_prefixed(record, place, length_bytes)
+    extensions = _read_length_prefixed(record, place, 2)[0] if place < len(record) else b""
     place = 0
     while place < len(extensions):
-        content, after = _read_prefixed(extensions, place + 2, 2)
+        content, after = _read_length_prefixed(extensions, place + 2, 2)
         if _read_number(extensions, place, 2) == _ALPN:
-            return _split_names(_read_prefixed(content, 0, 2)[0])
+            return _split_names(_read_length_prefixed(content, 0, 2)[0])
         place = after
     return []
 
@@ -64,12 +64,12 @@ def _parse_alpn(first: bytes) -> list[bytes] | None:
 def _split_names(listed: bytes) -> list[bytes]:
     names, place = [], 0
     while place < len(listed):
-        name, place = _read_prefixed(listed, place, 1)
+        name, place = _read_length_prefixed(listed, place, 1)
         names.append(name)
     return names
 
 
-def _read_prefixed(content: bytes, place: int, length_bytes: int) -> tuple[bytes, int]:
+def _read_length_prefixed(content: bytes, place: int, length_bytes: int) -> tuple[bytes, int]:
     """Return the length-prefixed bytes at offset `place`, and their end offset.
 
     Raise IndexError if `content` is truncated.

@@ -317,7 +317,7 @@ class Port:
         if self._requires_authentication:
             connection.is_unauthenticated = True
             self._unauthenticated_count[host] += 1
-            self._loop.call_later(self._limits.stranger_seconds, self._expire_unauthenticated, connection)
+            self._loop.call_later(self._limits.stranger_seconds, self._close_if_unauthenticated, connection)
         else:
             connection.is_authenticated = True
         return connection
@@ -334,25 +334,25 @@ class Port:
     def remove_connection(self, connection: Connection) -> None:
         """Remove a closed connection from the count of open connections."""
         self._admission.release(connection.host)
-        self._uncount_unauthenticated(connection)
+        self._release_unauthenticated_slot(connection)
         if not self._shared.connections and self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
-    def _uncount_unauthenticated(self, connection: Connection) -> None:
+    def _release_unauthenticated_slot(self, connection: Connection) -> None:
         if connection.is_unauthenticated:
             connection.is_unauthenticated = False
             self._unauthenticated_count[connection.host] -= 1
             if not self._unauthenticated_count[connection.host]:
                 del self._unauthenticated_count[connection.host]
 
-    def _expire_unauthenticated(self, connection: Connection) -> None:
+    def _close_if_unauthenticated(self, connection: Connection) -> None:
         if connection.is_authenticated or connection not in self._shared.connections:
-            self._uncount_unauthenticated(connection)
+            self._release_unauthenticated_slot(connection)
         elif connection.calls.http2.stream_count:
             self.count_refusal(connection, UNAUTHENTICATED, "")
             connection.transport.abort()
         else:  # A health probe, for example, may never authenticate.
-            self._loop.call_later(self._limits.stranger_seconds, self._expire_unauthenticated, connection)
+            self._loop.call_later(self._limits.stranger_seconds, self._close_if_unauthenticated, connection)
 
     async def _refuse_connection(self, one: socket.socket, reason: ClientRefusal) -> None:
         """Refuse a connection with a message in the protocol of the client.

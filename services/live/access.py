@@ -37,7 +37,7 @@ Dismiss = Callable[[str], None]
 """Disconnects the clients of a user that was removed or whose secret was replaced."""
 
 
-def no_key(may_make: bool) -> bytes:
+def raise_missing_key_error(may_make: bool) -> bytes:
     """Raise `ConfigurationError` because the broker has no key file."""
     raise ConfigurationError("The broker has no key file for secrets. Start it with --auth-key FILE.")
 
@@ -58,7 +58,7 @@ class LiveAccess:
 
     def __init__(self, core: Callable[[], Access], call: Callable[..., Awaitable[int]], clock: Clock) -> None:
         self._core, self._call, self._clock = core, call, clock
-        self._key: Key = no_key
+        self._key: Key = raise_missing_key_error
         self._opened: dict[str, tuple[str, bytes]] = {}
         self._dismiss_callback: Dismiss = ignore_user
         self.is_asked = False
@@ -82,7 +82,7 @@ class LiveAccess:
         """Set the function that returns the encryption key for secrets."""
         self._key = key
 
-    def open_all(self) -> None:
+    def enable_authentication(self) -> None:
         """Require authentication, and decrypt the secrets of all users.
 
         Raise `WrongKey` if a secret was encrypted with a different key.

@@ -56,7 +56,7 @@ class AppendQuota:
         if self.has_room_for(new_bytes):
             return
         held_bytes = limits.CALLER_WAITING_BYTES + (new_bytes if held_bytes is None else held_bytes)
-        self._refuse_if_long(held_bytes)
+        self._refuse_if_overloaded(held_bytes)
         turn: Turn = asyncio.get_running_loop().create_future()
         self._line.append((new_bytes, turn))
         self._waiting_bytes += held_bytes
@@ -98,7 +98,7 @@ class AppendQuota:
     def _left_bytes(self) -> int:
         return limits.CALLERS_UNFLUSHED_BYTES_MAX - self._unflushed() - self._promised_bytes
 
-    def _refuse_if_long(self, held_bytes: int) -> None:
+    def _refuse_if_overloaded(self, held_bytes: int) -> None:
         if self._waiting_bytes and self._waiting_bytes + held_bytes > limits.CALLERS_WAITING_BYTES_MAX:
             raise DiskBehind(
                 f"{self._unflushed()} bytes wait for it, and calls with {self._waiting_bytes} for these. "

@@ -130,9 +130,9 @@ class Clock:
         return self.real_ms() + self.offset_ms
 
     @property
-    def begun_ahead_ms(self) -> int:
+    def lead_at_begin_ms(self) -> int:
         """Return the time by which real time led the monotonic clock at the last `begin`, in milliseconds."""
-        return 0 if self._steps is None else round(self._steps.begun_ahead_ms)
+        return 0 if self._steps is None else round(self._steps.lead_at_begin_ms)
 
     @property
     def is_virtual(self) -> bool:
@@ -205,7 +205,7 @@ def _shift_fields(*names: str) -> Callable[[Any, int], Changes]:
     return changes
 
 
-def _shift_inside(*names: str) -> Callable[[Any, int], Changes]:
+def _shift_nested_times(*names: str) -> Callable[[Any, int], Changes]:
     """Return a function that shifts the timestamps inside the named fields of a value."""
     return lambda value, by_ms: {name: _shift_times(getattr(value, name), by_ms) for name in names}
 
@@ -273,13 +273,13 @@ def _shift_schedule_view(view: ScheduleView, by_ms: int) -> Changes:
 
 _STORED: Final = _shift_fields("store_ms")
 _HALF_TIMES: Final = _shift_fields("stored_ms", "due_ms", "next_check_ms", "ended_ms")
-_WITHIN_SCHEDULE: Final = _shift_inside("schedule", "upcoming_runs")
+_WITHIN_SCHEDULE: Final = _shift_nested_times("schedule", "upcoming_runs")
 _RUNS: Final = _shift_fields("last_ms", "passed_ms")
 _CHANGES: Final[dict[type, Callable[[Any, int], Changes]]] = {
     StoredEntry: _shift_fields("store_ms"),
-    JournalPage: _shift_inside("entries"),
+    JournalPage: _shift_nested_times("entries"),
     StoredTaskItem: _shift_fields("store_ms"),
-    ItemsPage: _shift_inside("items"),
+    ItemsPage: _shift_nested_times("items"),
     Message: _shift_message,
     Delivery: _shift_delivery,
     PendingTimer: _shift_fields("due_ms", "stored_ms"),
@@ -288,18 +288,18 @@ _CHANGES: Final[dict[type, Callable[[Any, int], Changes]]] = {
     TimerPage: _shift_timer_page,
     HalfFilter: _shift_fields("stored_before_ms"),
     HalfView: _shift_half,
-    HalfPage: _shift_inside("halves"),
+    HalfPage: _shift_nested_times("halves"),
     GroupStart: _shift_start,
     LiteStart: _shift_start,
     TimerHold: _shift_fields("since_ms"),
-    Topic: _shift_inside("hold"),
-    TopicUse: _shift_inside("topic"),
-    TopicChange: _shift_inside("use", "topic"),
-    GroupView: _shift_inside("queues", "missed"),
+    Topic: _shift_nested_times("hold"),
+    TopicUse: _shift_nested_times("topic"),
+    TopicChange: _shift_nested_times("use", "topic"),
+    GroupView: _shift_nested_times("queues", "missed"),
     MissedMessagesView: _shift_fields("last_ms"),
     QueueView: _shift_fields("oldest_ms"),
     DeadLetter: _shift_dead_letter,
-    DeadLetterPage: _shift_inside("dead_letters"),
+    DeadLetterPage: _shift_nested_times("dead_letters"),
     Schedule: _shift_fields("start_ms", "end_ms"),
     ScheduleView: _shift_schedule_view,
     Occurrence: _shift_fields("at_ms"),

@@ -27,12 +27,12 @@ class ClockSteps:
 
     def __init__(self, wall_ms: Callable[[], int], counted_ms: Callable[[], float]) -> None:
         self._wall_ms, self._counted_ms = wall_ms, counted_ms
-        self._ahead_ms = self.begun_ahead_ms = 0.0
+        self._ahead_ms = self.lead_at_begin_ms = 0.0
         self.begin()
 
     def begin(self) -> None:
         """Ignore all clock steps before this call."""
-        self._ahead_ms = self.begun_ahead_ms = self._measure_lead()
+        self._ahead_ms = self.lead_at_begin_ms = self._measure_lead()
 
     def detect_step(self, wall_ms: int) -> int:
         """Return the clock step in milliseconds at the clock reading `wall_ms`, or 0 if there is none.

@@ -38,7 +38,7 @@ class CreatedTopics:
         """
         return self._queue_counts.pop(topic, None)
 
-    def named_in(self, refusal: TidewheelError, topic: str) -> TidewheelError:
+    def with_created_topic_note(self, refusal: TidewheelError, topic: str) -> TidewheelError:
         """Return the refusal of a message, with a note if the send created the topic.
 
         If the creation has already been reported, the refusal is returned unchanged.

@@ -163,11 +163,11 @@ class LogFlusher:
         self._idle.set()
 
     def _begin_flush(self) -> None:
-        if self._waits_for_more():
+        if self._is_linger_required():
             return
         self.will_flush = False
         self._checkpoint_if_due()
-        if not self._is_flush_held() and (flush := self._owner.core.take_flush()) is not None:
+        if not self._is_flush_blocked() and (flush := self._owner.core.take_flush()) is not None:
             self._began_at, self._flying_max = self._loop.time(), self._owner.core.flushes_max
             self._submit(partial(flush.write, self._publishing), partial(self._end_flush, flush))
         # At the maximum number of parallel flushes, the next flush begins when one of them ends.
@@ -176,7 +176,7 @@ class LogFlusher:
             return
         self._idle.set()
 
-    def _waits_for_more(self) -> bool:
+    def _is_linger_required(self) -> bool:
         """Return whether the flush of new appends must wait for the current flush.
 
         If it must wait, schedule a call at the end of the linger time.
@@ -211,7 +211,7 @@ class LogFlusher:
             error = raised
         self._loop.call_soon_threadsafe(self._end_write, partial(end, error))
 
-    def _is_flush_held(self) -> bool:
+    def _is_flush_blocked(self) -> bool:
         """Return whether new flushes are blocked at present."""
         if self._is_stopped or self._is_void:
             return True
@@ -268,7 +268,7 @@ class LogFlusher:
 
     def _checkpoint_if_due(self) -> None:
         """Begin a due checkpoint before any further writes, unless a flush is running."""
-        if self._flying_count == 0 and not self._is_flush_held() and self._owner.core.is_checkpoint_due:
+        if self._flying_count == 0 and not self._is_flush_blocked() and self._owner.core.is_checkpoint_due:
             self._begin_idle_work()
 
     def _begin_idle_work(self) -> None:

@@ -168,7 +168,7 @@ class LiveBroker:
         self._core.damage.add_listener(log_damage)
         self._stepped_down = stepped_down
         self._void_reason: OSError | None = None
-        self._lite_before, self._begun_ahead_before_ms = self._core.lite, self.clock.begun_ahead_ms
+        self._lite_before, self._begun_ahead_before_ms = self._core.lite, self.clock.lead_at_begin_ms
         self.answers = Answers(self.core.durable_offset, proving, self._schedule_own_refusals)
         self._is_own_limited = False
         self.room = AppendQuota(self._waiting_bytes)
@@ -177,7 +177,7 @@ class LiveBroker:
             lambda: self.core, self.call_with_time, self.call, self.clock, self.answers, long_polls
         )
         self.check_back_polls = CheckBackPolls(long_polls, self.send_check_backs)
-        self._alarm = Alarm(self._tick_due, self._clock, call_later)
+        self._alarm = Alarm(self._run_due_tick, self._clock, call_later)
         self._is_alarm_stale = self._is_crowded = False
         self._share_callback: Share = ignore_crowding
         self._flushing = LogFlusher(self, disk, executor)
@@ -290,12 +290,12 @@ class LiveBroker:
         """
         if created is None and self.room.has_room_for(len(message.body)):
             return await self.call(self.core.sending.send, message)
-        with await self._wait_for_room(len(message.body)), self._recording([message], created):
+        with await self._wait_for_room(len(message.body)), self._record_created_topics([message], created):
             told = self.call(self.core.sending.send, message)
         try:
             return await told
         except TidewheelError as refusal:
-            named = refusal if created is None else created.named_in(refusal, message.topic)
+            named = refusal if created is None else created.with_created_topic_note(refusal, message.topic)
             if named is refusal:
                 raise
             raise named from refusal
@@ -312,7 +312,7 @@ class LiveBroker:
         room = await self._wait_for_room(
             max(body_bytes, len(messages) * limits.CALLERS_UNFLUSHED_RECORD_BYTES)
         )
-        with room, self._recording(messages, created):
+        with room, self._record_created_topics(messages, created):
             answers = self.call_with_time(self.core.sending.send_many, self.clock.to_broker_time(messages))
         offsets = [
             one.durable_at if isinstance(one, SendReceipt) else required_offset(one) for one in answers
@@ -320,7 +320,7 @@ class LiveBroker:
         await self.answers.wait_until_durable(max(offsets, default=0))
         return answers
 
-    def _recording(
+    def _record_created_topics(
         self, messages: Sequence[Message], created: CreatedTopics | None
     ) -> AbstractContextManager[None]:
         """Return a context manager that adds topics created for the messages to `created`."""
@@ -530,7 +530,7 @@ class LiveBroker:
         await self._flushing.idle()
         await self._rebuilding.close()
         # A retirement or a timer read may trigger a flush and a further retirement or read.
-        while (under_way := self._running_retirement() or self._running_read()) is not None:
+        while (under_way := self._current_retirement_task() or self._current_read_task()) is not None:
             await under_way
             await self._flushing.idle()
         if self.disk_failure is not None and self._stepped_down is not None:
@@ -541,9 +541,9 @@ class LiveBroker:
             )
         self._flushing.stop()
         if self._core is not None and self._core.is_quiet:
-            self._leave_snapshot(self._core)
+            self._write_final_snapshot(self._core)
 
-    def _leave_snapshot(self, core: Broker) -> None:
+    def _write_final_snapshot(self, core: Broker) -> None:
         began_s = time.monotonic()
         checkpoint = core.checkpoint(self._clock())
         try:
@@ -628,7 +628,7 @@ class LiveBroker:
     def close_failed_core(self, error: OSError) -> None:
         """Discard the core after a disk failure, and fail all waiting calls."""
         core, self._void_reason = self.core, error
-        self._lite_before, self._begun_ahead_before_ms = core.lite, self.clock.begun_ahead_ms
+        self._lite_before, self._begun_ahead_before_ms = core.lite, self.clock.lead_at_begin_ms
         self._rebuilding.refuse_callers(core, error)
         self._drop_core(
             core, f"Writing to the store failed ({error}). Send again with the same message id once it works."
@@ -653,7 +653,7 @@ class LiveBroker:
         """Resume service with a reopened core, which adopts the lite subscriptions of the previous core."""
         assert self._core is None, "two cores over one store"
         core.lite.adopt_subscriptions(
-            self._lite_before, self.clock.begun_ahead_ms - self._begun_ahead_before_ms
+            self._lite_before, self.clock.lead_at_begin_ms - self._begun_ahead_before_ms
         )
         self._core = core
         if self._unreported_step_ms:
@@ -694,7 +694,7 @@ class LiveBroker:
     @property
     def is_retiring(self) -> bool:
         """Return whether segments are being deleted. A rebuild starts only after the deletion has ended."""
-        return self._running_retirement() is not None
+        return self._current_retirement_task() is not None
 
     def broker_ms(self) -> int:
         """Return the current broker time in milliseconds."""
@@ -717,10 +717,10 @@ class LiveBroker:
         if before is not None:
             await before
 
-    def _running_retirement(self) -> asyncio.Task[None] | None:
+    def _current_retirement_task(self) -> asyncio.Task[None] | None:
         return None if self._retiring is None or self._retiring.done() else self._retiring
 
-    def _running_read(self) -> asyncio.Task[None] | None:
+    def _current_read_task(self) -> asyncio.Task[None] | None:
         return None if self._reading is None or self._reading.done() else self._reading
 
     async def _retire(self, core: Broker, retirement: Retirement) -> None:
@@ -789,7 +789,7 @@ class LiveBroker:
             return bool(snapshot.offsets(self._disk)) and self._disk.size(layout.QUEUES_WHOLE) < 0
         return False
 
-    def _tick_due(self) -> None:
+    def _run_due_tick(self) -> None:
         with suppress(Exception):  # `stop_on_internal_error` has already handled the exception.
             self.tick()
 
@@ -804,7 +804,7 @@ class LiveBroker:
             message = self.core.transactions.message(question.half_offset)
             return None if message is None else self.clock.to_real_time(message)
 
-        client_id = self._ask_next(question, read)
+        client_id = self._ask_next_sender(question, read)
         self.transactions.log.record_check_back(transaction_id, topic, client_id, self.clock.real_ms())
         self.core.statistics.checks_asked[topic] += bool(client_id)
         if client_id:
@@ -813,7 +813,7 @@ class LiveBroker:
         self._flush_and_plan()
         return client_id
 
-    def _ask_next(self, question: CheckBackRequest, read: Read) -> str:
+    def _ask_next_sender(self, question: CheckBackRequest, read: Read) -> str:
         for asker in list(self._askers):
             if client_id := asker(question, read):
                 self._askers.remove(asker)
@@ -832,7 +832,7 @@ class LiveBroker:
                 case LogWarning(text):
                     log.warning(text)
                 case RunTimersJob(job):
-                    reading = self._read_timers(self.core, job, self._running_read())
+                    reading = self._read_timers(self.core, job, self._current_read_task())
                     self._reading = self._loop.create_task(reading)
                 case CheckBackRequest():
                     self._ask(effect)

@@ -50,7 +50,7 @@ def measure_progress(core: Broker, now_ms: int) -> Generator[None, None, Progres
         core.transactions.oldest_waiting_check_back_ms(),
     )
     count, given_ms = 0, now_ms
-    for number, flight in enumerate(core.groups.all_in_flight(), 1):
+    for number, flight in enumerate(core.groups.all_in_flight_states(), 1):
         since = flight.message_groups.waiting_since()
         count += sum(now_ms - one >= STALLED_MS for one in since)
         given_ms = min(given_ms, *since, now_ms)

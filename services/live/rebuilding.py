@@ -102,7 +102,7 @@ class StoreRebuilder:
             self._pause()
             return
         if self._reads_all():
-            self._try_again()
+            self._retry_rebuild()
             return
         try:
             core = self._open(self._trusted_offset)
@@ -123,9 +123,9 @@ class StoreRebuilder:
 
     def _pause(self) -> None:
         seconds = min(PAUSE_SECONDS_MIN * 2 ** min(self._failures, 10), PAUSE_SECONDS_MAX)
-        self._call_later(seconds, self._try_again)
+        self._call_later(seconds, self._retry_rebuild)
 
-    def _try_again(self) -> None:
+    def _retry_rebuild(self) -> None:
         if not self._is_closed:
             assert self._attempt is None, "two attempts at once would open one store"
             self._attempt = self._loop.run_in_executor(self._executor, self._open, self._trusted_offset)

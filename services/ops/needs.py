@@ -26,7 +26,7 @@ from starlette.responses import Response
 
 from services.auth.errors import Forbidden
 from services.auth.rights import WILD, Kind, Need, Verb
-from services.broker.halves.transactions import unknown_half
+from services.broker.halves.transactions import unknown_half_error
 from services.broker.spine import verb_properties
 from services.broker.timers import recall
 from services.live.live_broker import LiveBroker
@@ -215,7 +215,7 @@ def of_half(asked: Asked, verb: Verb) -> Need:
     try:
         asked.caller.ask([need])
     except Forbidden as error:
-        raise unknown_half(transaction_id) from error
+        raise unknown_half_error(transaction_id) from error
     return need
 
 

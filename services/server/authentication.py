@@ -62,7 +62,7 @@ def authentication(settings: ServeSettings, live: LiveBroker, clock: Callable[[]
         live.access.set_key_source(partial(auth_key, settings.auth_key or key_of(settings.store)))
     guard = None
     if settings.auth:
-        live.access.open_all()
+        live.access.enable_authentication()
         guard = Guard(live.access, refusals, clock)
     return Authentication(refusals, guard, http_demands(settings))
 

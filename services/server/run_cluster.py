@@ -68,7 +68,7 @@ from services.server.parts import (
 )
 from services.server.waiting import answered
 from services.settings.config import HttpAddress, ServeSettings
-from sharedlog.engines import Beginning, SharedLog, beginning_of, engine_of, without_password
+from sharedlog.engines import Beginning, SharedLog, engine_of, read_genesis, without_password
 from sharedlog.errors import NoCluster
 from sharedlog.scrub import Scrub
 from sharedlog.versions import SUPPORTED
@@ -262,7 +262,7 @@ def found_in(engine: SharedLog, store: Path) -> Beginning:
     `NoCluster` includes the next step; `EngineUnavailable` is also raised.
     """
     try:
-        return beginning_of(engine)
+        return read_genesis(engine)
     except NoCluster as error:
         begin = "To begin one there: tidewheel cluster create URL."
         if (store / layout.CLUSTER).exists():

@@ -249,7 +249,7 @@ class ClusterWorld(World):
         assert self._drawn[replica.fold.holder] == node.name, "a node leads by the right of another"
         self.now_ms = self._clock(node)
         self.leader, self.disk = node, node.disk
-        replica.start_lead(self.engine, self.now_ms, self._moments.__next__, node.name)
+        replica.start_leading(self.engine, self.now_ms, self._moments.__next__, node.name)
         process.lead()
         self._wants_proof = False
         self.answers = Answers(

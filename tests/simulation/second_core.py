@@ -33,7 +33,7 @@ from commitlog.records.kinds import RETENTION_TOPIC
 from commitlog.snapshots.snapshot import Snapshot
 from services.broker import derived
 from services.broker.broker import Broker
-from services.broker.spine.appended import Appended, appended_of
+from services.broker.spine.appended import AppendResult, to_append_result
 from services.broker.spine.settings import BrokerSettings
 from tests.memory_disk import MemoryDisk
 from tests.simulation.faults import Faults
@@ -270,7 +270,7 @@ def apply_decoded(broker: Broker) -> None:
     store.apply_to_parts = lambda appended: apply_to_parts(read_again(appended))
 
 
-def read_again(appended: Appended) -> Appended:
+def read_again(appended: AppendResult) -> AppendResult:
     """Return an appended record as read by a start; verify that it equals the encoder's output."""
     stored = appended.stored
     if not stored:
@@ -278,7 +278,7 @@ def read_again(appended: Appended) -> Appended:
     encoded = record.encode(stored) if isinstance(stored, record.Record) else stored
     read = record.decode(encoded)
     facts = facts_of(read) if appended.facts else ()
-    found = appended_of(read, len(encoded), facts)
+    found = to_append_result(read, len(encoded), facts)
     said = appended._replace(stored=read, names=found.names)
     assert said == found, "an encoder says of a record what the record does not say"
     assert [*appended.names] == [*found.names], "a record is to be found by other names"

@@ -250,7 +250,7 @@ def repeats_are_aged_by_the_new_clock(patch: pytest.MonkeyPatch) -> None:
 
 def times_of_another_clock_are_believed(patch: pytest.MonkeyPatch) -> None:
     """Expire the id of a recent timer or half whose leader's clock was behind."""
-    patch.setattr(Deduplicator, "may_have_wrong_times", lambda *_: False)
+    patch.setattr(Deduplicator, "may_have_expired_early", lambda *_: False)
     clocks_are_hours_apart(patch)
 
 

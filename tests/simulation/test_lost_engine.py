@@ -121,7 +121,7 @@ class Disaster:
             while not world._stand(stranger):
                 pass
             replica = world._process(stranger).actions.open_replica
-            replica.start_lead(engine, world.now_ms, world._moments.__next__)
+            replica.start_leading(engine, world.now_ms, world._moments.__next__)
             assert replica.sink is not None
             core, size = replica.core, replica.core.segment_bytes
             while engine.end_offset < before + 5 or core.end_offset < longest + 2 * size:
@@ -161,7 +161,7 @@ class Disaster:
                     if found[0].offset > replica.fold.next_offset:
                         return LogTrimmed("it needs what was let go")
                     for one in found:
-                        step = replica.take_record(one.offset, one.stored, self.world.now_ms)
+                        step = replica.apply_next_record(one.offset, one.stored, self.world.now_ms)
                         if step.outcome is Outcome.READ_AGAIN:
                             break
                 replica.prepare_to_lead()
@@ -320,20 +320,20 @@ def tail_is_cut_at_a_start(patch: pytest.MonkeyPatch) -> None:
 
     def cut(tail: Tail, disk: MemoryDisk, segment_bytes: int, end_offset: int) -> None:
         kept(tail, disk, segment_bytes, end_offset)
-        tail.cut_at(end_offset)
+        tail.truncate_at(end_offset)
 
     patch.setattr(Tail, "__init__", cut)
 
 
 def restore_ends_at_damage(patch: pytest.MonkeyPatch) -> None:
     """Restore only the log before the first damage."""
-    kept = founding._scan_sound_records
+    kept = founding._scan_valid_records
 
     def first(disk: MemoryDisk, segment_bytes: int, until: int) -> tuple[int, list[Damage]]:
         end, damaged = kept(disk, segment_bytes, until)
         return (damaged[0].first_offset, []) if damaged else (end, [])
 
-    patch.setattr(founding, "_scan_sound_records", first)
+    patch.setattr(founding, "_scan_valid_records", first)
 
 
 def damage_is_not_named(patch: pytest.MonkeyPatch) -> None:

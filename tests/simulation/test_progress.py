@@ -154,7 +154,7 @@ def test_no_message_group_waits_longer_than_a_lease_and_a_takeover(seed: int) ->
 
 
 def test_a_lease_that_each_takeover_lengthens_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(MessageReceiver, "record_lengthened", lambda *_: None)
+    monkeypatch.setattr(MessageReceiver, "record_extended_leases", lambda *_: None)
     found: list[Any] = []
     for seed in range(8):
         try:

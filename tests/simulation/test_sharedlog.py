@@ -64,7 +64,7 @@ def candidate_is_not_asked_for_its_history(patch: pytest.MonkeyPatch) -> Rules:
         if fold.compare_epoch(one) is not EpochRelation.NEXT:
             return Step(Outcome.DEAD, one)
         fold.epoch, fold.holder = one.epoch, one.holder
-        fold._drop_gathered()
+        fold._drop_gathered_records()
         return Step(Outcome.NEW_EPOCH, one)
 
     patch.setitem(fold_takes(), record.Kind.EPOCH, lenient)

@@ -41,7 +41,7 @@ from services.broker.broker import Broker
 from services.broker.groups.group_values import GroupQueue
 from services.broker.journal import JournalEntry
 from services.broker.spine import record_versions
-from services.broker.spine.appended import Appended
+from services.broker.spine.appended import AppendResult
 from services.broker.spine.errors import HoldConflict, TopicInUse, TopicNotFound, VersionNotFinalized
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import Delivery, Effect, Resolution, RetireSegments, TimerName, Verdict
@@ -253,7 +253,7 @@ class World:
             assert bool(cuts) == bool(changed.expired.messages)
             self.counts["expired at once"] += len(cuts)
 
-    def _note_cuts(self, appended: Iterable[Appended]) -> None:
+    def _note_cuts(self, appended: Iterable[AppendResult]) -> None:
         """Record the new first offsets of queues after a retention; verify that none is discarded early."""
         for one in appended:
             for fact in one.facts:
@@ -351,7 +351,7 @@ class World:
             self._note_move(place, list(islice(self.broker.store.unflushed(), before, None)))
             self.done += [(moved.durable_at, group, source, message_id) for group in groups]
 
-    def _note_move(self, place: str, appended: list[Appended]) -> None:
+    def _note_move(self, place: str, appended: list[AppendResult]) -> None:
         """Record the copy of a moved message, if it is new, and the queue that begins after it."""
         for one in appended:
             if isinstance(one.stored, Record) and one.queue is not None and one.queue[0] in TOPICS:

@@ -100,7 +100,7 @@ def test_it_goes_by_every_name(traded: Shop) -> None:
 def test_a_timer_that_nobody_could_read_any_more_is_lost_not_cancelled(shop: Shop) -> None:
     due_ms = shop.now_ms + 60_000
     sent = shop.send(ORDER_TIMEOUTS, "o1", {"order_id": "o1"}, delivery_ms=due_ms)
-    shop.broker.timers.end_unreadable("", sent.physical_offset, due_ms, shop.now_ms)
+    shop.broker.timers.end_unreadable_timer("", sent.physical_offset, due_ms, shop.now_ms)
     shop.flush()
     found = told(shop, "o1")
     assert happened(found) == [(ORDER_TIMEOUTS, "armed"), (ORDER_TIMEOUTS, "lost")]

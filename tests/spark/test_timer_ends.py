@@ -42,7 +42,7 @@ def test_a_timer_ends_once_however_it_ends(shop: Any, spark: SparkSession, tmp_p
     set_timer(shop, "again", 80_000)
     set_timer(shop, "carrier", 500, TW_TIMER_CANCEL="carried")
     lost_at = set_timer(shop, "lost", 60_000)
-    shop.broker.timers.end_unreadable(TOPIC, lost_at, shop.now_ms + 60_000, shop.now_ms)
+    shop.broker.timers.end_unreadable_timer(TOPIC, lost_at, shop.now_ms + 60_000, shop.now_ms)
     shop.advance(2_000)
     staged = stage(spark, shop.store, open_log(shop.store), SHOP, tmp_path / "staged")
     figures = log_statistics(staged)

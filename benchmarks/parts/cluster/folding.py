@@ -26,7 +26,7 @@ from services.broker.spine.settings import BrokerSettings
 from services.cluster.node import HOLDER_BYTES, monotonic_ms
 from services.cluster.replica import Replica
 from sharedlog.engine import Engine, Head
-from sharedlog.engines import beginning_of, engine_of
+from sharedlog.engines import engine_of, read_genesis
 from sharedlog.fold import Position
 from sharedlog.leading import Candidate
 from sharedlog.reading import READ_BYTES
@@ -43,7 +43,7 @@ def write(url: str, where: str, body_bytes: str, seconds: str) -> dict[str, Any]
     engine = engine_of(url)
     disk, replica = opened(engine, Path(where))
     stand(engine, replica)
-    replica.start_lead(engine, real_ms(), monotonic_ms)
+    replica.start_leading(engine, real_ms(), monotonic_ms)
     shell = Shell(Path(where), opened=(disk, replica.core))
     first_offset, count = shell.core.end_offset, 0
     began, used = time.perf_counter(), processor_seconds()
@@ -73,7 +73,7 @@ def fold(url: str, where: str, count: str) -> dict[str, Any]:
 def opened(engine: Engine, root: Path) -> tuple[RealDisk, Replica]:
     """Return a new disk below `root`, and a replica on it."""
     root.mkdir()
-    genesis, disk = beginning_of(engine), RealDisk(root)
+    genesis, disk = read_genesis(engine), RealDisk(root)
     settings = BrokerSettings(segment_bytes=genesis.facts["segment_bytes"], sync_flush=False)
     store_format.open_format(disk, settings.segment_bytes)
     return disk, Replica.open(disk, settings, real_ms(), genesis.cluster)
@@ -83,7 +83,7 @@ def take_all(engine: Engine, replica: Replica) -> None:
     """Fold all records of the log, with checkpoints where a follower makes them."""
     while found := engine.read(replica.fold.next_offset, READ_BYTES):
         for one in found:
-            replica.take_record(one.offset, one.stored, real_ms())
+            replica.apply_next_record(one.offset, one.stored, real_ms())
         if replica.core.is_checkpoint_due:
             replica.checkpoint(real_ms())
 

@@ -124,7 +124,7 @@ class DeadLetters:
         names = [name for name in self._topics.names() if name.startswith(DEAD_LETTER_PREFIX)]
         return [name.removeprefix(DEAD_LETTER_PREFIX) for name in names]
 
-    def count_open(self, group: str) -> DeadLetterCount:
+    def count_open_dead_letters(self, group: str) -> DeadLetterCount:
         """Count the open dead letters of a group."""
         key = _key(group)
         if key.topic not in self._topics:
@@ -141,7 +141,7 @@ class DeadLetters:
         `MessageNotFound`, `IllegalTopic`, `MessageTypeConflict`, or `TopicNotFound`.
         """
         self._refuse_new()
-        key, record = self._find_open(group, queue_offset)
+        key, record = self._find_open_dead_letter(group, queue_offset)
         origin = properties.value_of(record.properties, property_names.DEAD_LETTER_TOPIC)
         if target:
             check_topic_name(target)
@@ -162,10 +162,10 @@ class DeadLetters:
 
         Return the offset up to which the log must be durable before a response is sent.
         """
-        key, _ = self._find_open(group, queue_offset)
+        key, _ = self._find_open_dead_letter(group, queue_offset)
         return self._groups.finish(key, [queue_offset], now_ms)
 
-    def _find_open(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
+    def _find_open_dead_letter(self, group: str, queue_offset: int) -> tuple[GroupQueue, Record]:
         """Return the queue key and record of an open dead letter, or raise `MessageNotFound`."""
         key = _key(group)
         queue, offsets = (

@@ -136,7 +136,7 @@ class ExhaustedMessages:
         failure, record = failure_of(lease, now_ms), self._find_record(key, lease.queue_offset)
         if failure is None or record is None or not self.is_last_attempt(key, lease):
             # A deleted or damaged message is skipped or reported by the next receive.
-            self._groups.end_unanswered(key, lease, failure, now_ms)
+            self._groups.end_unanswered_lease(key, lease, failure, now_ms)
             return key.topic
         attempts = self._groups.peek_in_flight(key).attempts(lease.queue_offset).failed(failure)
         self._dead_letters.move_message(key, record, attempts, ATTEMPTS_EXHAUSTED, now_ms)

@@ -175,7 +175,7 @@ class GroupFilters:
         """Return (group, topic, filter texts) for each group and topic with filters."""
         return [(*use, list(texts)) for use, texts in self._texts.items()]
 
-    def mixed_groups(self) -> list[GroupTopic]:
+    def groups_with_mixed_filters(self) -> list[GroupTopic]:
         """Return the (group, topic) pairs with more than one filter."""
         return [use for use, texts in self._texts.items() if len(texts) > 1]
 
@@ -190,7 +190,7 @@ class GroupFilters:
                 "another group for this one. A filter is forgotten when its clients are gone and others of "
                 f"the group were used for {limits.FILTER_IDLE_MS // 60_000} minutes."
             )
-        self._check_work(group, topic, wanted)
+        self._check_evaluation_cost(group, topic, wanted)
         if self._bytes + _text_bytes(text) > limits.FILTERS_BYTES_MAX:
             raise TooManyFilters(
                 f"The filters of all groups have {self._bytes} bytes, the limit is "
@@ -198,10 +198,10 @@ class GroupFilters:
                 "tidewheel group ls, then tidewheel group delete NAME --yes."
             )
 
-    def _check_work(self, group: str, topic: str, wanted: Filter) -> None:
+    def _check_evaluation_cost(self, group: str, topic: str, wanted: Filter) -> None:
         """Raise `TooManyFilters` if the evaluation of all filters of a group would take too long."""
-        others = [(_work_of(one.filter), text) for text, one in self.peek(group, topic).known.items()]
-        work, taken = _work_of(wanted), sum(work for work, _ in others)
+        others = [(_evaluation_cost(one.filter), text) for text, one in self.peek(group, topic).known.items()]
+        work, taken = _evaluation_cost(wanted), sum(work for work, _ in others)
         if work + taken <= limits.FILTERS_WORK_MAX or not others:
             return
         shown = "; ".join(f"{format_filter(text)} ({_format_ms(one)})" for one, text in others)
@@ -304,7 +304,7 @@ def _parsed(text: FilterText) -> Filter:
     return EVERYTHING
 
 
-def _work_of(one: Filter) -> int:
+def _evaluation_cost(one: Filter) -> int:
     return one.work(limits.PROPERTIES_USER_BYTES_MAX)
 
 

@@ -73,7 +73,7 @@ class GroupViews:
 
     def mixed_filters(self) -> Iterator[tuple[str, FilterView]]:
         """Yield (group, filter) for each filter of the groups that have several filters on one topic."""
-        for group, topic in self._groups.filters.mixed_groups():
+        for group, topic in self._groups.filters.groups_with_mixed_filters():
             for one in self.filters(group, topic):
                 yield group, one
 
@@ -94,7 +94,9 @@ class GroupViews:
         _check_policy(policy or self._groups.policy(name))
         if topic:
             self._check_not_receiving(name, topic, now_ms)
-            positions = {move.queue_id: move.after for move in self._moves(name, topic, start)}
+            positions = {
+                move.queue_id: move.after for move in self._list_position_changes(name, topic, start)
+            }
             durable_at = self._groups.join(name, topic, positions, now_ms)
         elif self._groups.is_known(name):
             if policy not in (None, self._groups.policy(name)):
@@ -138,7 +140,7 @@ class GroupViews:
         """
         self._check_known(name)
         topics = self._topics_of(name, topic)
-        moves = [move for one in topics for move in self._moves(name, one, start)]
+        moves = [move for one in topics for move in self._list_position_changes(name, one, start)]
         durable_at = 0
         for one in [] if dry_run else topics:
             self._lite_subscriptions.mark_all_ready(name, one)
@@ -217,7 +219,7 @@ class GroupViews:
             return self._reading.store_ms(key.topic, key.queue_id, committed_offset)
         return None
 
-    def _moves(self, name: str, topic: str, start: GroupStart) -> list[PositionChange]:
+    def _list_position_changes(self, name: str, topic: str, start: GroupStart) -> list[PositionChange]:
         return [
             PositionChange(
                 topic,

@@ -106,9 +106,9 @@ class Groups:
 
     def names(self) -> list[str]:
         """Return the names of all groups in alphabetical order."""
-        return sorted(self.unsorted_names())
+        return sorted(self.unsorted_group_names())
 
-    def unsorted_names(self) -> Set[str]:
+    def unsorted_group_names(self) -> Set[str]:
         """Return the names of all groups in any order."""
         return self._topics_of.keys() | self._policies.keys()
 
@@ -371,7 +371,9 @@ class Groups:
         self._apply_lease(key, entry, now_ms)
         return self.open_records.durable_at
 
-    def end_unanswered(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
+    def end_unanswered_lease(
+        self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int
+    ) -> None:
         """End the lease on an unacknowledged message.
 
         The end of the lease is recorded if the attempt is counted or if the lease was recorded.
@@ -429,11 +431,13 @@ class Groups:
             for lease in self.in_flight(key).leases() if offsets.leases else ():
                 self.leases.restore(key, lease, now_ms, renewed_until_ms, until_ms)
 
-    def all_in_flight(self) -> list[InFlight]:
+    def all_in_flight_states(self) -> list[InFlight]:
         """Return all in-flight states, one per group and queue."""
         return list(self._in_flight.values())
 
-    def count_missed(self, rises: Iterable[tuple[str, int, int, int]], log_offset: int) -> list[Skipped]:
+    def count_missed_messages(
+        self, rises: Iterable[tuple[str, int, int, int]], log_offset: int
+    ) -> list[Skipped]:
         """Count the messages that each group misses when the first offsets of queues advance.
 
         `rises` contains (topic, queue id, first offset, new first offset) for each queue. A group misses no
@@ -451,7 +455,7 @@ class Groups:
         )
         return [row for row in counts if row.message_count]
 
-    def skip_deleted(self, minimums: Iterable[tuple[str, int, int]]) -> None:
+    def skip_deleted_messages(self, minimums: Iterable[tuple[str, int, int]]) -> None:
         """Advance the offsets of all groups to the new first offsets of queues.
 
         `minimums` contains (topic, queue id, new first offset) for each queue.

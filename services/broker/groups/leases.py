@@ -113,7 +113,7 @@ class Leases:
             # that leader may have been ahead of the clock of this node.
             lease.visible_ms = min(lease.visible_ms, max(renewed_until_ms, until_ms))
         else:
-            _lengthen(lease, now_ms, renewed_until_ms, until_ms)
+            _extend_lease(lease, now_ms, renewed_until_ms, until_ms)
         lease.visible_ms = self.clock.to_elapsed_time(lease.visible_ms)
         if lease.client_id:
             lease.renewed_until_ms = lease.visible_ms + limits.AUTO_RENEW_MS_MAX
@@ -121,7 +121,7 @@ class Leases:
             self._restored[lease.consumer, lease.attempt_id].append(lease.generation)
         self.begin([(key, lease)])
 
-    def take_restored(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
+    def take_restored_leases(self, consumer: str, attempt_id: str) -> list[tuple[GroupQueue, Lease]]:
         """Return the valid leases that a receive with the given attempt id obtained before a restart.
 
         Each lease is returned only once.
@@ -204,7 +204,7 @@ class Leases:
             self._scheduler.schedule(Purpose.LEASE, generation, lease.visible_ms)
 
 
-def _lengthen(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
+def _extend_lease(lease: Lease, now_ms: int, renewed_until_ms: int, until_ms: int) -> None:
     """Extend a restored lease to `until_ms` or later.
 
     An auto-renewed lease is extended to `renewed_until_ms` or later.

@@ -72,7 +72,7 @@ class LiteMessageReceiver:
             assert lite_topic in subscription.lite_topics, "a lite topic is ready that nobody subscribes to"
             key = GroupQueue(state.group, state.topic, queue_of(lite_topic, topic))
             try:
-                has_more = self._lease_from(key, lite_topic, subscription, state)
+                has_more = self._lease_from_lite_topic(key, lite_topic, subscription, state)
             except StoreDamaged as error:  # Damage to the files of one queue does not affect other queues.
                 damaged, has_more = error, True
             if has_more:
@@ -80,14 +80,14 @@ class LiteMessageReceiver:
         if damaged is not None and not state.deliveries and not state.is_over:
             raise damaged
 
-    def _lease_from(
+    def _lease_from_lite_topic(
         self, key: GroupQueue, lite_topic: str, subscription: Subscription, state: ReceiveState
     ) -> bool:
         """Lease messages from a lite topic. Return whether the lite topic must stay ready."""
         flight, index = self._groups.in_flight(key), self._lite_topics.index(key.topic, key.queue_id)
         offsets = flight.offsets
         index.reach(offsets.committed_offset)  # A reset can require index entries that were trimmed.
-        self._skip_uncoded(key, index, offsets, state)
+        self._skip_non_lite_records(key, index, offsets, state)
         if state.is_over:
             return True
         code = hash_lite_topic(lite_topic)
@@ -109,7 +109,7 @@ class LiteMessageReceiver:
             offset = next_open_offset(index, offsets, code, offset + 1)
         return False
 
-    def _skip_uncoded(
+    def _skip_non_lite_records(
         self, key: GroupQueue, index: LiteIndex, offsets: GroupOffsets, state: ReceiveState
     ) -> None:
         """Skip records without a lite topic. Report and skip gaps.

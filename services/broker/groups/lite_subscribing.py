@@ -165,20 +165,20 @@ class LiteSubscribing:
         """Return the number of lite topics under a topic."""
         return self._lite_topics.count(topic)
 
-    def mark_arrived(self, record: Record) -> None:
+    def mark_lite_topic_ready(self, record: Record) -> None:
         """Mark the lite topic of a newly visible message as ready."""
         lite_topic = properties.value_of(record.properties, property_names.LITE_TOPIC)
         if lite_topic:
             self._subscriptions.mark_ready(record.topic, lite_topic)
 
-    def take_woken(self) -> Iterable[Subscriber]:
+    def take_woken_subscribers(self) -> Iterable[Subscriber]:
         """Return the subscribers whose lite topics have become ready since the last call."""
         woken, self._subscriptions.woken = self._subscriptions.woken, {}
         return woken
 
     def run_maintenance(self, now_ms: int) -> None:
         """Remove the subscriptions of silent clients and the index entries for finished messages."""
-        self._subscriptions.remove_silent(now_ms)
+        self._subscriptions.remove_silent_subscribers(now_ms)
         self._lite_topics.trim_indexes()
 
     def adopt_subscriptions(self, before: LiteSubscribing, by_ms: int = 0) -> None:

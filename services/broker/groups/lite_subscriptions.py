@@ -128,7 +128,7 @@ class LiteSubscriptions:
         for subscriber in self._of_client.get(client_id, ()):
             self.record_heartbeat(subscriber, now_ms)
 
-    def remove_silent(self, now_ms: int) -> None:
+    def remove_silent_subscribers(self, now_ms: int) -> None:
         """Remove subscribers that have sent no heartbeat for `LITE_SILENT_MS_MAX`."""
         since_ms = self._clock.to_elapsed_time(now_ms) - limits.LITE_SILENT_MS_MAX
         for subscriber in [who for who, one in self._subscriptions.items() if one.heard_ms < since_ms]:

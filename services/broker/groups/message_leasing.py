@@ -130,7 +130,7 @@ class ReceiveState:
         self.body_bytes += len(record.body)
 
     @property
-    def left_count(self) -> int:
+    def remaining_count(self) -> int:
         """Number of messages that the receive may lease or examine before it reaches a limit."""
         return min(self.count_max - len(self.deliveries), limits.SCANNED_PER_RECEIVE_MAX - self.scanned)
 
@@ -142,7 +142,7 @@ class ReceiveState:
     @property
     def is_over(self) -> bool:
         """Whether the receive has reached a limit and must stop."""
-        return self.is_full or self.left_count <= 0
+        return self.is_full or self.remaining_count <= 0
 
     def may_join_run(self, flight: InFlight, queue_offset: int, message_group: str) -> bool:
         """Return whether a message may join the run of its message group in this receive.

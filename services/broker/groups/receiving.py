@@ -213,7 +213,7 @@ class MessageReceiver:
         attempt of a push consumer is considered failed (`retry`), because its leases are extended by
         heartbeats. Raise `IllegalInvisibleTime` or `InvalidReceiptHandle`.
         """
-        _check_invisible(invisible_ms, 0)
+        _check_invisible_time(invisible_ms, 0)
         key, held = self._find_lease(group, topic, handle)
         is_failed = not suspend and (held.is_failed or bool(held.client_id))
         return self._replace_lease(key, held, handle, invisible_ms, suspend, is_failed, now_ms)
@@ -259,7 +259,7 @@ class MessageReceiver:
         which the log must be durable before a response is sent. Raise `IllegalInvisibleTime` or
         `InvalidReceiptHandle`.
         """
-        _check_invisible(after_ms or 0, 0)
+        _check_invisible_time(after_ms or 0, 0)
         key, lease = self._find_lease(group, topic, handle)
         if after_ms is None:
             attempt = self._groups.peek_in_flight(key).attempts(lease.queue_offset).made
@@ -270,7 +270,7 @@ class MessageReceiver:
     def release(self, group: str, topic: str, handle: str, now_ms: int) -> None:
         """End the lease on a message that was not delivered to its consumer. The attempt is not counted."""
         key, lease = self._find_lease(group, topic, handle)
-        self._end_unanswered(key, lease, None, now_ms)
+        self._end_unanswered_lease(key, lease, None, now_ms)
 
     def forward_to_dead_letter(
         self, group: str, topic: str, handle: str, now_ms: int, *, reason: str = "", attempt: int = 0
@@ -333,7 +333,7 @@ class MessageReceiver:
         key, lease = found
         failure = failure_of(lease, now_ms)
         if failure is None or not self._exhausted_messages.queue_if_last(key, lease):
-            self._end_unanswered(key, lease, failure, now_ms)
+            self._end_unanswered_lease(key, lease, failure, now_ms)
         return key.topic
 
     def end_group_leases(self, key: GroupQueue, message_group: str, now_ms: int) -> None:
@@ -341,19 +341,19 @@ class MessageReceiver:
         for lease in [
             one for one in self._groups.peek_in_flight(key).leases() if one.message_group == message_group
         ]:
-            self._end_unanswered(key, lease, None, now_ms)
+            self._end_unanswered_lease(key, lease, None, now_ms)
 
     def resume(self, now_ms: int, leases_until_ms: int = 0) -> None:
         """Restore recorded leases, and extend those that end earlier to `leases_until_ms`.
 
-        During a takeover, the caller passes `leases_until_ms`, and calls `record_lengthened` once records can
-        be appended.
+        During a takeover, the caller passes `leases_until_ms`, and calls `record_extended_leases` once
+        records can be appended.
         """
         renewed_until_ms = now_ms + self._settings.auto_renew_lease_ms
         self._groups.resume(now_ms, renewed_until_ms, leases_until_ms)
         self._exhausted_messages.find_exhausted(now_ms)
 
-    def record_lengthened(self, now_ms: int) -> None:
+    def record_extended_leases(self, now_ms: int) -> None:
         """Record the leases extended by this takeover, so that the next one does not extend them again."""
         look = self._groups.peek_in_flight
         lengthened = [
@@ -368,14 +368,16 @@ class MessageReceiver:
             attempts = self._groups.peek_in_flight(key).attempts(lease.queue_offset).made
             self._groups.record_lease(key, lease, attempts, now_ms)
 
-    def _end_unanswered(self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int) -> None:
-        self._groups.end_unanswered(key, lease, failure, now_ms)
+    def _end_unanswered_lease(
+        self, key: GroupQueue, lease: Lease, failure: Failure | None, now_ms: int
+    ) -> None:
+        self._groups.end_unanswered_lease(key, lease, failure, now_ms)
         self._exhausted_messages.queue_if_exhausted(key, lease.queue_offset)
 
     def _end_restored_leases(self, client_id: str, attempt_id: str, now_ms: int) -> None:
         """End the restored leases of an earlier receive attempt whose response was lost in a restart."""
-        for key, lease in self._leases.take_restored(client_id, attempt_id):
-            self._end_unanswered(key, lease, None, now_ms)
+        for key, lease in self._leases.take_restored_leases(client_id, attempt_id):
+            self._end_unanswered_lease(key, lease, None, now_ms)
 
     def join(self, group: str, topic: str, now_ms: int) -> int:
         """Subscribe a group to a topic at the configured start position.
@@ -494,7 +496,7 @@ class MessageReceiver:
 
         Return whether any messages were leased.
         """
-        count, offset = min(state.left_count, flight.fresh_room), flight.next_offset
+        count, offset = min(state.remaining_count, flight.fresh_room), flight.next_offset
         # With a tag filter, `_next_candidate` must find each message separately. A run of a single message
         # has no advantage.
         if state.tags_codes is not None or count < 2:
@@ -554,7 +556,7 @@ class MessageReceiver:
             return
         self._leasing.lease(key, flight, record, message_group, state)
         if message_group:
-            self._lease_parked(key, queue, flight, message_group, state)
+            self._lease_parked_messages(key, queue, flight, message_group, state)
 
     def _may_lease(
         self, flight: InFlight, offset: int, message_group: str, is_mine: bool, state: ReceiveState
@@ -568,11 +570,11 @@ class MessageReceiver:
         if not is_mine:
             return False
         # A fresh message may join a run only if its message group has no parked messages, because parked
-        # messages must be leased before fresh messages (`_lease_parked`).
+        # messages must be leased before fresh messages (`_lease_parked_messages`).
         is_next = flight.message_groups.next_parked(message_group) is None
         return is_next and state.may_join_run(flight, offset, message_group)
 
-    def _lease_parked(
+    def _lease_parked_messages(
         self, key: GroupQueue, queue: ConsumeQueue, flight: InFlight, message_group: str, state: ReceiveState
     ) -> None:
         """Lease the parked messages that follow the leased message, up to the maximum run length."""
@@ -650,7 +652,7 @@ class MessageReceiver:
         """
         if auto_renew:
             return self._settings.auto_renew_lease_ms
-        _check_invisible(invisible_ms, self._settings.invisible_ms_min)
+        _check_invisible_time(invisible_ms, self._settings.invisible_ms_min)
         return invisible_ms
 
 
@@ -661,7 +663,7 @@ def _ended_lease_error(topic: str, receipt: receipts.Receipt) -> InvalidReceiptH
     )
 
 
-def _check_invisible(invisible_ms: int, low_ms: int) -> None:
+def _check_invisible_time(invisible_ms: int, low_ms: int) -> None:
     """Raise `IllegalInvisibleTime` if a lease duration is out of range."""
     high_ms = limits.INVISIBLE_MS_MAX
     if not low_ms <= invisible_ms <= high_ms:

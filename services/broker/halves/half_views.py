@@ -69,9 +69,9 @@ class HalfViews:
 
     def find_by_key(self, topic: str, key: str, count_max: int) -> list[HalfView]:
         """Return up to `count_max` half messages with a given key or message id, newest first."""
-        offsets = self._store.offsets_named(topic, key, 0)
+        offsets = self._store.offsets_by_key_or_id(topic, key, 0)
         records = (record for offset in offsets if (record := self._half_at(offset)) is not None)
-        named = (record for record in records if _has_key(record, topic, key))
+        named = (record for record in records if _contains_key(record, topic, key))
         return [self._view(record) for record in islice(named, count_max)]
 
     def _half_at(self, offset: int) -> Record | None:
@@ -134,6 +134,6 @@ def _real_topic(record: Record) -> str:
     return properties.value_of(record.properties, property_names.REAL_TOPIC)
 
 
-def _has_key(record: Record, topic: str, key: str) -> bool:
+def _contains_key(record: Record, topic: str, key: str) -> bool:
     message = properties.to_message(record)
     return message.topic == topic and key in (*message.keys, message.message_id)

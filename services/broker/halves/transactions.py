@@ -203,17 +203,17 @@ class Transactions:
         Raise `InvalidTransactionId` if the id is unknown, or `StoreDamaged` if the record is unreadable.
         """
         if not self.is_known(offset):
-            raise unknown_half(transaction_id)
+            raise unknown_half_error(transaction_id)
         try:
             record = self._store.read(offset)
         except StoreDamaged as error:
             # Report the damage instead of an unknown id, because the half message is known to exist.
             if self.outcomes.state(offset) in (State.OPEN, State.EXPIRED):
                 raise
-            raise unknown_half(transaction_id) from error
+            raise unknown_half_error(transaction_id) from error
         message_id = properties.of_record(record).get(property_names.MESSAGE_ID, "")
         if half.transaction_id(offset, message_id) != transaction_id:
-            raise unknown_half(transaction_id)
+            raise unknown_half_error(transaction_id)
         return record
 
     def is_known(self, offset: int) -> bool:
@@ -233,7 +233,7 @@ class Transactions:
         offset = record.physical_offset
         if offset in self.outcomes.open:
             return None
-        return self.outcomes.ended(offset) or self._ended_in_log(record)
+        return self.outcomes.ended(offset) or self._find_logged_outcome(record)
 
     def policy(self, topic: str) -> CheckBackPolicy:
         """Return the check-back policy for the half messages of a topic."""
@@ -242,7 +242,7 @@ class Transactions:
     def begin_check_back(self, half_offset: int, now_ms: int) -> CheckBackRequest | None:
         """Return the next check-back to send for a half message, or None if it has ended.
 
-        Also return None if the half message must first be read from the log by `read_due`.
+        Also return None if the half message must first be read from the log by `read_due_halves`.
         """
         waiting = self.outcomes.waiting(half_offset)
         if waiting is None:
@@ -253,10 +253,10 @@ class Transactions:
         return _check_back_of(half_offset, waiting)
 
     def has_halves_to_read(self) -> bool:
-        """Return whether half messages wait for `read_due` and records may be appended."""
+        """Return whether half messages wait for `read_due_halves` and records may be appended."""
         return bool(self._to_read) and not self._store.has_flush_backlog
 
-    def read_due(self, now_ms: int) -> list[CheckBackRequest]:
+    def read_due_halves(self, now_ms: int) -> list[CheckBackRequest]:
         """Expire half messages that have no check-backs left, and return check-backs for the others.
 
         The half message must be read from the log, because an expiry record contains the message id. Each
@@ -270,7 +270,7 @@ class Transactions:
                 continue
             record = self._read_half(half_offset)
             if record is None:
-                self._end_unreadable(half_offset, now_ms)
+                self._end_unreadable_half(half_offset, now_ms)
                 continue
             read_bytes += len(record.body)
             if self.policy(waiting.topic).is_exhausted(waiting.check_count):
@@ -280,7 +280,7 @@ class Transactions:
                 questions.append(_check_back_of(half_offset, waiting._replace(id_crc=crc)))
         return questions
 
-    def roll_back_lost(self, now_ms: int) -> list[int]:
+    def roll_back_lost_halves(self, now_ms: int) -> list[int]:
         """Roll back half messages whose records are lost, and return their log offsets.
 
         A record is lost if it is in neither the log nor a keep file. Each call examines up to
@@ -294,10 +294,10 @@ class Transactions:
         self._searched_offset = below[-1] + 1 if len(below) == count else log.first_offset
         lost = [half_offset for half_offset in below if half_offset not in log.keep]
         for half_offset in lost:
-            self._end_unreadable(half_offset, now_ms)
+            self._end_unreadable_half(half_offset, now_ms)
         return lost
 
-    def _end_unreadable(self, half_offset: int, now_ms: int) -> None:
+    def _end_unreadable_half(self, half_offset: int, now_ms: int) -> None:
         """Roll back a half message whose record is unreadable."""
         waiting = self.outcomes.waiting(half_offset)
         topic = "" if waiting is None else waiting.topic
@@ -435,7 +435,7 @@ class Transactions:
             f"{transaction_id} was {ended.state.value}{when}.{what_next}", durable_at=ended.durable_at
         )
 
-    def _ended_in_log(self, record: Record) -> Ended:
+    def _find_logged_outcome(self, record: Record) -> Ended:
         """Return the outcome of a half message whose state is not in memory.
 
         The half message was committed if the log contains its committed record, and was rolled back
@@ -446,7 +446,7 @@ class Transactions:
             stored.get(property_names.REAL_TOPIC, ""),
             stored.get(property_names.MESSAGE_ID, ""),
         )
-        for offset in self._store.offsets_named(topic, message_id, self._store.log.first_offset):
+        for offset in self._store.offsets_by_key_or_id(topic, message_id, self._store.log.first_offset):
             # The offsets are in descending order. All remaining records are older than the half message.
             if offset <= record.physical_offset:
                 break
@@ -505,7 +505,7 @@ class Transactions:
             return None
 
 
-def unknown_half(transaction_id: str) -> InvalidTransactionId:
+def unknown_half_error(transaction_id: str) -> InvalidTransactionId:
     """Return the error for a transaction id that is unknown or not accessible to the caller."""
     return InvalidTransactionId(
         f"{transaction_id} names no half message of this store. An id has 24 hex digits; those of a key are "

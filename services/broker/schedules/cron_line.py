@@ -123,7 +123,7 @@ class _Field:
     def _read_item(self, item: str) -> range:
         if self.word == "day" and item.lower() in ("l", "last"):
             return _LAST_DAY
-        self._refuse_foreign(item)
+        self._reject_foreign_syntax(item)
         found = _ITEM.fullmatch(item)
         if found is None:
             raise ValueError(
@@ -163,7 +163,7 @@ class _Field:
         names = f", or {self.names[0][:3]} to {self.names[-1][:3]}" if self.names else ""
         return f"{self.low} to {self.high}{names}"
 
-    def _refuse_foreign(self, item: str) -> None:
+    def _reject_foreign_syntax(self, item: str) -> None:
         """Raise ValueError with a suggested correction if an item uses the syntax of another cron program."""
         for pattern, words, instead in _FOREIGN:
             if re.fullmatch(words, self.word) and re.fullmatch(pattern, item, re.IGNORECASE):

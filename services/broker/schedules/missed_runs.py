@@ -46,7 +46,7 @@ def _cutoff_by_age(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int
 
 
 def _cutoff_before_last(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:
-    return schedule.recurrence.last_until(after_ms, until_ms) - 1
+    return schedule.recurrence.last_occurrence_until(after_ms, until_ms) - 1
 
 
 def _cutoff_before_newest(schedule: Schedule, after_ms: int, until_ms: int, now_ms: int) -> int:

@@ -60,7 +60,7 @@ class Recurrence:
             raise IllegalSchedule(
                 f"Schedule {cron!r} in time zone {time_zone!r} cannot be read: {error}."
             ) from error
-        self._triggers = _triggers_for(line)
+        self._triggers = _make_triggers(line)
         self._has_wildcard = line.has_wildcard
 
     def next_after(self, now_ms: int) -> int | None:
@@ -71,11 +71,11 @@ class Recurrence:
         change_s = None if self._has_wildcard else self._find_change(from_s - CHANGE_S_MAX - 1, from_s)
         while True:
             if change_s is not None:
-                if change_s >= from_s and self._occurs_at(change_s):
+                if change_s >= from_s and self._occurs_at_clock_change(change_s):
                     return change_s * 1000
                 from_s = max(from_s, change_s + self._repeated_seconds(change_s))
             offset_s = self._offset(from_s)
-            wall_s = self._next_wall(from_s + offset_s)
+            wall_s = self._next_wall_time(from_s + offset_s)
             if wall_s is None:
                 return None
             # The offset is valid only until the next clock change. If a clock change precedes the wall time,
@@ -92,7 +92,7 @@ class Recurrence:
             yield at_ms
             after_ms, at_ms = at_ms, self.next_after(at_ms)
 
-    def last_until(self, after_ms: int, until_ms: int) -> int:
+    def last_occurrence_until(self, after_ms: int, until_ms: int) -> int:
         """Return the last occurrence after `after_ms` up to and including `until_ms`.
 
         At least one occurrence must exist in this period. A binary search finds the earliest time that is not
@@ -113,13 +113,13 @@ class Recurrence:
         """Convert milliseconds since the Unix epoch to local time in ISO 8601 format."""
         return datetime.fromtimestamp(at_ms // 1000, self._zone).isoformat()
 
-    def _occurs_at(self, change_s: int) -> bool:
+    def _occurs_at_clock_change(self, change_s: int) -> bool:
         """Return whether a clock change skips a matching wall time and thus produces an occurrence."""
         jump_s = self._forward_seconds(change_s)
         if jump_s <= 0:
             return False
         skipped_s = change_s + self._offset(change_s - 1)
-        wall_s = self._next_wall(skipped_s)
+        wall_s = self._next_wall_time(skipped_s)
         return wall_s is not None and wall_s < skipped_s + jump_s
 
     def _repeated_seconds(self, change_s: int) -> int:
@@ -134,7 +134,7 @@ class Recurrence:
         jump_s = self._offset(change_s) - self._offset(change_s - 1)
         return 0 if self._has_wildcard or abs(jump_s) > CHANGE_S_MAX else jump_s
 
-    def _next_wall(self, wall_s: int) -> int | None:
+    def _next_wall_time(self, wall_s: int) -> int | None:
         """Return the first matching wall time at or after `wall_s`, or None."""
         from_wall = datetime.fromtimestamp(wall_s, UTC)
         found = [fire for trigger in self._triggers if (fire := _fire(trigger, from_wall)) is not None]
@@ -176,7 +176,7 @@ def _fire(trigger: CronTrigger, from_wall: datetime) -> datetime | None:
     return fires
 
 
-def _triggers_for(line: CronLine) -> list[CronTrigger]:
+def _make_triggers(line: CronLine) -> list[CronTrigger]:
     """Return the APScheduler triggers for a cron line. Each fire time of a trigger is an occurrence."""
     if not line.fits_either_day:
         return [CronTrigger(**line.fields, timezone=UTC)]

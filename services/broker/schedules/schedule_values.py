@@ -157,7 +157,7 @@ def check_schedule(schedule: Schedule, now_ms: int) -> None:
             f"It has {len(schedule.body)} bytes, the limit for schedules is "
             f"{limits.SCHEDULE_BODY_BYTES_MAX}. {ELSEWHERE}"
         )
-    check_occurs(schedule, now_ms)
+    check_has_occurrences(schedule, now_ms)
 
 
 def check_schedule_name(name: str) -> None:
@@ -177,7 +177,7 @@ def check_cron(cron: str) -> None:
         )
 
 
-def check_occurs(schedule: Schedule, now_ms: int) -> None:
+def check_has_occurrences(schedule: Schedule, now_ms: int) -> None:
     """Raise `IllegalSchedule` if the schedule is invalid or has no occurrences."""
     if schedule.next_after(now_ms) is None:
         window = "" if schedule.end_ms is None else f" before its end, {away(schedule.end_ms - now_ms)}"

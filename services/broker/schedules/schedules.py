@@ -184,7 +184,7 @@ class Schedules:
         self._append(ScheduleResumed(name, max(one.cursor_ms, now_ms)), now_ms)
         return self._view_after_change(name)
 
-    def run_due(self, number: int, now_ms: int) -> None:
+    def run_due_schedule(self, number: int, now_ms: int) -> None:
         """Send or drop the due run of a schedule, and set a timer for the next run."""
         one = self._by_number.get(number)
         if one is None or one.is_paused:

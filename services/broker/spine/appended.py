@@ -1,4 +1,4 @@
-"""Define the draft types that `Store.append` accepts, and the type `Appended` that it returns.
+"""Define the draft types that `Store.append` accepts, and the type `AppendResult` that it returns.
 
     draft          contents                               encoder
     Record         any record; `facts_of` parses its      `commitlog.records.record.encode`
@@ -9,10 +9,11 @@
     EncodedBatch   encoded records, as columns            `commitlog.records.bulk.stamp`; the batch has a
                                                           single fact, `TimersDelivered`
 
-`Store.append` converts a draft to an `Appended`, which contains the offset, store time, facts, and index keys
-of the record. Recovery and followers create an `Appended` for each record that they read (`appended_of`).
+`Store.append` converts a draft to an `AppendResult`, which contains the offset, store time, facts, and index
+keys of the record. Recovery and followers create an `AppendResult` for each record that they read
+(`to_append_result`).
 
-Cost: 0.4 us per send to create the draft and the `Appended`, which are both tuples.
+Cost: 0.4 us per send to create the draft and the `AppendResult`, which are both tuples.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ class AppliedRecord(NamedTuple):
 Draft = Record | AppliedRecord | NewMessage | EncodedBatch
 
 
-class Appended(NamedTuple):
+class AppendResult(NamedTuple):
     """An appended record, or an appended batch of timer deliveries.
 
     offset, end_offset   the log offsets of the start and the end of the record, in bytes
@@ -94,16 +95,16 @@ class Appended(NamedTuple):
                 yield from (topic for topic, _ in fact.copies.list_used_queues())
 
 
-def appended_of(record: Record, record_bytes: int, facts: Sequence[Fact]) -> Appended:
-    """Return an `Appended` for a record that was read from the log."""
+def to_append_result(record: Record, record_bytes: int, facts: Sequence[Fact]) -> AppendResult:
+    """Return an `AppendResult` for a record that was read from the log."""
     offset = record.physical_offset
     place = offset, offset + record_bytes, record.queue_offset, record.store_ms
     if not is_indexed(record):
-        return Appended(*place, facts, record)
+        return AppendResult(*place, facts, record)
     topic, names = names_of(record)
     message_id = properties.value_of(record.properties, property_names.MESSAGE_ID)
     names.pop(message_id, None)
-    return Appended(
+    return AppendResult(
         *place,
         facts,
         record,

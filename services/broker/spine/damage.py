@@ -2,7 +2,7 @@
 
     startup, background check, repair -------+
     Store.read, .read_appended, .read_entry -+--> list (bounded, no duplicates) --> listeners
-    Store.offsets_named, TimerEnds,          |
+    Store.offsets_by_key_or_id, TimerEnds,          |
     Timers.read_row, queue files, gaps ------+
 
 1. Damage is reported when bytes are read, not when an error is handled. A caller can therefore catch

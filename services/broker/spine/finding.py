@@ -130,7 +130,7 @@ class MessageLookup:
 
     def _records(self, topic: str, key: str) -> Iterator[Record]:
         store = self._store
-        for physical_offset in store.offsets_named(topic, key, store.log.first_offset):
+        for physical_offset in store.offsets_by_key_or_id(topic, key, store.log.first_offset):
             try:
                 record = store.read(physical_offset)
             except StoreDamaged:

@@ -87,7 +87,7 @@ class RecentIds:
         self.newest: dict[bytes, int] = {}
         """The log offsets of ids that are not in the table yet, by id digest.
 
-        `flush_newest` adds these ids to the table.
+        `flush_newest_ids` adds these ids to the table.
         """
         self._overflow: dict[int, list[int]] = {}
         self._overflow_count = 0
@@ -141,7 +141,7 @@ class RecentIds:
     def put(self, id_digest: bytes, offset: int) -> None:
         """Add the message id of the record at log offset `offset`."""
         if id_digest in self.newest:
-            self.flush_newest()
+            self.flush_newest_ids()
         self.newest[id_digest] = offset
 
     def offsets(self, id_digest: bytes) -> list[int]:
@@ -156,7 +156,7 @@ class RecentIds:
             found.append(self.newest[id_digest])
         return sorted((one for one in found if one >= self.since_offset), reverse=True)
 
-    def flush_newest(self) -> None:
+    def flush_newest_ids(self) -> None:
         """Move all ids in `newest` to the table."""
         newest = self.newest
         hashes = np.frombuffer(b"".join(newest), np.uint64)

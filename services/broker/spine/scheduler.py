@@ -73,14 +73,14 @@ class Scheduler:
         """Return the due time of a subject's timer. Raise KeyError if no timer is set."""
         return self._wheel(purpose).due_ms(subject << _PURPOSE_BITS | purpose)
 
-    def set_back(self, now_ms: int) -> None:
+    def rewind_wheels(self, now_ms: int) -> None:
         """After the clock has been set back, set each wheel that is ahead of the clock back to `now_ms`.
 
         A wheel that is ahead of the clock would not fire new timers until the clock caught up. Elapsed time
         never decreases within a core, but may be lower in a new core for the same store.
         """
-        self._leases = _set_wheel_back(self._leases, self._lease_clock.to_elapsed_time(now_ms))
-        self._others = _set_wheel_back(self._others, now_ms)
+        self._leases = _rewind_wheel(self._leases, self._lease_clock.to_elapsed_time(now_ms))
+        self._others = _rewind_wheel(self._others, now_ms)
 
     def advance(self, now_ms: int, count_max: int) -> list[tuple[Purpose, int]]:
         """Remove and return up to `count_max` due timers, in order of due time.
@@ -110,6 +110,6 @@ def earlier(one_ms: int | None, other_ms: int | None) -> int | None:
     return one_ms if one_ms <= other_ms else other_ms
 
 
-def _set_wheel_back(wheel: Wheel, now_ms: int) -> Wheel:
+def _rewind_wheel(wheel: Wheel, now_ms: int) -> Wheel:
     """Return the wheel or, if its time is after `now_ms`, a copy that is set back to `now_ms`."""
     return wheel.rebased(now_ms) if wheel.now_ms > now_ms else wheel

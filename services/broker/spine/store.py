@@ -14,8 +14,8 @@ Every change to the broker's state is made by appending a record to the store.
    the queues, the key index, the timers, and the receivers.
 
 A response that depends on a record is sent only when the log is durable up to the end of the record. Each of
-the four draft types has an encoder that returns an `Appended`. Recovery creates an `Appended` from each log
-record (`services.broker.spine.appended`).
+the four draft types has an encoder that returns an `AppendResult`. Recovery creates an `AppendResult` from
+each log record (`services.broker.spine.appended`).
 
 Limitation: records are applied before they are durable, and changes cannot be undone. If a flush fails, the
 core must be discarded and the store reopened.
@@ -52,7 +52,7 @@ from consumequeue.entry import ENTRY_FORMAT, Entry, tags_code
 from consumequeue.indexes.keyindex import KeyIndex, other_keys_of
 from consumequeue.indexes.name_hash import digest_of
 from consumequeue.queue import ConsumeQueue
-from services.broker.spine.appended import Appended, AppliedRecord, Draft, NewMessage, appended_of
+from services.broker.spine.appended import AppendResult, AppliedRecord, Draft, NewMessage, to_append_result
 from services.broker.spine.damage import DamageList
 from services.broker.spine.encoded_batch import EncodedBatch, TimersDelivered
 from services.broker.spine.recent_ids import NEWEST_COUNT, RecentIds
@@ -82,7 +82,7 @@ class Store:
         self.host = host
         self.version = applied_limits.OLDEST
         self._next_offsets: dict[tuple[str, int], int] = {}
-        self._appended: deque[Appended] = deque()
+        self._appended: deque[AppendResult] = deque()
         self._segment_store_ms: dict[int, int] = {}
         self.times = StoreTimes()
         self.ids: RecentIds | None = None
@@ -92,13 +92,13 @@ class Store:
 
         If the log begins at a higher offset, segments are missing.
         """
-        self.apply_to_parts: Callable[[Appended], None] = _ignore_record
+        self.apply_to_parts: Callable[[AppendResult], None] = _ignore_record
         self.close_open_records: Callable[[], None] = _ignore_close
-        self._encoders: Final[Mapping[type, Callable[[Any, int], Appended]]] = {
+        self._encoders: Final[Mapping[type, Callable[[Any, int], AppendResult]]] = {
             Record: self._encode,
             AppliedRecord: self._encode_applied,
             NewMessage: self._encode_message,
-            EncodedBatch: self._stamp,
+            EncodedBatch: self._append_encoded_batch,
         }
 
     def read(self, physical_offset: int, *, is_alone: bool = False) -> Record:
@@ -158,7 +158,7 @@ class Store:
             raise StoreDamaged(f"The entry at queue offset {queue_offset} leads to another record.")
         return record
 
-    def offsets_named(self, topic: str, name: str, first_offset: int) -> Iterator[int]:
+    def offsets_by_key_or_id(self, topic: str, name: str, first_offset: int) -> Iterator[int]:
         """Yield the log offsets of durable records that may have a given key or message id.
 
         Report and raise `StoreDamaged` if the index is unreadable. See `KeyIndex.offsets`.
@@ -205,7 +205,7 @@ class Store:
         """Whether the number of unflushed bytes exceeds the limit for internal appends."""
         return self.log.end_offset - self.log.durable_offset > limits.UNFLUSHED_BYTES_MAX
 
-    def append(self, new: Draft, now_ms: int) -> Appended:
+    def append(self, new: Draft, now_ms: int) -> AppendResult:
         """Stamp and encode a draft, add the record to the next flush, and apply the facts.
 
         A response that depends on the record must wait until the log is durable up to `end_offset`. If the
@@ -220,25 +220,25 @@ class Store:
             self.apply_to_parts(appended)
         return appended
 
-    def _encode(self, new: Record, store_ms: int) -> Appended:
+    def _encode(self, new: Record, store_ms: int) -> AppendResult:
         facts = facts_of(new)
         if not _OFFSET_FACT_TYPES.isdisjoint(map(type, facts)):
             self.close_open_records()
             store_ms = max(store_ms, self.last_store_ms)
         return self._append_record(new, store_ms, facts)
 
-    def _encode_applied(self, new: AppliedRecord, store_ms: int) -> Appended:
+    def _encode_applied(self, new: AppliedRecord, store_ms: int) -> AppendResult:
         return self._append_record(new.record, store_ms, ())
 
-    def _append_record(self, new: Record, store_ms: int, facts: Sequence[Fact]) -> Appended:
+    def _append_record(self, new: Record, store_ms: int, facts: Sequence[Fact]) -> AppendResult:
         new.store_ms = store_ms
         new.store_host = self.host
         is_queued = new.type != TYPE_SYSTEM
         new.queue_offset = self._next_offsets.get((new.topic, new.queue_id), 0) if is_queued else 0
         self.log.append(new)
-        return appended_of(new, self.log.end_offset - new.physical_offset, facts)
+        return to_append_result(new, self.log.end_offset - new.physical_offset, facts)
 
-    def _encode_message(self, new: NewMessage, store_ms: int) -> Appended:
+    def _encode_message(self, new: NewMessage, store_ms: int) -> AppendResult:
         message, stored, topic, queue_id, facts, half_offset, id_digest = new
         log, queue = self.log, (topic, queue_id)
         queue_offset = self._next_offsets.get(queue, 0)
@@ -253,24 +253,24 @@ class Store:
             )  # fmt: skip
             if log.gather(encoded):
                 break
-        return _new(Appended, (
+        return _new(AppendResult, (
             offset, log.end_offset, queue_offset, store_ms, facts, encoded, queue,
             ENTRY_FORMAT.pack(offset, len(encoded), tags_code(message.tag)), half_offset is None,
             id_digest or digest_of(message.topic, message.message_id), message.topic, other_keys_of(message),
         ))  # fmt: skip
 
-    def _stamp(self, copies: EncodedBatch, store_ms: int) -> Appended:
+    def _append_encoded_batch(self, copies: EncodedBatch, store_ms: int) -> AppendResult:
         copies = copies.slice_rows(0, self.log.room_for(copies.record_bytes.tolist()))
         assert len(copies), "a segment takes one record at least, or the rest of a run would wait for ever"
         ends, offset = np.cumsum(copies.record_bytes), self.log.end_offset
         starts = ends - copies.record_bytes
-        queue_offsets = self._next_offsets_for(copies)
+        queue_offsets = self._assign_queue_offsets(copies)
         bulk.stamp(copies.content, starts, ends, offset + starts, queue_offsets, store_ms)
         self.log.append_encoded(copies.content)
         run = TimersDelivered(copies, offset + starts, queue_offsets, store_ms)
-        return Appended(offset, self.log.end_offset, 0, store_ms, (run,))
+        return AppendResult(offset, self.log.end_offset, 0, store_ms, (run,))
 
-    def apply(self, appended: Appended) -> None:
+    def apply(self, appended: AppendResult) -> None:
         """Update the next queue offset, last store time, segment age, and recent ids."""
         offset, _, queue_offset, store_ms, _, _, queue, _, is_sent, id_digest, _, _ = appended
         if store_ms > self.last_store_ms:
@@ -284,7 +284,7 @@ class Store:
                 next_offsets[queue] = queue_offset + 1
         if is_sent and (ids := self.ids) is not None:
             if id_digest in ids.newest:
-                ids.flush_newest()
+                ids.flush_newest_ids()
             ids.newest[id_digest] = offset  # This is `RecentIds.put`, inlined.
 
     def prepare_queue(self, record: Record) -> None:
@@ -340,7 +340,7 @@ class Store:
         self.times.thaw(frozen["times"])
         self.may_begin_at = frozen["may_begin_at"]
         self.version = frozen["version"]
-        self.cut_log(frozen["first_offset"])
+        self.truncate_log(frozen["first_offset"])
         for topic, queue_id, offset in frozen["next_offsets"]:
             self._next_offsets[(intern(topic), queue_id)] = offset
 
@@ -349,7 +349,7 @@ class Store:
         offsets = self.log.segment_offsets()
         return [SegmentAge(offset, self._segment_store_ms.get(offset, 0)) for offset in offsets]
 
-    def cut_log(self, first_offset: int) -> None:
+    def truncate_log(self, first_offset: int) -> None:
         """Truncate the log before `first_offset`. Records below `first_offset` are no longer read."""
         self.log.cut(first_offset)
         self._segment_store_ms = {
@@ -361,7 +361,7 @@ class Store:
         key = (topic, queue_id)
         self._next_offsets[key] = max(self._next_offsets.get(key, 0), queue_offset + 1)
 
-    def unflushed(self) -> Iterator[Appended]:
+    def unflushed(self) -> Iterator[AppendResult]:
         """Return an iterator over the appended records that are not durable yet, in log order."""
         return iter(self._appended)
 
@@ -370,7 +370,7 @@ class Store:
         """The number of appended records that are not durable yet."""
         return len(self._appended)
 
-    def complete_flush(self, flush: Flush) -> Iterator[Appended]:
+    def complete_flush(self, flush: Flush) -> Iterator[AppendResult]:
         """Advance the durable offset, and yield the newly durable records in log order."""
         before_offset = self.log.durable_offset
         self.log.complete_flush(flush)
@@ -379,7 +379,7 @@ class Store:
         while self._appended and self._appended[0].end_offset <= durable_offset:
             yield self._appended.popleft()
 
-    def index(self, durable: Sequence[Appended]) -> None:
+    def index(self, durable: Sequence[AppendResult]) -> None:
         """Add durable records to their queues and to the key index, in log order.
 
         Records without a queue are ignored.
@@ -403,9 +403,9 @@ class Store:
         self.dispatch.dispatch_runs((key, first, b"".join(entries)) for key, (first, entries) in runs.items())
         self.keys.put_digests(digests, offsets)
         if self.ids is not None and len(self.ids.newest) >= NEWEST_COUNT:
-            self.ids.flush_newest()
+            self.ids.flush_newest_ids()
 
-    def index_run(self, run: TimersDelivered) -> None:
+    def index_delivery_batch(self, run: TimersDelivered) -> None:
         """Add a batch of durable timer deliveries to the queues and the key index."""
         self.dispatch.dispatch_runs(run.entries())
         self.keys.put_many(*run.names())
@@ -416,7 +416,7 @@ class Store:
             self.keys.put(found.record)
             self.keys.spill(self.log.first_offset)
 
-    def _next_offsets_for(self, copies: EncodedBatch) -> Integers:
+    def _assign_queue_offsets(self, copies: EncodedBatch) -> Integers:
         codes, positions, begins = copies.group_by_queue()
         firsts = np.array([self._next_offsets.get(copies.queues[code], 0) for code in codes], np.int64)
         offsets = np.empty(len(copies), np.int64)
@@ -436,7 +436,7 @@ def _offset_before_gap(queue: ConsumeQueue, queue_offset: int, place: int) -> in
     return place
 
 
-def _ignore_record(appended: Appended) -> None:
+def _ignore_record(appended: AppendResult) -> None:
     """Do nothing. The store of a command-line tool has no parts."""
 
 

@@ -75,7 +75,7 @@ def check_group_name(name: str) -> None:
         )
 
 
-def _how_to_create(name: str) -> str:
+def _topic_creation_hint(name: str) -> str:
     """Return a hint on how to create a topic, or an empty string if the topic name is illegal."""
     try:
         check_topic_name(name)
@@ -118,7 +118,7 @@ class Topics:
         """Return the topic with the given name. Raise `TopicNotFound`."""
         topic = self._topics.get(name)
         if topic is None:
-            raise TopicNotFound(f"There is no {name!r}.{_how_to_create(name)}")
+            raise TopicNotFound(f"There is no {name!r}.{_topic_creation_hint(name)}")
         return topic
 
     def get_or_create(self, name: str, now_ms: int) -> Topic:

@@ -116,7 +116,7 @@ class HeldTimers:
     def first(self, topic: str, count_max: int) -> list[tuple[int, int]]:
         """Return the first `count_max` held timers of a topic, as sorted (due time, offset) pairs."""
         found: list[tuple[int, int]] = []
-        order, done = self._orders.get(topic) or (self._in_due_order(topic), 0)
+        order, done = self._orders.get(topic) or (self._sort_by_due_time(topic), 0)
         place = done
         while place < len(order) and len(found) < count_max:
             timer_offset = int(order[place])
@@ -180,7 +180,7 @@ class HeldTimers:
         is_there = place < len(self._offsets) and self._offsets[place] == timer_offset
         return place if is_there and self._due_ms[place] != _GONE else -1
 
-    def _in_due_order(self, topic: str) -> Integers:
+    def _sort_by_due_time(self, topic: str) -> Integers:
         number = self._numbers.get(topic, -1)
         topics, due_ms = np.array(self._topics, np.int64), np.array(self._due_ms, np.int64)
         places = np.flatnonzero((topics == number) & (due_ms != _GONE))

@@ -115,7 +115,9 @@ class TimerDelivery:
         if self._delivered:
             since_ms, store_ms = np.array([time for times in self._delivered.values() for time in times]).T
             begins = np.cumsum([0, *map(len, self._delivered.values())])
-            self._count_late([topic for topic, _ in self._delivered], begins, since_ms, store_ms - since_ms)
+            self._count_deliveries_by_lateness(
+                [topic for topic, _ in self._delivered], begins, since_ms, store_ms - since_ms
+            )
             self._delivered.clear()
         return count_max - left
 
@@ -140,7 +142,7 @@ class TimerDelivery:
         Return the total weight of the delivered timers (see `deliver`).
         """
         left = count_max
-        for topic, per_second in self._releases():
+        for topic, per_second in self._release_rates():
             allowed = self._paces.allowed(topic, per_second, now_ms, max(1, left // _ALONE_COUNTS))
             first = self._held.first(topic, allowed)
             # The clock may have been set back since the timers were held.
@@ -157,11 +159,11 @@ class TimerDelivery:
     def _next_release_ms(self, seen_ms: int) -> int | None:
         times = [
             max(self._paces.next_ms(topic, per_second, seen_ms), self._held.first(topic, 1)[0][0])
-            for topic, per_second in self._releases()
+            for topic, per_second in self._release_rates()
         ]
         return min(times, default=None)
 
-    def _releases(self) -> list[tuple[str, int]]:
+    def _release_rates(self) -> list[tuple[str, int]]:
         """Return (topic, timers per second) for each released topic that still has held timers."""
         topics = (topic for topic in self._held.counts if topic not in self._topics.held)
         return [(topic, self._topics.release_pace(topic)) for topic in topics]
@@ -201,9 +203,9 @@ class TimerDelivery:
         try:
             timer = self._timers.read_at(due_ms, timer_offset)
         except StoreDamaged:
-            self._timers.register_damaged(timer_offset, due_ms)
+            self._timers.register_damaged_timer(timer_offset, due_ms)
         else:
-            self._deliver_one(timer, timer_offset, now_ms)
+            self._deliver_single_timer(timer, timer_offset, now_ms)
 
     def _deliver_run(self, pairs: list[tuple[int, int]], now_ms: int, *, is_held: bool = False) -> bool:
         """Deliver a batch of timers, given as (due time, offset) pairs. Return whether all were processed.
@@ -227,7 +229,7 @@ class TimerDelivery:
         if not is_held:
             self._partitions.watermark = max(self._partitions.watermark, pairs[-1])
             if self._topics.held:
-                to_hold = self._are_to_hold(rows, self._near_queues)
+                to_hold = self._hold_mask(rows, self._near_queues)
                 for place in np.flatnonzero(to_hold).tolist():
                     timer = to_timer_record(record.decode(ready[by_place[place]]))
                     self._timers.hold(timer, pairs[place][1], now_ms)
@@ -238,7 +240,7 @@ class TimerDelivery:
         self._append(content, rows, self._near_queues, now_ms, is_held=is_held)
         return True
 
-    def _are_to_hold(self, rows: Rows, queues: QueueTable) -> Any:
+    def _hold_mask(self, rows: Rows, queues: QueueTable) -> Any:
         """Return a Boolean array that is true for rows of held topics.
 
         The value is false for a row that does not contain the topic.
@@ -246,14 +248,14 @@ class TimerDelivery:
         held = [code for code, (topic, _) in enumerate(queues.names) if topic in self._topics.held]
         return np.isin(rows["queue"], held)
 
-    def _deliver_one(self, timer: Record, timer_offset: int, now_ms: int) -> None:
+    def _deliver_single_timer(self, timer: Record, timer_offset: int, now_ms: int) -> None:
         """Deliver a timer, or hold it if its topic is held."""
         if properties.value_of(timer.properties, property_names.REAL_TOPIC) in self._topics.held:
             self._timers.hold(timer, timer_offset, now_ms)
         else:
-            self._append_one(ready_record(timer, timer_offset), now_ms)
+            self._append_ready_message(ready_record(timer, timer_offset), now_ms)
 
-    def _append_one(self, ready: Record, now_ms: int) -> None:
+    def _append_ready_message(self, ready: Record, now_ms: int) -> None:
         """Append a ready message, and record the lateness of the timer.
 
         Lateness is measured from the due time of the timer, or from the time at which the timer was set if
@@ -265,7 +267,7 @@ class TimerDelivery:
             return
         since_ms = max(due_ms_of(ready), ready.store_ms)
         self._store.append(ready, now_ms)
-        late = self._delivered.setdefault((ready.topic, self._cause(since_ms)), [])
+        late = self._delivered.setdefault((ready.topic, self._lateness_cause(since_ms)), [])
         late.append((since_ms, ready.store_ms))
 
     def _deliver_rows(self, rows: Rows, path: str, now_ms: int) -> None:
@@ -280,7 +282,7 @@ class TimerDelivery:
         self._partitions.watermark = max(self._partitions.watermark, sort_key)
         waiting = self._waiting_rows(rows, path) if self._partitions.damage else rows
         if self._topics.held:
-            to_hold = self._are_to_hold(waiting, self._timers.queues)
+            to_hold = self._hold_mask(waiting, self._timers.queues)
             for row in waiting[to_hold]:
                 self._deliver_row(row, path, now_ms)
             waiting = waiting[~to_hold]
@@ -288,25 +290,25 @@ class TimerDelivery:
             for row in waiting:
                 self._deliver_row(row, path, now_ms)
         else:
-            self._deliver_waiting(waiting, path, now_ms)
+            self._deliver_pending_rows(waiting, path, now_ms)
 
     def _deliver_row(self, row: Any, path: str, now_ms: int) -> None:
         """Deliver or hold a timer from a partition."""
         record_at, record_bytes = int(row["record_at"]), int(row["record_bytes"])
         stored = b"" if record_at == IN_LOG else self._timers.read_spans(path, [(record_at, record_bytes)])
         if not stored or not record.crc_holds(stored):
-            self._deliver_damaged(row, path, now_ms)
+            self._deliver_damaged_timer(row, path, now_ms)
             return
         ready = record.decode(stored)
         if ready.topic in self._topics.held:
             self._timers.hold(to_timer_record(ready), int(row["timer_offset"]), now_ms)
         else:
-            self._append_one(ready, now_ms)
+            self._append_ready_message(ready, now_ms)
 
-    def _deliver_waiting(self, rows: Rows, path: str, now_ms: int) -> None:
+    def _deliver_pending_rows(self, rows: Rows, path: str, now_ms: int) -> None:
         is_bare = rows["record_at"] == np.uint64(IN_LOG)
         for row in rows[is_bare]:
-            self._deliver_damaged(row, path, now_ms)
+            self._deliver_damaged_timer(row, path, now_ms)
         rows = rows[~is_bare]
         if not len(rows):
             return
@@ -314,7 +316,7 @@ class TimerDelivery:
         ends = np.cumsum(rows["record_bytes"].astype(np.int64))
         sound = bulk.are_sound(content, ends - rows["record_bytes"], ends)
         if not sound.all():
-            content, rows = self._remove_damaged(content, rows, path, ends, sound, now_ms)
+            content, rows = self._separate_damaged_rows(content, rows, path, ends, sound, now_ms)
         self._append(content, rows, self._timers.queues, now_ms)
 
     def _append(
@@ -347,7 +349,7 @@ class TimerDelivery:
                 [(topic, _), *_] = run.copies.list_used_queues()
                 self._timers.statistics.lateness_by_cause[topic, LATE_BY_HOLD] += len(run.copies)
             else:
-                self._count_late_run(run, since_ms[done : done + len(run.copies)])
+                self._count_batch_by_lateness(run, since_ms[done : done + len(run.copies)])
             done += len(run.copies)
         assert done == len(copies), "a timer was delivered twice, or not at all"
 
@@ -358,7 +360,7 @@ class TimerDelivery:
         """
         ends, offsets = self._timers.ends, rows["timer_offset"].copy()
         with suppress(StoreDamaged):
-            return rows[~ends.have_ended(offsets)]
+            return rows[~ends.ended_mask(offsets)]
         is_waiting = np.zeros(len(rows), np.bool_)
         for place, (timer_offset, due_ms) in enumerate(
             zip(offsets.tolist(), rows["due_ms"].tolist(), strict=True)
@@ -366,7 +368,7 @@ class TimerDelivery:
             try:
                 is_waiting[place] = ends.find_end(timer_offset) is None
             except StoreDamaged:
-                self._timers.register_damaged(timer_offset, due_ms, self._topic(rows[place]), path)
+                self._timers.register_damaged_timer(timer_offset, due_ms, self._topic(rows[place]), path)
         return rows[is_waiting]
 
     def _topic(self, row: Any) -> str:
@@ -388,11 +390,11 @@ class TimerDelivery:
                 due_ms[place] = due_ms_of(record.decode(bytes(content[start : ends[place]])))
         return due_ms
 
-    def _count_late_run(self, run: TimersDelivered, since_ms: Integers) -> None:
+    def _count_batch_by_lateness(self, run: TimersDelivered, since_ms: Integers) -> None:
         codes, places, begins = run.copies.group_by_queue()
         topics = [run.copies.queues[code][0] for code in codes]
         since_ms = since_ms[places]
-        self._count_late(topics, begins, since_ms, run.store_ms - since_ms)
+        self._count_deliveries_by_lateness(topics, begins, since_ms, run.store_ms - since_ms)
 
     def _read(self, path: str, rows: Rows) -> bytearray:
         """Return the records of the rows in one contiguous buffer. Neighboring records are read together.
@@ -416,15 +418,15 @@ class TimerDelivery:
         spans = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
         return bytearray(b"".join([stored[start:end] for start, end in spans]))
 
-    def _remove_damaged(
+    def _separate_damaged_rows(
         self, content: bytearray, rows: Rows, path: str, ends: Integers, sound: Any, now_ms: int
     ) -> tuple[bytearray, Rows]:
         for row in rows[~sound]:
-            self._deliver_damaged(row, path, now_ms)
+            self._deliver_damaged_timer(row, path, now_ms)
         spans = zip((ends - rows["record_bytes"])[sound].tolist(), ends[sound].tolist(), strict=True)
         return bytearray(b"".join([content[start:end] for start, end in spans])), rows[sound]
 
-    def _deliver_damaged(self, row: Any, path: str, now_ms: int) -> None:
+    def _deliver_damaged_timer(self, row: Any, path: str, now_ms: int) -> None:
         """Deliver a timer from the log, because its record in the partition is damaged or missing.
 
         If the record cannot be read from the log, register the timer for a repair, which also searches older
@@ -435,13 +437,13 @@ class TimerDelivery:
             self._store.damage.unreadable_records += 1
             self._timers.report_damaged_row(path, int(row["record_at"]))
         try:
-            timer = self._timers.read_logged(timer_offset)
+            timer = self._timers.read_logged_record(timer_offset)
         except StoreDamaged:
-            self._timers.register_damaged(timer_offset, due_ms, self._topic(row), path)
+            self._timers.register_damaged_timer(timer_offset, due_ms, self._topic(row), path)
         else:
-            self._deliver_one(timer, timer_offset, now_ms)
+            self._deliver_single_timer(timer, timer_offset, now_ms)
 
-    def _count_late(
+    def _count_deliveries_by_lateness(
         self, topics: list[str], begins: Integers, since_ms: Integers, lateness_ms: Integers
     ) -> None:
         """Count all deliveries by lateness, and late deliveries by cause.
@@ -456,9 +458,9 @@ class TimerDelivery:
         )
         first_ms = since_ms[late[firsts]].tolist()
         for number, since, count in zip(numbers.tolist(), first_ms, counts.tolist(), strict=True):
-            statistics.lateness_by_cause[(topics[number], self._cause(since))] += count
+            statistics.lateness_by_cause[(topics[number], self._lateness_cause(since))] += count
 
-    def _cause(self, due_ms: int) -> str:
+    def _lateness_cause(self, due_ms: int) -> str:
         if due_ms < self._opened_ms:
             return "restart"
         if self._clock_from_ms <= due_ms < self._clock_until_ms:

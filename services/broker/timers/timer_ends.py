@@ -94,7 +94,7 @@ class TimerEnd(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class EndsToWrite:
+class CheckpointTimerEnds:
     """A consistent state of both indexes for a checkpoint."""
 
     names: RunsToWrite
@@ -133,7 +133,7 @@ class TimerEnds:
         """Whether the number of facts in memory requires a checkpoint."""
         return self.names.is_full or self.ends.is_full
 
-    def find_named(self, name: TimerName) -> NamedTimer | None:
+    def find_by_name(self, name: TimerName) -> NamedTimer | None:
         """Return the newest timer with the given name, pending or ended, or None.
 
         Raise `StoreDamaged` if the index is unreadable.
@@ -172,7 +172,7 @@ class TimerEnds:
         ended_offset, ended_ms, extra = found
         return TimerEnd(End(extra >> KIND_SHIFT), ended_ms, ended_offset)
 
-    def have_ended(self, timer_offsets: Words) -> Mask:
+    def ended_mask(self, timer_offsets: Words) -> Mask:
         """Return a Boolean array that is true for ended timers.
 
         Raise `StoreDamaged` if the index is unreadable.
@@ -193,7 +193,7 @@ class TimerEnds:
         """Add the end of a timer to the index."""
         self.ends.put(timer_offset, 0, ended.ended_offset, ended.ended_ms, end_extra(ended.end, due_ms))
 
-    def add_delivered(
+    def add_delivered_ends(
         self, timer_offsets: Integers, due_ms: Integers, ended_offsets: Integers, ended_ms: int
     ) -> None:
         """Add the ends of delivered timers. The arrays have equal length, with one element per timer.
@@ -220,7 +220,7 @@ class TimerEnds:
         self.names.spill(now_ms)
         self.ends.spill(now_ms)
 
-    def to_write(self, now_ms: int) -> EndsToWrite:
+    def to_write(self, now_ms: int) -> CheckpointTimerEnds:
         """Return the data for a checkpoint, without the facts that expired before `now_ms`.
 
         `now_ms` is the earlier of the newest store time and the due time of the earliest pending timer. The
@@ -228,14 +228,14 @@ class TimerEnds:
         """
         self._advance_forgotten(now_ms)
         names, ends = self.names.to_write(now_ms), self.ends.to_write(now_ms)
-        return EndsToWrite(names, ends, self.forgotten_ms)
+        return CheckpointTimerEnds(names, ends, self.forgotten_ms)
 
-    def complete_checkpoint(self, done: EndsToWrite) -> None:
+    def complete_checkpoint(self, done: CheckpointTimerEnds) -> None:
         """Replace the facts in memory and the merged runs with the runs of a durable checkpoint."""
         self.names.written(done.names)
         self.ends.written(done.ends)
 
-    def abandon_checkpoint(self, done: EndsToWrite) -> None:
+    def abandon_checkpoint(self, done: CheckpointTimerEnds) -> None:
         """Keep the runs of a failed checkpoint, because a snapshot may list them."""
         self.names.failed(done.names)
         self.ends.failed(done.ends)
@@ -287,7 +287,7 @@ def name_hash(name: TimerName) -> NameWords:
     return hashes_of(name.topic, text_of(name.message_id, name.key))
 
 
-def key_words(message: Message) -> NameWords | None:
+def timer_key_hash(message: Message) -> NameWords | None:
     """Return the 128-bit hash of a message's timer key, or None if the message has no timer key."""
     key = message.properties.get(property_names.TIMER_KEY)
     return hashes_of(message.topic, text_of("", key)) if key else None

@@ -68,7 +68,7 @@ def rebuild(timers: Timers, disk: Disk, segment_bytes: int, log_from: int, until
     for timer in _waiting_records(timers, log_from) if has_names else ():
         timers.ends.add_names(timer_set(timer.properties), timer.physical_offset, timer.store_ms)
     if has_ends:
-        _end_unknown(timers, disk)
+        _add_missing_ends(timers, disk)
     return told
 
 
@@ -87,7 +87,7 @@ def _waiting_records(timers: Timers, before_offset: int) -> Iterator[Record]:
     """Yield the records of the pending timers below `before_offset`, the first offset of the log."""
     for timer_offset in timers.held.between(0, before_offset):
         with suppress(StoreDamaged):
-            yield timers.read_logged(timer_offset)
+            yield timers.read_logged_record(timer_offset)
     for rows, path in timers.partitions.scan(0, _FOREVER_MS) if before_offset else ():
         for row in rows[rows["timer_offset"] < np.uint64(before_offset)]:
             if path is not None and int(row["record_at"]) != partition.IN_LOG:
@@ -97,15 +97,15 @@ def _waiting_records(timers: Timers, before_offset: int) -> Iterator[Record]:
                     continue
 
 
-def _end_unknown(timers: Timers, disk: Disk) -> None:
+def _add_missing_ends(timers: Timers, disk: Disk) -> None:
     """Add an end of kind UNREADABLE for each timer that has a name, is not pending, and has no known end."""
     waiting, gaps = _live_offsets(timers, disk)
     for run in timers.ends.names.runs:
         for facts in run.readable(disk, []):
-            _end_unknown_among(timers, facts["offset"], facts["at"], waiting, gaps)
+            _add_missing_ends_of_offsets(timers, facts["offset"], facts["at"], waiting, gaps)
     for recent in timers.ends.names.recents():
         for facts in recent.chunks():
-            _end_unknown_among(timers, facts["offset"], facts["at"], waiting, gaps)
+            _add_missing_ends_of_offsets(timers, facts["offset"], facts["at"], waiting, gaps)
 
 
 def _live_offsets(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
@@ -122,13 +122,13 @@ def _live_offsets(timers: Timers, disk: Disk) -> tuple[Numbers, list[Gap]]:
     return np.sort(np.concatenate(found)), gaps
 
 
-def _end_unknown_among(
+def _add_missing_ends_of_offsets(
     timers: Timers, offsets: Numbers, due_ms: Numbers, waiting: Numbers, gaps: list[Gap]
 ) -> None:
     if gaps:
         return  # A timer in a damaged batch may be pending, and an end would prevent its delivery.
     is_over = ~np.isin(offsets, waiting)
     offsets, due_ms = offsets[is_over].copy(), due_ms[is_over]
-    ended = timers.ends.have_ended(offsets)
+    ended = timers.ends.ended_mask(offsets)
     for offset, ms in zip(offsets[~ended].tolist(), due_ms[~ended].tolist(), strict=True):
         timers.ends.add_end(offset, ms, TimerEnd(End.UNREADABLE, ms, offset))

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from commitlog.disk.disk import Disk
-from services.broker.timers.timer_ends import EndsToWrite
+from services.broker.timers.timer_ends import CheckpointTimerEnds
 from services.broker.timers.timer_source import QueueTable, TimerSource
 from timingwheel.cascade import PartitionsToWrite, Span
 
@@ -40,11 +40,11 @@ class UncertainTimes:
 
 
 @dataclass(slots=True, eq=False)
-class TimersToWrite:
+class CheckpointTimers:
     """A consistent state of all timers for a checkpoint."""
 
     partitions: PartitionsToWrite
-    ends: EndsToWrite
+    ends: CheckpointTimerEnds
     source: TimerSource
     queues: QueueTable
     doubt: UncertainTimes

@@ -60,7 +60,7 @@ def timer_record(message: Message, queue_id: int, replaced: ReplacedTimer | None
     """Return the timer record of a delayed message. `queue_id` is the real queue of the message."""
     stored = timer_properties(message, queue_id)
     if replaced is not None:
-        stored += properties.encode(_replaces(replaced))
+        stored += properties.encode(_replacement_properties(replaced))
     return Record(
         topic=TIMER_TOPIC,
         body=message.body,
@@ -92,7 +92,7 @@ def moved_record(timer: Record, timer_offset: int, old_due_ms: int, due_ms: int,
     The message does not change.
     """
     marks = {property_names.DUE_MS: str(due_ms), property_names.VERB: MOVE, property_names.REASON: reason}
-    marks |= _replaces(ReplacedTimer(timer_offset, old_due_ms))
+    marks |= _replacement_properties(ReplacedTimer(timer_offset, old_due_ms))
     stored = properties.decode(timer.properties)
     kept = {name: value for name, value in stored.items() if name not in _NOT_MOVED}
     return Record(
@@ -230,7 +230,7 @@ def with_replaced(stored: bytes, replaced: ReplacedTimer | None) -> bytes:
     kept = properties.decode(stored)
     kept.pop(property_names.REPLACES, None)
     kept.pop(property_names.REPLACED_DUE_MS, None)
-    return properties.encode(kept if replaced is None else kept | _replaces(replaced))
+    return properties.encode(kept if replaced is None else kept | _replacement_properties(replaced))
 
 
 def replaced_offset_of(stored: bytes) -> int:
@@ -250,7 +250,7 @@ def due_ms_of(record: Record) -> int:
     return int(properties.value_of(record.properties, property_names.DUE_MS))
 
 
-def _replaces(replaced: ReplacedTimer) -> dict[str, str]:
+def _replacement_properties(replaced: ReplacedTimer) -> dict[str, str]:
     return {
         property_names.REPLACES: str(replaced.timer_offset),
         property_names.REPLACED_DUE_MS: str(replaced.due_ms),

@@ -5,7 +5,7 @@
     a split       detects damage while it copies a file                                      ---+     |
                                                                                                       v
     RepairJob     identifies the lost timers of the gaps in a worker thread <-------------------------+
-    repair_some   rebuilds the timers that have a readable copy, and ends the other lost timers
+    repair_next_batch   rebuilds the timers that have a readable copy, and ends the other lost timers
 
 The timers in a gap are identified by elimination. The repair starts with all named timers that are due in the
 window of the damaged file. Timers that have ended, or that are in memory or in an undamaged batch, are
@@ -126,7 +126,7 @@ class CheckJob:
             window = Window(disk, slot.path, file.length, limits.TIMER_BATCH_BYTES_MAX)
             for batch in partition.batches(window, self.gaps, position):
                 if batch.kind == WITH_RECORDS:
-                    self.rows_without_record += _unsound_rows(window, batch)
+                    self.rows_without_record += _corrupt_rows(window, batch)
                 left_bytes -= batch.end - batch.position
                 if left_bytes <= 0 and batch.end < file.length:
                     self.rest.append((slot, batch.end))
@@ -170,7 +170,7 @@ class LogPass:
         return [one for one in ends if one.first_offset < one.end_offset]
 
 
-def _unsound_rows(window: Window, batch: partition.Batch) -> Iterator[RowWithoutRecord]:
+def _corrupt_rows(window: Window, batch: partition.Batch) -> Iterator[RowWithoutRecord]:
     """Yield the rows of a batch whose records fail the CRC check."""
     rows = batch.rows[batch.rows["record_bytes"] > 0]
     content = bytearray(window.bytes_at(batch.position, batch.end - batch.position))
@@ -300,7 +300,7 @@ class RepairJob:
 
     def _named_timers(self, disk: Disk, from_ms: int, until_ms: int) -> tuple[Rows, bool]:
         """Return the named timers due in the window, and whether all names were readable."""
-        found, is_sure = [self._timers_due_elsewhere(from_ms, until_ms)], True
+        found, is_sure = [self._find_deviating_timers(from_ms, until_ms)], True
         for run in self.names:
             damaged: list[int] = []
             for facts in run.readable(disk, damaged):
@@ -309,17 +309,17 @@ class RepairJob:
                 is_over = last_ms(near) < np.uint64(self.forgotten_ms)
                 pairs = np.empty(len(near), PAIR)
                 pairs["due_ms"], pairs["timer_offset"] = near["at"], near["offset"]
-                found.append(self._remove_sorted_elsewhere(pairs[~is_over], from_ms, until_ms))
+                found.append(self._keep_sorted_in_window(pairs[~is_over], from_ms, until_ms))
             is_sure = is_sure and not damaged
         return _unique_timers(np.concatenate(found)), is_sure
 
-    def _timers_due_elsewhere(self, from_ms: int, until_ms: int) -> Rows:
+    def _find_deviating_timers(self, from_ms: int, until_ms: int) -> Rows:
         """Return the deviating timers with a sort time in the window."""
         sort_ms = self.deviating.items()
         near = [(at_ms, offset) for offset, at_ms in sort_ms if from_ms <= at_ms < until_ms]
         return np.array(near, PAIR)
 
-    def _remove_sorted_elsewhere(self, pairs: Rows, from_ms: int, until_ms: int) -> Rows:
+    def _keep_sorted_in_window(self, pairs: Rows, from_ms: int, until_ms: int) -> Rows:
         """Return `pairs` without the timers whose sort time is outside the window."""
         if not self.deviating or not len(pairs):
             return pairs
@@ -336,7 +336,7 @@ class RepairJob:
             for one, due_ms in ((one, due_ms_of(one)) for one in timers)
             if from_ms <= due_ms < until_ms and max(due_ms, one.store_ms) >= self.forgotten_ms
         ]
-        return self._remove_sorted_elsewhere(np.array(found, PAIR), from_ms, until_ms)
+        return self._keep_sorted_in_window(np.array(found, PAIR), from_ms, until_ms)
 
     def _exclude_deleted(self, disk: Disk) -> None:
         """Exclude the timers that have a tombstone or that ended before the retained history."""
@@ -461,7 +461,7 @@ class TimerRepair:
         """Allow the next check and the next repair, and report damage that checkpoints have found."""
         self._may_check = True
         self._blocked = ""
-        if not self._has_unchecked and now_ms >= self._next_check_ms:
+        if not self._has_unchecked_files and now_ms >= self._next_check_ms:
             self.begin(now_ms)
         self._check_bytes = limits.CHECKED_AT_ONCE_BYTES
         self.report_indexes()
@@ -494,7 +494,9 @@ class TimerRepair:
         """Whether a job can start or a repair can continue."""
         if self._applying is not None:
             return not self._timers.is_waiting_for_disk()
-        return self._running is None and (self._can_repair() or (self._may_check and self._has_unchecked))
+        return self._running is None and (
+            self._can_repair() or (self._may_check and self._has_unchecked_files)
+        )
 
     def uncertain_times(self) -> UncertainTimes:
         """Return the times in doubt for a checkpoint that is about to start."""
@@ -531,7 +533,7 @@ class TimerRepair:
             return None
         if self._can_repair():
             self._running = self._create_repair_job()
-        elif self._may_check and self._has_unchecked:
+        elif self._may_check and self._has_unchecked_files:
             self._may_check = False
             self._running = self._check()
         return self._running
@@ -574,7 +576,7 @@ class TimerRepair:
             places = ((slot, position) for slot, _, position in job.files)
             self._unchecked.extendleft(reversed([*places, *job.runs]))
 
-    def repair_some(self, now_ms: int) -> None:
+    def repair_next_batch(self, now_ms: int) -> None:
         """Rebuild or end some of the missing timers that a repair has found."""
         assert not self._left or self._applying is not None, "what is left to mend is of a rescue"
         count = 0
@@ -596,7 +598,7 @@ class TimerRepair:
             self._finish(self._applying)
 
     @property
-    def _has_unchecked(self) -> bool:
+    def _has_unchecked_files(self) -> bool:
         return bool(self._unchecked) or self._log_pass is not None
 
     def _can_repair(self) -> bool:
@@ -613,7 +615,7 @@ class TimerRepair:
     def _is_waiting(self, one: RowWithoutRecord) -> bool:
         """Return whether a timer is above the watermark and has no readable end."""
         is_done = (one.due_ms, one.timer_offset) <= self._partitions.watermark
-        return not is_done and not self._timers.has_surely_ended(one.timer_offset)
+        return not is_done and not self._timers.has_recorded_end(one.timer_offset)
 
     def _check(self) -> CheckJob:
         job, left_bytes = CheckJob([], [], self._check_bytes), self._check_bytes
@@ -691,7 +693,7 @@ class TimerRepair:
         timer = self._find_record(timer_offset)
         if timer is None:
             self._lost_count += 1
-            self._timers.end_unreadable(topic, timer_offset, due_ms, now_ms)
+            self._timers.end_unreadable_timer(topic, timer_offset, due_ms, now_ms)
             return
         self._timers.rebuild_timer(timer, timer_offset, what, now_ms)
         self._rebuilt_count += 1
@@ -699,7 +701,7 @@ class TimerRepair:
     def _find_record(self, timer_offset: int) -> Record | None:
         """Return a timer record from the log or from a timer file, or None if no copy is readable."""
         with suppress(StoreDamaged):
-            return self._timers.read_logged(timer_offset)
+            return self._timers.read_logged_record(timer_offset)
         assert self._applying is not None, "copies are known to a rescue alone"
         copy = self._applying.copies.get(timer_offset)
         with suppress(StoreDamaged):

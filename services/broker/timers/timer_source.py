@@ -96,7 +96,7 @@ class TimerSource:
         `timer_offsets` (u64) must be sorted. The due times and the record positions in the rows are not set.
         """
         assert (timer_offsets[1:] >= timer_offsets[:-1]).all(), "the log is read forwards, a window at a time"
-        offsets, stored = self._read_sound(timer_offsets.tolist())
+        offsets, stored = self._read_valid_records(timer_offsets.tolist())
         rows, ready = np.zeros(len(offsets), ROW), [b""] * len(offsets)
         rows["timer_offset"] = offsets
         # Imported records are decoded, because they may lack the CRC that `CutRecords` requires.
@@ -141,7 +141,7 @@ class TimerSource:
         for name, hashed in zip(NAME_COLUMNS, _hashes(topic, keys_of(kept)), strict=True):
             row[name] = hashed
 
-    def _read_sound(self, timer_offsets: list[int]) -> tuple[list[int], list[bytes]]:
+    def _read_valid_records(self, timer_offsets: list[int]) -> tuple[list[int], list[bytes]]:
         """Return the offsets and the bytes of the records whose CRC is correct."""
         stored = list(self._read_records(timer_offsets))
         content = bytearray(b"".join(stored))

@@ -76,9 +76,9 @@ class LookupResults(NamedTuple):
     searched: Offsets
     found: Offsets
 
-    def are_in_vain(self, timer_offsets: Integers) -> Mask:
+    def not_found_mask(self, timer_offsets: Integers) -> Mask:
         """Return a Boolean array that is true for offsets that are in `searched` but not in `found`."""
-        return _are_in(self.searched, timer_offsets) & ~_are_in(self.found, timer_offsets)
+        return _membership_mask(self.searched, timer_offsets) & ~_membership_mask(self.found, timer_offsets)
 
 
 class TimerViews:
@@ -120,7 +120,7 @@ class TimerViews:
     def topics_of(self, wanted: TimerFilter) -> list[str]:
         """Return the topics that have pending timers and match the filter."""
         pending = self._timers.pending_by_topic.items()
-        return [topic for topic, count in pending if count and _is_topic(topic, wanted)]
+        return [topic for topic, count in pending if count and _is_topic_match(topic, wanted)]
 
     def offsets_of_key(self, key: str, topics: Iterable[str]) -> list[int]:
         """Return the offsets of the timers with the timer key `key` in the given topics.
@@ -134,7 +134,10 @@ class TimerViews:
         """Return the sorted offsets of the timers in the filter's window that are not in a timer file."""
         far = self._timers.partitions.in_memory(wanted.from_ms, wanted.until_ms)
         held = self._timers.held.rows(wanted.from_ms, wanted.until_ms).timer_offsets
-        deviating = [offset for _, offset in self._timers.near.deviating_in(wanted.from_ms, wanted.until_ms)]
+        deviating = [
+            offset
+            for _, offset in self._timers.near.deviating_timers_in_window(wanted.from_ms, wanted.until_ms)
+        ]
         return np.unique(np.concatenate([far, held.astype(np.uint64), np.array(deviating, np.uint64)]))
 
     def search_log(self, timer_offsets: Offsets, texts: Sequence[bytes]) -> Offsets:
@@ -162,7 +165,7 @@ class TimerViews:
         if wanted == _window_of(wanted):
             window = wanted.from_ms, wanted.until_ms
             held = 0 if wanted.is_held is False else len(self._timers.held.rows(*window).due_ms)
-            return held if wanted.is_held else held + self._count_unheld(*window)
+            return held if wanted.is_held else held + self._count_timers_not_held(*window)
         return sum(count for _, count in self.histogram(wanted, 1 << 62))
 
     def histogram(self, wanted: TimerFilter, width_ms: int) -> list[tuple[int, int]]:
@@ -171,7 +174,10 @@ class TimerViews:
         The first window begins at `wanted.from_ms`. Empty windows are omitted.
         """
         counts: Counter[int] = Counter()
-        columns, select = [self.held_due_ms(wanted), self.deviating_due_ms(wanted)], self._selection(wanted)
+        columns, select = (
+            [self.held_due_ms(wanted), self.deviating_due_ms(wanted)],
+            self._make_row_selector(wanted),
+        )
         for rows, path in self._scan(wanted):
             due_ms = rows["due_ms"].astype(np.int64)
             if wanted != _window_of(wanted):
@@ -206,22 +212,22 @@ class TimerViews:
 
         After each run of rows, yield the sort key up to which all candidates have been yielded.
         """
-        rows = self._far_and_near(listing, wanted, after, looked_up)
+        rows = self._listed_candidates(listing, wanted, after, looked_up)
         others = self._held(wanted, after, looked_up), self.deviating(wanted, after, looked_up)
-        return merge(rows, *others, key=itemgetter(0, 1)) if self._has_others else rows
+        return merge(rows, *others, key=itemgetter(0, 1)) if self._has_held_or_deviating_timers else rows
 
     @property
-    def _has_others(self) -> bool:
+    def _has_held_or_deviating_timers(self) -> bool:
         """Whether any timers are held or deviating and must be merged with the timers of the slots."""
         return len(self._timers.held) > 0 or len(self._timers.near.deviating) > 0
 
-    def _count_unheld(self, from_ms: int, until_ms: int) -> int:
+    def _count_timers_not_held(self, from_ms: int, until_ms: int) -> int:
         """Count the timers that are due in a window and are not held.
 
         The partitions count timers by sort time. The count is therefore corrected for deviating timers.
         """
         near = self._timers.near
-        moved = len(near.deviating_in(from_ms, until_ms)) if near.deviating else 0
+        moved = len(near.deviating_timers_in_window(from_ms, until_ms)) if near.deviating else 0
         moved -= sum(from_ms <= sort_ms < until_ms for sort_ms in near.deviating.values())
         return self._timers.partitions.count(from_ms, until_ms) + moved
 
@@ -237,10 +243,10 @@ class TimerViews:
         rows = self._timers.held.rows(
             wanted.from_ms if after is None else max(wanted.from_ms, after[0]), wanted.until_ms
         )
-        topics = [number for number, topic in enumerate(rows.names) if _is_topic(topic, wanted)]
+        topics = [number for number, topic in enumerate(rows.names) if _is_topic_match(topic, wanted)]
         wanted_rows = np.isin(rows.topics, topics)
         if looked_up is not None:
-            wanted_rows &= ~looked_up.are_in_vain(rows.timer_offsets)
+            wanted_rows &= ~looked_up.not_found_mask(rows.timer_offsets)
         for place in np.flatnonzero(wanted_rows).tolist():
             candidate = Candidate(int(rows.due_ms[place]), int(rows.timer_offsets[place]), None, 0, 0)
             if after is None or candidate[:2] > after:
@@ -258,9 +264,9 @@ class TimerViews:
         """
         if wanted.is_held or not self._timers.near.deviating:
             return
-        places = self._timers.near.deviating_in(wanted.from_ms, wanted.until_ms)
+        places = self._timers.near.deviating_timers_in_window(wanted.from_ms, wanted.until_ms)
         offsets = np.array([offset for _, offset in places], np.int64)
-        in_vain = np.zeros(len(places), np.bool_) if looked_up is None else looked_up.are_in_vain(offsets)
+        in_vain = np.zeros(len(places), np.bool_) if looked_up is None else looked_up.not_found_mask(offsets)
         for place, is_in_vain in zip(places, in_vain.tolist(), strict=True):
             if not is_in_vain and (after is None or place > after):
                 yield Candidate(*place, None, 0, 0)
@@ -292,15 +298,15 @@ class TimerViews:
         if wanted.is_held:
             return iter(())
         is_window = wanted == _window_of(wanted) and not self._timers.near.deviating
-        select = None if is_window else self._selection(wanted)
+        select = None if is_window else self._make_row_selector(wanted)
         return listing.runs(wanted.from_ms, wanted.until_ms, after, select, listing.rows_max)
 
-    def _far_and_near(
+    def _listed_candidates(
         self, listing: Listing, wanted: TimerFilter, after: SortKey | None, looked_up: LookupResults | None
     ) -> Iterator[Candidate | SortKey]:
         if wanted.is_held:
             return
-        select = self._selection(wanted, looked_up)
+        select = self._make_row_selector(wanted, looked_up)
         for run in listing.runs(wanted.from_ms, wanted.until_ms, after, select):
             for rows, path in run.by_file:
                 for row in rows:
@@ -331,7 +337,7 @@ class TimerViews:
             matching[place] = self.is_wanted(_candidate(rows[place], path), wanted)
         return matching
 
-    def _selection(
+    def _make_row_selector(
         self, wanted: TimerFilter, looked_up: LookupResults | None = None
     ) -> Callable[[Rows], Mask]:
         """Return a function that maps rows to a Boolean array, which is true for rows that may match.
@@ -340,7 +346,7 @@ class TimerViews:
         its timer.
         """
         queues = self._timers.queues.names
-        codes = [code for code, (topic, _) in enumerate(queues) if _is_topic(topic, wanted)]
+        codes = [code for code, (topic, _) in enumerate(queues) if _is_topic_match(topic, wanted)]
         hashes = {key: self._hashes(wanted, key, codes) for key in (wanted.key, wanted.message_key) if key}
         if looked_up is None:
             keyed = self.offsets_of_key(wanted.key, self.topics_of(wanted)) if wanted.key else []
@@ -352,11 +358,11 @@ class TimerViews:
             for key, hashed in hashes.items():
                 named = [np.isin(rows[column], hashed) for column in NAME_COLUMNS]
                 if key == wanted.key:
-                    named.append(_are_in(looked_up.keyed, offsets))
+                    named.append(_membership_mask(looked_up.keyed, offsets))
                 matching &= np.any([*named, rows["spare"] == np.uint64(MANY_NAMES)], axis=0)
             if wanted.tag:
                 matching &= rows["tags_code"] == tags_code(wanted.tag)
-            is_unsure: Mask = (rows["record_at"] == np.uint64(IN_LOG)) & ~looked_up.are_in_vain(offsets)
+            is_unsure: Mask = (rows["record_at"] == np.uint64(IN_LOG)) & ~looked_up.not_found_mask(offsets)
             matching |= is_unsure
             return matching if deviating is None else matching & ~np.isin(offsets, deviating)
 
@@ -471,9 +477,11 @@ class TimerCount:
         if run is None:
             return _NO_DUE_MS, None
         self._end = run.end
-        return np.concatenate([_NO_DUE_MS, *(self._sure(rows) for rows, _ in run.by_file)]), self._end
+        return np.concatenate(
+            [_NO_DUE_MS, *(self._confirmed_due_times(rows) for rows, _ in run.by_file)]
+        ), self._end
 
-    def _sure(self, rows: Rows) -> Integers:
+    def _confirmed_due_times(self, rows: Rows) -> Integers:
         """Return the due times of the matching rows, and queue the rows without a topic for reading."""
         due_ms = rows["due_ms"].astype(np.int64)
         if self._wanted == _window_of(self._wanted):
@@ -496,7 +504,7 @@ def _candidate(row: Any, path: str | None) -> Candidate:
     return Candidate(*places, None if in_log else path, int(row["record_at"]), int(row["record_bytes"]))
 
 
-def _are_in(ascending: Offsets, offsets: Integers) -> Mask:
+def _membership_mask(ascending: Offsets, offsets: Integers) -> Mask:
     """Return a Boolean array that is true for offsets in the sorted array `ascending`.
 
     `np.isin` would process the whole sorted array in each call.
@@ -511,13 +519,13 @@ def _window_of(wanted: TimerFilter) -> TimerFilter:
     return TimerFilter(from_ms=wanted.from_ms, until_ms=wanted.until_ms, is_held=wanted.is_held)
 
 
-def _is_topic(topic: str, wanted: TimerFilter) -> bool:
+def _is_topic_match(topic: str, wanted: TimerFilter) -> bool:
     return (not wanted.topic or topic == wanted.topic) and topic.startswith(wanted.topic_prefix)
 
 
 def is_match(timer: PendingTimer, wanted: TimerFilter) -> bool:
     """Return whether a timer and its message match a filter."""
-    if not _is_topic(timer.topic, wanted) or not wanted.from_ms <= timer.due_ms < wanted.until_ms:
+    if not _is_topic_match(timer.topic, wanted) or not wanted.from_ms <= timer.due_ms < wanted.until_ms:
         return False
     if wanted.key and wanted.key not in (*timer.keys, timer.timer_key, timer.message_id):
         return False

@@ -66,7 +66,7 @@ from services.broker.spine.values import Delivery, LostTimer, PendingTimer, Time
 from services.broker.timers import recall, timer_records
 from services.broker.timers.holding import HeldTimers
 from services.broker.timers.timer_ends import NamedTimer, TimerEnd, TimerEnds
-from services.broker.timers.timer_files import TimersToWrite, UncertainTimes
+from services.broker.timers.timer_files import CheckpointTimers, UncertainTimes
 from services.broker.timers.timer_records import ReplacedTimer, due_ms_of, to_timer_record
 from services.broker.timers.timer_source import QueueTable, TimerSource
 from tidewheel import property_names
@@ -150,9 +150,9 @@ class Timers:
                 "(tidewheel timer cancel --all), or raise --timers-per-topic."
             )
 
-    def find_waiting(self, name: TimerName, now_ms: int) -> NamedTimer | None:
+    def find_pending_by_name(self, name: TimerName, now_ms: int) -> NamedTimer | None:
         """Return the pending timer with the given name, or None."""
-        found = self.ends.find_named(name)
+        found = self.ends.find_by_name(name)
         return found if found is not None and self.is_pending(found, now_ms) else None
 
     def is_pending(self, found: NamedTimer, now_ms: int) -> bool:
@@ -168,7 +168,7 @@ class Timers:
 
     def find_timer(self, name: TimerName) -> NamedTimer | None:
         """Return the newest timer with the given name, pending or ended, or None."""
-        return self.ends.find_named(name)
+        return self.ends.find_by_name(name)
 
     def queue_offset(self, named: NamedTimer) -> int:
         """Return the offset of a timer record in the timer queue, or 0 if unknown."""
@@ -189,7 +189,7 @@ class Timers:
         """
         topic = properties.value_of(timer.properties, property_names.REAL_TOPIC)
         key = properties.value_of(timer.properties, property_names.TIMER_KEY)
-        found = self.find_waiting(TimerName(topic, key=key), now_ms) if key else None
+        found = self.find_pending_by_name(TimerName(topic, key=key), now_ms) if key else None
         cancelled = [one.timer_offset for one in endings(timer) if one.end is End.CANCELLED]
         is_over = found is None or found.timer_offset in cancelled
         replaced = None if found is None or is_over else ReplacedTimer(found.timer_offset, found.due_ms)
@@ -211,14 +211,14 @@ class Timers:
 
     def _apply_delivered(self, run: TimersDelivered) -> None:
         copies, offsets = run.copies, run.physical_offsets
-        self.ends.add_delivered(copies.ended, copies.due_ms, offsets, run.store_ms)
+        self.ends.add_delivered_ends(copies.ended, copies.due_ms, offsets, run.store_ms)
         for timer_offset in copies.ended.tolist() if self.in_doubt else ():
             self.in_doubt.pop(timer_offset, None)
         for code, count in zip(*np.unique(copies.queue, return_counts=True), strict=True):
             self.pending_by_topic[copies.queues[code][0]] -= int(count)
         # Nearly all timers of a run are delivered in sort order and are at or below the watermark. Only the
-        # few other timers (`_are_waiting`) are removed individually, in a Python loop.
-        waiting = self._are_waiting(copies.ended, copies.due_ms)
+        # few other timers (`_possibly_pending_mask`) are removed individually, in a Python loop.
+        waiting = self._possibly_pending_mask(copies.ended, copies.due_ms)
         if len(self.held):
             waiting &= ~np.fromiter(map(self.held.remove, copies.ended.tolist()), np.bool_)
         for place in np.flatnonzero(waiting).tolist():
@@ -260,7 +260,7 @@ class Timers:
 
     def cancel(self, name: TimerName, reason: str, now_ms: int) -> TimerVerdict:
         """Cancel the pending timer with the given name, and return the verdict."""
-        found = self._waiting_or_verdict(name, now_ms)
+        found = self._pending_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
         message_id = name.message_id or self._message_id(found)
@@ -278,15 +278,17 @@ class Timers:
                 f"A timer can be moved to at most {span_text(self._settings.delay_ms_max)} from now, and not "
                 f"before 1970. The time asked for is {away(due_ms - now_ms)}."
             )
-        return self.move_accepted(name, due_ms, now_ms, reason=reason)
+        return self.apply_accepted_move(name, due_ms, now_ms, reason=reason)
 
-    def move_accepted(self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = "") -> TimerVerdict:
+    def apply_accepted_move(
+        self, name: TimerName, due_ms: int, now_ms: int, *, reason: str = ""
+    ) -> TimerVerdict:
         """Move a pending timer to a due time that was checked when the verb was accepted.
 
         Return the verdict. The timer keeps only the names that no other timer uses. If the timer is overdue
         by more than the retained history, another timer may use the same key.
         """
-        found = self._waiting_or_verdict(name, now_ms)
+        found = self._pending_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
         timer = self.read_record(found)
@@ -298,7 +300,7 @@ class Timers:
 
     def fire(self, name: TimerName, now_ms: int, *, reason: str = "") -> TimerVerdict:
         """Deliver a pending timer immediately, and return the verdict."""
-        found = self._waiting_or_verdict(name, now_ms)
+        found = self._pending_or_verdict(name, now_ms)
         if isinstance(found, TimerVerdict):
             return found
         timer = self.read_record(found)
@@ -309,7 +311,7 @@ class Timers:
     def hold(self, timer: Record, timer_offset: int, now_ms: int) -> None:
         """Replace a due timer of a held topic with a held timer.
 
-        The new timer keeps only the names that no other timer uses, as in `move_accepted`.
+        The new timer keeps only the names that no other timer uses, as in `apply_accepted_move`.
         """
         new = timer_records.held_record(timer, timer_offset)
         self._restrict_names(new, timer, timer_offset, now_ms)
@@ -321,15 +323,15 @@ class Timers:
         The new timer has only the names that no other timer uses. If the old timer is overdue by more than
         the retained history, a newer timer may use the same key, and keeps the key.
         """
-        names = self._names_kept(timer, timer_offset, now_ms)
+        names = self._retained_names(timer, timer_offset, now_ms)
         self._store.append(timer_records.rebuilt_record(timer, timer_offset, names, path), now_ms)
 
-    def end_unreadable(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
+    def end_unreadable_timer(self, topic: str, timer_offset: int, due_ms: int, now_ms: int) -> None:
         """End a timer as UNREADABLE, because its record is lost. `topic` is empty if unknown."""
         self.statistics.timers_unreadable += 1
         self._store.append(timer_records.unreadable_record(timer_offset, due_ms, topic), now_ms)
 
-    def register_damaged(self, timer_offset: int, due_ms: int, topic: str = "", path: str = "") -> None:
+    def register_damaged_timer(self, timer_offset: int, due_ms: int, topic: str = "", path: str = "") -> None:
         """Register a timer with a damaged record for repair.
 
         `due_ms` is the due time or the sort time of the timer. `path` is the timer file, or "".
@@ -340,9 +342,9 @@ class Timers:
 
     def _register_copied_damage(self, one: UnreadableTimer) -> None:
         topic = "" if one.queue < 0 else self.queues.names[one.queue][0]
-        self.register_damaged(one.timer_offset, one.due_ms, topic, one.path)
+        self.register_damaged_timer(one.timer_offset, one.due_ms, topic, one.path)
 
-    def has_surely_ended(self, timer_offset: int) -> bool:
+    def has_recorded_end(self, timer_offset: int) -> bool:
         """Return whether the end of a timer is stored in the index of ends.
 
         If the index is unreadable, report the damage and return False.
@@ -351,7 +353,7 @@ class Timers:
             return self.ends.find_end(timer_offset) is not None
         return False
 
-    def read_logged(self, timer_offset: int) -> Record:
+    def read_logged_record(self, timer_offset: int) -> Record:
         """Return a timer record from the log.
 
         Raise `StoreDamaged` if the record is damaged or the read fails with EIO. Raise OSError on any other
@@ -377,7 +379,7 @@ class Timers:
 
         Raise `StoreDamaged` if the timer record or an index is unreadable.
         """
-        found = self._waiting_or_verdict(name, now_ms, is_verb=False)
+        found = self._pending_or_verdict(name, now_ms, is_verb=False)
         return found if isinstance(found, TimerVerdict) else pending_timer(self.read_record(found))
 
     def find_verdict(self, timer: Delivery, now_ms: int) -> TimerVerdict | None:
@@ -391,7 +393,7 @@ class Timers:
 
         Return "" if no timer has the key, or if the record of the timer is unreadable.
         """
-        found = self.ends.find_named(TimerName(topic, key=key))
+        found = self.ends.find_by_name(TimerName(topic, key=key))
         return "" if found is None else self._message_id(found)
 
     def read_record(self, named: NamedTimer) -> Record:
@@ -406,7 +408,7 @@ class Timers:
         if (unarmed := self._unarmed.find_record(timer_offset)) is not None:
             return unarmed  # Only durable records can be read from the log.
         with suppress(StoreDamaged):
-            return self.read_logged(timer_offset)
+            return self.read_logged_record(timer_offset)
         found = self.partitions.find(self.near.sort_ms(timer_offset, due_ms), timer_offset)
         if found is None or int(found[1]["record_at"][0]) == IN_LOG:
             raise self._missing_record_error(timer_offset, due_ms)
@@ -450,7 +452,7 @@ class Timers:
         # The watermark also passes damaged files, but a repair requires the names and ends of the timers in
         # damaged files.
         undone_ms = min(self.partitions.undone_ms, self.partitions.watermark[0])
-        self.ends.spill(min(self._store.last_store_ms, undone_ms, *self._times_elsewhere_ms()))
+        self.ends.spill(min(self._store.last_store_ms, undone_ms, *self._held_and_doubtful_times_ms()))
 
     # Methods for snapshots.
 
@@ -472,7 +474,7 @@ class Timers:
         self.lost.extend(LostTimer(*fields) for fields in frozen["lost"])
         self.in_doubt = {offset: DamagedTimer(*fields) for offset, *fields in frozen["in_doubt"]}
 
-    def to_write(self, now_ms: int, doubt: UncertainTimes) -> TimersToWrite:
+    def to_write(self, now_ms: int, doubt: UncertainTimes) -> CheckpointTimers:
         """Return the partitions, names, and ends that a checkpoint must write.
 
         The checkpoint keeps the files that cover a time in `doubt`.
@@ -481,23 +483,25 @@ class Timers:
         # that is late by more than the length of the history must keep its names and count as pending.
         near_ms = self.near.next_due_ms()
         undone_ms = min(self.partitions.undone_ms, now_ms if near_ms is None else min(now_ms, near_ms))
-        ends = self.ends.to_write(min(self._store.last_store_ms, undone_ms, *self._times_elsewhere_ms()))
+        ends = self.ends.to_write(
+            min(self._store.last_store_ms, undone_ms, *self._held_and_doubtful_times_ms())
+        )
         self.partitions.forget_before(self.ends.forgotten_ms)
         partitions = self.partitions.to_write(now_ms)
-        return TimersToWrite(partitions, ends, self.source, self.queues, doubt)
+        return CheckpointTimers(partitions, ends, self.source, self.queues, doubt)
 
-    def complete_checkpoint(self, done: TimersToWrite) -> None:
+    def complete_checkpoint(self, done: CheckpointTimers) -> None:
         """Use the files of a durable checkpoint, and register timers with damaged records for repair."""
         self.partitions.written(done.partitions)
         self.ends.complete_checkpoint(done.ends)
         # Timers that entered the wheel or ended during the checkpoint require no repair.
         for one in done.partitions.unreadable:
-            if one.timer_offset not in self.near and not self.has_surely_ended(one.timer_offset):
+            if one.timer_offset not in self.near and not self.has_recorded_end(one.timer_offset):
                 with suppress(StoreDamaged):  # The read itself reports the damage.
-                    self.read_logged(one.timer_offset)
+                    self.read_logged_record(one.timer_offset)
                 self._register_copied_damage(one)
 
-    def abandon_checkpoint(self, done: TimersToWrite) -> None:
+    def abandon_checkpoint(self, done: CheckpointTimers) -> None:
         """Restore the state after a failed checkpoint."""
         self.partitions.failed(done.partitions)
         self.ends.abandon_checkpoint(done.ends)
@@ -543,7 +547,7 @@ class Timers:
             self.pending_by_topic[topic] -= 1
             self._remove_timer(timer_offset, due_ms)
 
-    def _times_elsewhere_ms(self) -> list[int]:
+    def _held_and_doubtful_times_ms(self) -> list[int]:
         """Return the earliest due time of the held timers, and the sort times of the timers in doubt."""
         return [self.held.first_due_ms(), *(one.sort_ms for one in self.in_doubt.values())]
 
@@ -551,7 +555,7 @@ class Timers:
         if not self._unarmed.remove(timer_offset) and not self.held.remove(timer_offset):
             self.partitions.delete(self.near.remove(timer_offset, due_ms), timer_offset)
 
-    def _are_waiting(self, timer_offsets: Integers, due_ms: Integers) -> Any:
+    def _possibly_pending_mask(self, timer_offsets: Integers, due_ms: Integers) -> Any:
         """Return a Boolean array that is true for timers that may be in memory or in a partition.
 
         A timer that was delivered in sort order is at or below the watermark and need not be removed. The
@@ -566,11 +570,11 @@ class Timers:
 
     def _restrict_names(self, new: Record, timer: Record, timer_offset: int, now_ms: int) -> None:
         """Restrict the names of a replacement to the names that no other timer uses."""
-        names = self._names_kept(timer, timer_offset, now_ms)
+        names = self._retained_names(timer, timer_offset, now_ms)
         if names != timer_records.names_of(timer_set(new.properties)):
             timer_records.restrict_names(new, names)
 
-    def _names_kept(self, timer: Record, timer_offset: int, now_ms: int) -> list[TimerName]:
+    def _retained_names(self, timer: Record, timer_offset: int, now_ms: int) -> list[TimerName]:
         """Return the names of a timer that its replacement keeps."""
         store_ms = max(now_ms, self._store.last_store_ms)
         names = timer_records.names_of(timer_set(timer.properties))
@@ -582,19 +586,19 @@ class Timers:
         The replacement may keep the name unless another timer that is not forgotten uses it.
         """
         with suppress(StoreDamaged):
-            found = self.ends.find_named(name)
+            found = self.ends.find_by_name(name)
             if found is not None and found.timer_offset != old_offset:
                 return self.is_forgotten(found, store_ms)
         return True
 
-    def _waiting_or_verdict(
+    def _pending_or_verdict(
         self, name: TimerName, now_ms: int, *, is_verb: bool = True
     ) -> NamedTimer | TimerVerdict:
         """Return the pending timer with the given name, or a verdict if there is no such timer.
 
         The verdict is counted if `is_verb` is true.
         """
-        found = self.ends.find_named(name)
+        found = self.ends.find_by_name(name)
         if found is None:
             verdict: TimerVerdict | None = TimerVerdict(Verdict.NEVER_SET, name.message_id, 0, -1, 0)
         else:
@@ -700,7 +704,7 @@ class NearTimers:
         self._deviating_due_ms[timer_offset] = due_ms
         self.schedule(timer_offset, due_ms)
 
-    def deviating_in(self, from_ms: int, until_ms: int) -> list[tuple[int, int]]:
+    def deviating_timers_in_window(self, from_ms: int, until_ms: int) -> list[tuple[int, int]]:
         """Return the sorted (due time, offset) pairs of the deviating timers that are due in a window.
 
         If the due time is unknown, the sort time is used.

@@ -53,7 +53,7 @@ class VerbExecutor:
         The caller must append the record `carrier` afterwards.
         """
         name = self._name(carried)
-        if carried.kind is VerbKind.CANCEL and (found := self._timers.find_waiting(name, now_ms)):
+        if carried.kind is VerbKind.CANCEL and (found := self._timers.find_pending_by_name(name, now_ms)):
             self._add_verdict(carrier, "CANCELLED", {
                 property_names.CANCELS: f"{found.timer_offset} {found.due_ms}",
                 property_names.CANCELS_TOPIC: carried.topic,
@@ -71,7 +71,7 @@ class VerbExecutor:
 
     def _run_verb(self, carried: CarriedTimerVerb, name: TimerName, now_ms: int) -> TimerVerdict:
         if carried.kind is VerbKind.MOVE:
-            return self._timers.move_accepted(name, carried.to_ms, now_ms)
+            return self._timers.apply_accepted_move(name, carried.to_ms, now_ms)
         if carried.kind is VerbKind.FIRE:
             return self._timers.fire(name, now_ms)
         return self._timers.cancel(name, "", now_ms)

@@ -64,9 +64,9 @@ def create(
         if store is None:
             cluster = begin(engine, {"segment_bytes": segment_bytes})
         else:
-            from services.cluster.founding import found_on_store
+            from services.cluster.founding import create_cluster_from_store
 
-            cluster, end = found_on_store(engine, store, node, now_ms())
+            cluster, end = create_cluster_from_store(engine, store, node, now_ms())
             output.say(f"It begins with the {end} bytes of log in {store}, now the store of node {node}.")
         output.say(f"Cluster {cluster.hex()} begins.")
         for sentence in [*engine.check_settings(), *engine.list_risky_settings()]:
@@ -99,12 +99,12 @@ def restore(
     Example: tidewheel cluster restore postgresql://tidewheel@db/orders2 --from /var/lib/tidewheel
     """
     from services.cluster.errors import LossNotAccepted
-    from services.cluster.founding import restore_from
+    from services.cluster.founding import restore_cluster
 
     url = url_of(url)
     with _engine_at(url) as engine:
         try:
-            restored = restore_from(engine, store, node, now_ms(), accepted_loss, accepted_damage)
+            restored = restore_cluster(engine, store, node, now_ms(), accepted_loss, accepted_damage)
         except LossNotAccepted as error:
             if as_json:
                 output.print_json({"cluster": None, "store": str(store), **error.facts})

@@ -174,7 +174,7 @@ class StoreCopier:
         if (
             verdict is EvidenceVerdict.TAKE
             and trace is ChainComparison.NOT_READ
-            and not self._has_lacking_records(copy, claimed)
+            and not self._has_records_missing_in_copy(copy, claimed)
         ):
             verdict = EvidenceVerdict.REFUSE
         if verdict is EvidenceVerdict.REFUSE:
@@ -194,7 +194,7 @@ class StoreCopier:
         crc = read_crc(self._engine, claimed.record)
         return RecordLookup.SAME if crc == claimed.crc else _LOOKS.get(crc, RecordLookup.ANOTHER)
 
-    def _has_lacking_records(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
+    def _has_records_missing_in_copy(self, copy: FetchedCopy | None, claimed: Evidence) -> bool:
         """Return whether the shared log contains all accepted records that the copy lacks.
 
         This method reads all of these records, because the engine may have lost some of them.

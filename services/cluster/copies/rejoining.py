@@ -26,7 +26,7 @@ from commitlog.snapshots import snapshot
 from services.broker.broker import SHARED
 from services.cluster.founding import lock_store
 from services.process.private_files import GROUP_READS, write_whole
-from sharedlog.engines import SharedLog, beginning_of
+from sharedlog.engines import SharedLog, read_genesis
 from sharedlog.errors import Halted, LogTrimmed
 from sharedlog.fold import Fold
 
@@ -46,7 +46,7 @@ def rejoin_cluster(engine: SharedLog, root: Path, node: str) -> int:
                 "its first record on: give the node an empty --store. If it was a broker's alone: tidewheel "
                 "cluster create --from takes it."
             )
-        fold, cluster = Fold.thaw(start.parts[SHARED]), beginning_of(engine).cluster
+        fold, cluster = Fold.thaw(start.parts[SHARED]), read_genesis(engine).cluster
         if fold.cluster != cluster:
             raise Halted(f"{root} is of another cluster than {cluster.hex()}, which the shared log is of.")
         _require_joined(engine, fold, root)

@@ -44,13 +44,13 @@ class Health:
 
     def unfit_reason(self) -> str:
         """Return the reason why this node is unfit to lead, or "" if the node is fit."""
-        if self.lag_and_skew.is_off:
+        if self.lag_and_skew.is_clock_skewed:
             return CLOCK_OFF
         return "" if self.has_room else NO_ROOM
 
     def log_clock_change(self) -> None:
         """Log a message if the clock has become wrong, or correct again, since the last call."""
-        if self.lag_and_skew.is_off is self._is_off_told:
+        if self.lag_and_skew.is_clock_skewed is self._is_off_told:
             return
         self._is_off_told = not self._is_off_told
         if self._is_off_told:

@@ -67,7 +67,7 @@ class LagAndSkew:
         self._age_ms, self._has_all = max(0, self._clock() - newest.appended_ms), False
         if had_all:
             self._at_most.append(now_ms - newest.appended_ms)
-            self._narrow()
+            self._recompute_bounds()
         if self._asked_ms is None or now_ms - self._asked_ms >= LAG_QUERY_MS:
             self._asked_ms = now_ms
             with suppress(EngineUnavailable):
@@ -81,14 +81,14 @@ class LagAndSkew:
         if found:
             self._at_most.append(self._monotonic() - found[-1].appended_ms)
             self._at_least.append(began_ms - found[-1].appended_ms)
-            self._narrow()
+            self._recompute_bounds()
 
     def drop_append_bounds(self) -> None:
         """Discard the bounds that this node derived from its own appends as the leader."""
         self._at_least.clear()
-        self._narrow()
+        self._recompute_bounds()
 
-    def _narrow(self) -> None:
+    def _recompute_bounds(self) -> None:
         """Recompute both bounds, and publish them to other threads in a single atomic assignment."""
         self._bounds_ms = (
             max(self._at_least) if self._at_least else None,
@@ -102,7 +102,7 @@ class LagAndSkew:
         return None if at_most is None else at_most + self._ahead_ms()
 
     @property
-    def is_off(self) -> bool:
+    def is_clock_skewed(self) -> bool:
         """Whether this node's clock differs from the engine's clock by more than OFF_MS."""
         at_least, at_most = self._bounds_ms
         if at_most is None:
@@ -120,5 +120,5 @@ class LagAndSkew:
             "lag_records": 0 if leads else self._lag_records,
             "lag_ms": 0 if leads else None if since_ms is None else self._age_ms + since_ms,
             "clock_skew_ms": self.skew_ms,
-            "clock_is_off": self.is_off,
+            "clock_is_off": self.is_clock_skewed,
         }

@@ -42,7 +42,7 @@ class Leadership:
         """Whether the node has reached the end of the shared log after opening the replica."""
 
     @property
-    def leads_by_log(self) -> bool:
+    def is_leader_by_log(self) -> bool:
         """Whether this node is the leader according to the shared log."""
         return self.leader is not None and self.leader.node == self._me.node
 
@@ -64,7 +64,7 @@ class Leadership:
         Also return None if this node is the leader according to the shared log but `leads` is false. The flag
         `leads` is true if this node actually leads.
         """
-        return None if self.leads_by_log and not leads else self.leader
+        return None if self.is_leader_by_log and not leads else self.leader
 
     def check(self, *, is_newest: bool) -> None:
         """Raise `DuplicateNodeName` if the leader is another process with the name of this node.

@@ -274,7 +274,7 @@ class CallForwarder:
                         attempt, _call_leader(attempt, asked.rpc_method, message)
                     )
                     if attempt.may_have_executed and asked.rpc_method.method in WRITES:
-                        _require_done(reply)
+                        _raise_if_refused(reply)
                     asked.connection.is_authenticated = True
                     asked.connection.reply(asked.stream_id, reply)
                     return
@@ -336,7 +336,7 @@ class CallForwarder:
         try:
             async with aclosing(self._attempts(asked, stands=True)) as attempts:
                 async for attempt in attempts:
-                    again = asyncio.create_task(self._subscribe_again(attempt, asked, kept))
+                    again = asyncio.create_task(self._resubscribe(attempt, asked, kept))
                     try:
                         with attempt.retry_on_failure():
                             await self._run_while_leader(
@@ -374,7 +374,7 @@ class CallForwarder:
                 self.connected_clients.record_revocation(kept, reply)
                 await asked.connection.send_message(asked.stream_id, reply)
 
-    async def _subscribe_again(self, attempt: ForwardAttempt, asked: ClientCall, kept: ClientState) -> None:
+    async def _resubscribe(self, attempt: ForwardAttempt, asked: ClientCall, kept: ClientState) -> None:
         """Resend the subscriptions of a client until the leader has accepted all of them."""
         user, attempt = _user_of(asked.head), replace(attempt, remaining_seconds=CALL_SECONDS)
         sync = asked._replace(rpc_method=asked.rpc_method._replace(path=f"/{NAME}/{SYNC_LITE}"))
@@ -518,7 +518,7 @@ async def _call_leader(attempt: ForwardAttempt, rpc_method: RpcMethod, message: 
     return cast(bytes, await call(message, metadata=attempt.fields, timeout=attempt.remaining_seconds))
 
 
-def _require_done(reply: bytes) -> None:
+def _raise_if_refused(reply: bytes) -> None:
     """Raise `Refused` with a message about the unknown outcome if the reply is a refusal."""
     status = service_pb2.EndTransactionResponse.FromString(reply).status
     if status.code != Code.OK:

@@ -69,7 +69,7 @@ class ChannelPool:
         """Yield a channel for a single call within the block."""
         key = address, certificate, own
         if key != self._called:
-            self._call_only(key)
+            self._close_other_idle_channels(key)
         lines = self._channels.setdefault(key, [])
         line = next((one for one in lines if one.calls < CALLS_MAX), None)
         if line is None:
@@ -80,13 +80,13 @@ class ChannelPool:
         finally:
             line.calls -= 1
             if key != self._called:
-                self._call_only(self._called)
+                self._close_other_idle_channels(self._called)
 
     def close_idle(self) -> None:
         """Close all channels without open calls, because a leader makes no calls to other nodes."""
-        self._call_only(None)
+        self._close_other_idle_channels(None)
 
-    def _call_only(self, key: Key | None) -> None:
+    def _close_other_idle_channels(self, key: Key | None) -> None:
         """Close the idle channels to all targets other than `key`."""
         self._called = key
         for other in [one for one in self._channels if one != key]:

@@ -404,14 +404,14 @@ async def handle_move(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Transfer the leadership to another node, and return the new leader."""
     return {
         "leader": (
-            await operator_commands.transfer_leadership(node, await node_name_in(request))
+            await operator_commands.transfer_leadership(node, await read_node_name(request))
         ).status_fields()
     }
 
 
 async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Remove a node from the cluster, and return the name of the node."""
-    name = await node_name_in(request)
+    name = await read_node_name(request)
     if not name:
         raise InvalidCommand('Name the node: {"node": NAME}.')
     await operator_commands.forget_node(node, name)
@@ -420,7 +420,7 @@ async def handle_forget(node: ClusterNode, request: Request) -> dict[str, Any]:
 
 async def handle_set_version(node: ClusterNode, request: Request) -> dict[str, Any]:
     """Finalize a cluster version, and return the finalized version."""
-    wanted = await read_only_field(request, "version", None)
+    wanted = await read_single_field(request, "version", None)
     if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
         raise InvalidCommand('The body is {"version": N}, a whole number from 1 on, and no more.')
     return {"finalized_version": await operator_commands.set_version(node, wanted)}
@@ -433,15 +433,15 @@ _COMMANDS: Final[dict[str, Callable[[ClusterNode, Request], Awaitable[dict[str, 
 }
 
 
-async def node_name_in(request: Request) -> str:
+async def read_node_name(request: Request) -> str:
     """Return the node name in the request body, or "". Raise `InvalidCommand` if the body is invalid."""
-    name = await read_only_field(request, "node", "")
+    name = await read_single_field(request, "node", "")
     if not isinstance(name, str):
         raise InvalidCommand('The body is {"node": NAME}, and no more.')
     return name
 
 
-async def read_only_field(request: Request, name: str, usual: Any) -> Any:
+async def read_single_field(request: Request, name: str, usual: Any) -> Any:
     """Return the only field that the body may contain, or `usual` if it is missing.
 
     Raise `InvalidCommand` if the body is invalid or contains other fields.

@@ -100,7 +100,9 @@ class LeaderTerm:
             told,
         )
         self._replica = replica = actions.open_replica
-        replica.start_lead(actions.engine, actions.clocks.wall(), actions.clocks.monotonic, actions.me.node)
+        replica.start_leading(
+            actions.engine, actions.clocks.wall(), actions.clocks.monotonic, actions.me.node
+        )
         assert replica.sink is not None, "a leader has a sink"
         self._sink: SharedSink = replica.sink
         self._began_ms = replica.sink.proven_ms
@@ -152,7 +154,7 @@ class LeaderTerm:
         Raise `StoreDamaged` if the store has lost data, or `Halted` if the shared log has lost records.
         """
         core = self._replica.core
-        if self._actions.has_many_records(self._replica) or self._replica.claim_due_checkpoint():
+        if self._actions.has_multiple_records(self._replica) or self._replica.claim_due_checkpoint():
             core.request_checkpoint()
         identity: Identity = await self._work(partial(self._check_disk_and_log, has_read_all))
         await self._check_damage()

@@ -66,7 +66,7 @@ class ClockComparison:
     def engine_clock_warning(self) -> str:
         """Return a warning if other nodes' clocks show that the engine's clock is wrong, or "" otherwise."""
         skew_ms = self._lag_and_skew.skew_ms
-        if skew_ms is None or not self._lag_and_skew.is_off:
+        if skew_ms is None or not self._lag_and_skew.is_clock_skewed:
             return ""
         since_ms = self._monotonic() - FRESH_MS
         alike = [

@@ -26,7 +26,7 @@ from typing import NamedTuple
 from commitlog import limits
 from commitlog.records.message import Message
 from services.broker.task_items import TaskItem
-from services.broker.topic_moves import MOVED, WHY_LEFT, MovableMessage
+from services.broker.topic_moves import MOVED, WHY_LEFT, MessageToMove
 from services.live.bulk.tasks import Task, Tasks, batch_size, pause_seconds
 from tidewheel.errors import Busy, TidewheelError
 
@@ -93,7 +93,7 @@ class MatchingPage(NamedTuple):
     """
 
     first: QueuePlace | None
-    messages: list[MovableMessage]
+    messages: list[MessageToMove]
 
 
 @dataclass(slots=True)
@@ -179,7 +179,7 @@ class MoveTasks(Tasks[MoveTaskRequest]):
                 after = page.after
                 await asyncio.sleep(0)
 
-    async def _process_batch(self, task: MoveTask, found: Sequence[MovableMessage]) -> None:
+    async def _process_batch(self, task: MoveTask, found: Sequence[MessageToMove]) -> None:
         """Move a batch in order, wait until the batch is durable, and pause if there is a rate limit."""
         loop, order = asyncio.get_running_loop(), task.order
         ends, done, durable_at = (
@@ -201,7 +201,7 @@ class MoveTasks(Tasks[MoveTaskRequest]):
                 async with asyncio.timeout(left):
                     await task.stop_requested.wait()
 
-    def _move(self, task: MoveTask, one: MovableMessage) -> tuple[str, int]:
+    def _move(self, task: MoveTask, one: MessageToMove) -> tuple[str, int]:
         """Move a message.
 
         Return the verdict or an error code, and the offset up to which the log must be durable.

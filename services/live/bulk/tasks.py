@@ -186,7 +186,7 @@ class Tasks(ABC, Generic[Order]):
         run = self._runs[task.id] = asyncio.create_task(self._run(task))
         unwatch = watch(lambda error: self._stop_task(task, f"its starter lost the right: {error.detail}"))
         run.add_done_callback(lambda _: self._finish_task(task, unwatch))
-        self._drop_oldest_ended()
+        self._drop_oldest_ended_tasks()
         verb = order.verb.value
         log.info("task begins", what=self.what, task=task.id, verb=verb, reason=order.reason)
         return task
@@ -318,9 +318,9 @@ class Tasks(ABC, Generic[Order]):
         del self._runs[task.id]
         log.info("task ends", task=task.id, state=task.state.value, why=task.why, **task.by_verdict)
         with suppress(TidewheelError):  # If the core is unavailable, the journal entry is lost.
-            self._live.call_with_time(self._live.core.journal.add_entry, self._entry_of(task))
+            self._live.call_with_time(self._live.core.journal.add_entry, self._make_journal_entry(task))
 
-    def _entry_of(self, task: Task[Order]) -> JournalEntry:
+    def _make_journal_entry(self, task: Task[Order]) -> JournalEntry:
         """Return the journal entry for the end of a task.
 
         The user and the filter are in the entry for the start of the task.
@@ -330,7 +330,7 @@ class Tasks(ABC, Generic[Order]):
         verb = f"{self.what}: task ended ({task.order.verb.value})"
         return JournalEntry("", "", "", verb, about, task.order.reason, task.state.value, task.why)
 
-    def _drop_oldest_ended(self) -> None:
+    def _drop_oldest_ended_tasks(self) -> None:
         """Remove the oldest ended tasks while more than `TASKS_KEPT_MAX` tasks are retained."""
         ended = [task_id for task_id in self._tasks if task_id not in self._runs]
         for task_id in ended[: max(0, len(self._tasks) - limits.TASKS_KEPT_MAX)]:

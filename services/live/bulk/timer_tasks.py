@@ -93,7 +93,7 @@ class TimerTasks(Tasks[TimerTaskRequest]):
         """Perform the operation on a timer. Return the verdict or an error code."""
         name = TimerName(timer.topic, message_id=timer.message_id)
         try:
-            if self._is_another(self._live.timer(name), timer):
+            if self._has_been_moved(self._live.timer(name), timer):
                 return Verdict.ALREADY.value
             verdict = (await self._carry_out(task.order, name, timer)).verdict.value
         except Busy:
@@ -102,7 +102,7 @@ class TimerTasks(Tasks[TimerTaskRequest]):
             return task.refuse(error)
         return verdict
 
-    def _is_another(self, now: PendingTimer | TimerVerdict, timer: PendingTimer) -> bool:
+    def _has_been_moved(self, now: PendingTimer | TimerVerdict, timer: PendingTimer) -> bool:
         """Return whether a timer was moved after the query. A moved timer may no longer match the filter."""
         return isinstance(now, PendingTimer) and now.timer_offset != timer.timer_offset
 

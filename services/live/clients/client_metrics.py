@@ -114,7 +114,7 @@ class ClientMetrics:
         """Return the latest report of a client, or an empty mapping if the client is not connected."""
         return self._there.get(client_id, {})
 
-    def keep_departed(self, client_id: str) -> None:
+    def retain_last_report(self, client_id: str) -> None:
         """Keep the last report of a departed client, for comparison with its next report."""
         series = self._there.pop(client_id, None)
         if series:

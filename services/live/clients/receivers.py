@@ -124,7 +124,7 @@ class Receivers:
         self._decide(self._core().receiving.release, group, topic, receipt_handle)
         self._long_polls.notify(topic)
 
-    def release_all(self, group: str, topic: str, receipt_handles: Iterable[str]) -> None:
+    def release_all_leases(self, group: str, topic: str, receipt_handles: Iterable[str]) -> None:
         """Release the leases on messages that were not delivered to their consumer. Ignore ended leases."""
         for handle in receipt_handles:
             with suppress(TidewheelError):
@@ -189,5 +189,5 @@ class Receivers:
         try:
             await self._answers.wait_until_durable(received.durable_at)
         except BaseException:
-            self.release_all(group, topic, [one.receipt_handle for one in received.deliveries])
+            self.release_all_leases(group, topic, [one.receipt_handle for one in received.deliveries])
             raise

@@ -71,7 +71,7 @@ async def read_pages(
 ) -> AsyncIterator[list[DeadLetter]]:
     """Yield pages of the dead letters of a group below `end_offset`, oldest first."""
     check_group_name(group)
-    while live.core.dead_letters.count_open(group).count:
+    while live.core.dead_letters.count_open_dead_letters(group).count:
         page = live.query(
             live.core.dead_letters.read_page, group, after, limits.DEAD_LETTERS_EXAMINED_AT_ONCE
         )
@@ -89,7 +89,7 @@ def end_offset(live: LiveBroker, group: str) -> int:
     Raise `IllegalGroup` if the group name is invalid.
     """
     check_group_name(group)
-    return live.core.dead_letters.count_open(group).end_offset
+    return live.core.dead_letters.count_open_dead_letters(group).end_offset
 
 
 def find_dead_letter(live: LiveBroker, group: str, queue_offset: int) -> DeadLetter:

@@ -112,7 +112,10 @@ async def _due_times(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tup
     """Yield arrays of due times (int64, ms), each with the sort key reached, or None at the end."""
     if wanted.reads_records:
         async for page in query_pages(live, wanted):
-            yield np.fromiter((timer.due_ms for timer in page.timers), np.int64), _real(live, page.after)
+            yield (
+                np.fromiter((timer.due_ms for timer in page.timers), np.int64),
+                _to_real_sort_key(live, page.after),
+            )
         return
     views = live.core.timer_views
     count = live.query(views.open_count, wanted)
@@ -122,13 +125,13 @@ async def _due_times(live: LiveBroker, wanted: TimerFilter) -> AsyncIterator[tup
                 "The store was reopened after a failure while timers were counted: try again."
             )
         due_ms, end = live.query(count.step)
-        yield due_ms - live.clock.offset_ms, _real(live, end)
+        yield due_ms - live.clock.offset_ms, _to_real_sort_key(live, end)
         await asyncio.sleep(0)
         if end is None:
             return
 
 
-def _real(live: LiveBroker, end: SortKey | None) -> SortKey | None:
+def _to_real_sort_key(live: LiveBroker, end: SortKey | None) -> SortKey | None:
     """Convert a sort key from broker time to real time."""
     return None if end is None else (end[0] - live.clock.offset_ms, end[1])
 
@@ -166,7 +169,7 @@ async def query_pages(
 
     If `count_max` is given, one page ends with timer number `count_max`.
     """
-    real = _real(live, after)
+    real = _to_real_sort_key(live, after)
     rest = wanted if real is None else replace(wanted, from_ms=max(wanted.from_ms, real[0]))
     looked_up = await _look_up(live, rest)
     async for page in _search(live, wanted, after, looked_up, count_max=count_max):

@@ -429,7 +429,7 @@ class GroupsApi:
             if consumer is not None:
                 there[consumer.group] += 1
             await pauses.pause()
-        names = await pauses.sort_names(self._live.core.groups.unsorted_names())
+        names = await pauses.sort_names(self._live.core.groups.unsorted_group_names())
         shapes = (group_shape(view, there[view.name], has_queues) for view in self._views(names))
         return await written({"groups": shapes}, pauses=pauses)
 

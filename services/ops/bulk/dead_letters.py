@@ -301,7 +301,7 @@ class DeadLettersApi:
         """List the groups that have dead letters."""
         pauses, dead_letters = Pauses(), self._live.core.dead_letters
         groups = await pauses.sort_names(dead_letters.group_names())
-        counts = (one for one in map(dead_letters.count_open, groups) if one.count)
+        counts = (one for one in map(dead_letters.count_open_dead_letters, groups) if one.count)
         return await written({"groups": map(self._group_shape, counts)}, pauses=pauses)
 
     async def page(self, request: Request) -> Response:

@@ -406,7 +406,7 @@ class Lent:
         """Clear the number of unread bytes. Release the leases unless the answer was sent completely."""
         self.hold(0)
         if not taken:
-            self._live.receivers.release_all(self._group, self._topic, self._handles)
+            self._live.receivers.release_all_leases(self._group, self._topic, self._handles)
 
 
 GROUP: Final = "/api/groups/{group}"

@@ -300,7 +300,7 @@ def name_created_topics(
         if isinstance(answer, SendReceipt) or not isinstance(message, Message):
             continue
         if message.topic not in stored:
-            answers[number] = created.named_in(answer, message.topic)
+            answers[number] = created.with_created_topic_note(answer, message.topic)
 
 
 def verdict_shape(said: str) -> CarriedVerdictAnswer | None:

@@ -193,7 +193,7 @@ class Metrics(Collector):
             yield from self._counters(name, help_text, by_group, pairs)
 
     def _groups(self) -> Iterator[Metric | None]:
-        names = self._live.core.groups.unsorted_names()
+        names = self._live.core.groups.unsorted_group_names()
         yield from self._gauge("rocketmq_consumer_group_number", "Consumer groups.", len(names))
         for family in group_families(self._live, names):
             if family is None:

@@ -88,7 +88,7 @@ class ConsumerHandlers:
             if heard:
                 remember(session, answer)
             else:
-                self._live.receivers.release_all(answer.group, answer.topic, answer.handles)
+                self._live.receivers.release_all_leases(answer.group, answer.topic, answer.handles)
 
     def ack_messages(self, calls: Sequence[Asked]) -> list[DecidedReply | TidewheelError]:
         """Acknowledge the deliveries of several calls.
@@ -159,7 +159,7 @@ class ConsumerHandlers:
     def _release_unanswered(self, session: Session, group: str, topic: str, attempt_id: str) -> None:
         last = session.lent.pop((group, topic), None)
         if last is not None and attempt_id and last.attempt_id == attempt_id:
-            self._live.receivers.release_all(last.group, last.topic, last.handles)
+            self._live.receivers.release_all_leases(last.group, last.topic, last.handles)
 
     async def _lease(
         self, request: ReceiveMessageRequest, session: Session, wait_seconds: float

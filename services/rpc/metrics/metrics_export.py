@@ -148,7 +148,7 @@ class MetricsExporter:
 
     def _leaves(self, session: Session) -> None:
         """Keep a departed client for its last export."""
-        self._metrics.keep_departed(session.client_id)
+        self._metrics.retain_last_report(session.client_id)
         self._left.pop(session.client_id, None)
         self._left[session.client_id] = session
         if len(self._left) > LEFT_MAX:

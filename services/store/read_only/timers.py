@@ -31,7 +31,7 @@ from consumequeue.runs import sorted_runs
 from consumequeue.runs.run_store import RunsToWrite, Unsaved
 from consumequeue.runs.sorted_runs import Run
 from services.broker.timers.timer_ends import ENDS, NAMES
-from services.broker.timers.timer_files import TIMER_FILES, TimersToWrite
+from services.broker.timers.timer_files import TIMER_FILES, CheckpointTimers
 from services.broker.timers.timer_records import due_ms_of, to_timer_record
 from services.store.read_only.opening import OpenStore
 from timingwheel.boundaries import Numbers, slot_named
@@ -98,7 +98,7 @@ class StoredTimers:
 
     @classmethod
     def of_checkpoint(
-        cls, disk: Disk, taken: TimersToWrite, parts: Mapping[str, Any], read: Read
+        cls, disk: Disk, taken: CheckpointTimers, parts: Mapping[str, Any], read: Read
     ) -> StoredTimers:
         """Return the timers of a broker's checkpoint."""
         partitions = taken.partitions

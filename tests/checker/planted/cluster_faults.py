@@ -46,7 +46,7 @@ def repeats_are_stored_again(patch: pytest.MonkeyPatch) -> None:
 
 def nothing_is_kept_at_a_cut(patch: pytest.MonkeyPatch) -> None:
     """Keep no half below a cut of retention on a follower."""
-    patch.setattr(Housekeeping, "keep_records_below", lambda *_: None)
+    patch.setattr(Housekeeping, "preserve_records_below", lambda *_: None)
 
 
 def shown_before_accepted(patch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def chain_is_skipped(patch: pytest.MonkeyPatch) -> Rules:
         if fold.compare_epoch(one) is not EpochRelation.NEXT:
             return Step(Outcome.DEAD, one)
         fold.epoch, fold.holder = one.epoch, one.holder
-        fold._drop_gathered()
+        fold._drop_gathered_records()
         return Step(Outcome.NEW_EPOCH, one)
 
     patch.setitem(fold_takes(), record.Kind.BYTES, any_bytes)

@@ -8,7 +8,7 @@ from random import Random
 import psycopg
 import pytest
 
-from sharedlog.engines import beginning_of, create, engine_of, without_password
+from sharedlog.engines import create, engine_of, read_genesis, without_password
 from sharedlog.errors import ClusterExists, NoCluster, SessionRefused
 from sharedlog.holdings import Holding
 from sharedlog.kafka import KafkaLog
@@ -67,7 +67,7 @@ def test_a_cluster_begins_once_and_each_log_of_a_database_is_its_own() -> None:
         one, other = engine_of(url), engine_of(f"{url}&log=other")
         cluster = create(one, {"segment_bytes": 8 << 20})
         began = {"segment_bytes": 8 << 20, "finalized": SUPPORTED}
-        assert beginning_of(one) == (cluster, began)
+        assert read_genesis(one) == (cluster, began)
         with pytest.raises(ClusterExists, match="another"):
             create(one, {})
         holding = Holding(7, 4096, "http://a:8088", "s", {"segment_bytes": 8 << 20})
@@ -76,13 +76,13 @@ def test_a_cluster_begins_once_and_each_log_of_a_database_is_its_own() -> None:
         with psycopg.connect(url) as connection:
             connection.execute("DELETE FROM tidewheel_record WHERE record = 0")
         assert one.bounds() == (1, 2)
-        assert beginning_of(one) == (cluster, {"segment_bytes": 8 << 20}), "a CHECKPOINT tells, too"
+        assert read_genesis(one) == (cluster, {"segment_bytes": 8 << 20}), "a CHECKPOINT tells, too"
         with pytest.raises(NoCluster, match="has no tables other_head"):
-            beginning_of(other)
+            read_genesis(other)
         assert create(other, {}) != cluster
         folder = url.partition("host=")[2]
         again = engine_of(f"postgresql:///postgres?user=shop&host={folder}")
-        assert beginning_of(again).cluster == cluster
+        assert read_genesis(again).cluster == cluster
         again.close()
         one.close()
         other.close()
@@ -95,11 +95,11 @@ def test_what_another_cluster_wrote_before_the_genesis_tells_nothing() -> None:
     for kind, facts in ((Kind.BEAT, {}), (Kind.CHECKPOINT, copy)):
         engine.create_log(encode(SharedRecord(before, kind, 3, NOBODY, 4096, 1, encode_facts(facts))))
     with pytest.raises(NoCluster, match="No record there tells"):
-        beginning_of(engine)
+        read_genesis(engine)
     engine.create_log(
         encode(SharedRecord(cluster, Kind.GENESIS, 0, NOBODY, 0, 1, encode_facts({"its": "own"})))
     )
-    assert beginning_of(engine) == (cluster, {"its": "own"})
+    assert read_genesis(engine) == (cluster, {"its": "own"})
 
 
 @pytest.mark.parametrize(
@@ -159,4 +159,4 @@ def test_a_log_whose_beginning_was_deleted_says_so() -> None:
         )
     engine.trim(2)
     with pytest.raises(NoCluster, match="It begins at record 2, and ends at 4: what was before"):
-        beginning_of(engine)
+        read_genesis(engine)

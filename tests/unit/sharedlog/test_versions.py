@@ -123,7 +123,7 @@ def test_a_node_tells_what_it_supports_also_where_another_program_of_it_has_told
 
     def read_on() -> None:
         for one in engine.read(replica.fold.next_offset, 1 << 20):
-            replica.take_record(one.offset, one.stored, 0)
+            replica.apply_next_record(one.offset, one.stored, 0)
 
     read_on()
     assert replica.fold.holdings.all()["a"].supports == versions.UNSAID
@@ -146,8 +146,8 @@ def test_an_epoch_record_names_its_node_and_the_version() -> None:
     engine = MemoryEngine(Random(1), Head(0, NOBODY, Position(0, CHAIN_AT_GENESIS)))
     engine.is_well = True
     replica = Replica.open(MemoryDisk(), BrokerSettings(segment_bytes=1 << 16), 0, CLUSTER)
-    replica.take_record(0, encode(GENESIS), 0)
-    replica.take_record(1, encode(EPOCH), 0)
-    replica.start_lead(engine, 0, lambda: 0, "a")
+    replica.apply_next_record(0, encode(GENESIS), 0)
+    replica.apply_next_record(1, encode(EPOCH), 0)
+    replica.start_leading(engine, 0, lambda: 0, "a")
     begun = [fact for one in replica.core.store._appended for fact in one.facts]
     assert [one for one in begun if isinstance(one, EpochBegun)] == [EpochBegun(1, "a", versions.SUPPORTED)]

@@ -15,7 +15,7 @@ from commitlog.records.message import Message, MessageType
 from commitlog.records.record import Record
 from consumequeue.entry import tags_code
 from services.broker.broker import Broker
-from services.broker.spine.appended import appended_of
+from services.broker.spine.appended import to_append_result
 from services.broker.spine.encoded_batch import EncodedBatch, TimersDelivered
 from services.broker.spine.settings import BrokerSettings
 from services.broker.timers.timer_records import ReplacedTimer, due_ms_of, timer_record
@@ -109,7 +109,7 @@ class Pair:
         log, record = self.by_row._log, records.decode(encoded)
         log.room_for([len(encoded)])
         log.append_encoded(bytearray(encoded))
-        appended = appended_of(record, len(encoded), facts_of(record))
+        appended = to_append_result(record, len(encoded), facts_of(record))
         self.by_row.store._appended.append(appended)
         self.by_row.store.apply(appended)
         self.by_row.store.apply_to_parts(appended)

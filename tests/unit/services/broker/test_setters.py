@@ -16,7 +16,7 @@ import pytest
 ROOT: Final = Path(__file__).parents[4]
 # fmt: off
 MUTATORS: Final = {
-    "add", "add_delivered", "add_end", "add_half", "add_names", "append", "appendleft", "asked",
+    "add", "add_delivered_ends", "add_end", "add_half", "add_names", "append", "appendleft", "asked",
     "record_late_request", "clear", "discard", "end", "extend", "finish", "forget", "insert", "pop",
     "popitem", "popleft", "put", "put_many", "remove", "reopen", "set", "setdefault", "skip_to", "stored",
     "take", "update",

@@ -29,7 +29,7 @@ from services.cluster.copies.copying import StoreCopier
 from services.cluster.copies.refetching import AFTER_HALT, recovery_advice, request_refetch
 from services.cluster.errors import CopyRefused, LossNotAccepted
 from services.cluster.evidence_file import EvidenceDamaged
-from services.cluster.founding import restore_from
+from services.cluster.founding import restore_cluster
 from services.cluster.replica import Replica
 from sharedlog.engine import Head, Stored
 from sharedlog.engines import Beginning
@@ -85,7 +85,7 @@ class Pair:
     def read_on(self, replica: Replica) -> None:
         while found := self.engine.read(replica.fold.next_offset, 1):
             for one in found:
-                replica.take_record(one.offset, one.stored, 0)
+                replica.apply_next_record(one.offset, one.stored, 0)
 
     def lead(self, replica: Replica, holder: bytes) -> None:
         self.read_on(replica)
@@ -96,7 +96,7 @@ class Pair:
             head, [encode(candidate.epoch)], Head(candidate.epoch.epoch, holder, head.position)
         )
         self.read_on(replica)
-        replica.start_lead(self.engine, 0, lambda: 0)
+        replica.start_leading(self.engine, 0, lambda: 0)
 
     def send(self, number: int = SENT) -> None:
         core = self.leader.core
@@ -155,16 +155,16 @@ def test_a_restore_that_fails_takes_nothing_from_what_the_store_knows(
     pair.close()
     root = pair.roots[1]
     with pytest.raises(LossNotAccepted) as refused:
-        restore_from(FoundedEngine(), root, "b", 0, None)  # type: ignore[arg-type]
+        restore_cluster(FoundedEngine(), root, "b", 0, None)  # type: ignore[arg-type]
     end, before = offered(refused.value), (root / layout.EVIDENCE).read_bytes()
     (root / layout.CLUSTER).write_text('{"node": "b"}')
     with pytest.raises((EngineUnavailable, ClusterExists, RightMissing)):
-        restore_from(engine, root, None, 0, end)  # type: ignore[arg-type]
+        restore_cluster(engine, root, None, 0, end)  # type: ignore[arg-type]
     assert (root / layout.EVIDENCE).read_bytes() == before
     with pytest.raises(LossNotAccepted) as again:
-        restore_from(FoundedEngine(), root, None, 0, None)  # type: ignore[arg-type]
+        restore_cluster(FoundedEngine(), root, None, 0, None)  # type: ignore[arg-type]
     assert str(again.value) == str(refused.value)
-    restored = restore_from(FoundedEngine(), root, None, 0, end)  # type: ignore[arg-type]
+    restored = restore_cluster(FoundedEngine(), root, None, 0, end)  # type: ignore[arg-type]
     assert restored.node == "b", "its own name, as none is given"
     assert not (root / layout.EVIDENCE).exists()
 
@@ -173,21 +173,21 @@ def test_a_refused_restore_tells_which_number_is_wrong_and_what_keeps_the_url_fr
     pair.close()
     root = pair.roots[1]
     with pytest.raises(LossNotAccepted) as refused:
-        restore_from(FoundedEngine(), root, "b", 0, None)  # type: ignore[arg-type]
+        restore_cluster(FoundedEngine(), root, "b", 0, None)  # type: ignore[arg-type]
     end = offered(refused.value)
     assert refused.value.facts["end_offset"] == end
     assert "Nothing was changed" not in str(refused.value)
     wrong_end = f"Nothing was changed: --accept-loss-after is {end - 1}, and the log ends at {end}. "
     with pytest.raises(LossNotAccepted, match=wrong_end):
-        restore_from(FoundedEngine(), root, "b", 0, end - 1)  # type: ignore[arg-type]
+        restore_cluster(FoundedEngine(), root, "b", 0, end - 1)  # type: ignore[arg-type]
     with pytest.raises(LossNotAccepted, match="--accept-damaged is 7, and 0 bytes are damaged"):
-        restore_from(FoundedEngine(), root, "b", 0, end, 7)  # type: ignore[arg-type]
+        restore_cluster(FoundedEngine(), root, "b", 0, end, 7)  # type: ignore[arg-type]
     away = RefusingEngine(EngineUnavailable("wrong password"), is_there=False)
     with pytest.raises(LossNotAccepted, match="No cluster can begin at the URL yet: wrong password"):
-        restore_from(away, root, "b", 0, None)  # type: ignore[arg-type]
+        restore_cluster(away, root, "b", 0, None)  # type: ignore[arg-type]
     taken = RefusingEngine(ClusterExists("there"), is_there=True)
     with pytest.raises(LossNotAccepted, match="give a URL that holds none"):
-        restore_from(taken, root, "b", 0, None)  # type: ignore[arg-type]
+        restore_cluster(taken, root, "b", 0, None)  # type: ignore[arg-type]
 
 
 def offered(refusal: LossNotAccepted) -> int:
@@ -199,15 +199,15 @@ def recovered(root: Path) -> int:
     """How many messages a cluster has that begins with a store."""
     engine = FoundedEngine()
     with pytest.raises(LossNotAccepted) as refused:
-        restore_from(engine, root, "c", 0, None)  # type: ignore[arg-type]
+        restore_cluster(engine, root, "c", 0, None)  # type: ignore[arg-type]
     end = offered(refused.value)
-    restored = restore_from(engine, root, "c", 0, end)  # type: ignore[arg-type]
+    restored = restore_cluster(engine, root, "c", 0, end)  # type: ignore[arg-type]
     assert restored.left.missing_bytes == 0
     disk = RealDisk(root)
     replica = Replica.open(disk, SETTINGS, 0, restored.cluster)
     while found := engine.read(replica.fold.next_offset, 1):
         for one in found:
-            replica.take_record(one.offset, one.stored, 0)
+            replica.apply_next_record(one.offset, one.stored, 0)
     first, last = replica.core.finding.queue_range("t", 0)
     disk.close()
     return last - first
@@ -227,7 +227,7 @@ def test_all_that_was_acknowledged_is_restored_however_often_nodes_were_opened(
 def test_a_node_that_reads_again_keeps_what_it_has_not_reached_yet(pair: Pair) -> None:
     again = pair.open(1)
     for one in pair.engine.read(again.fold.next_offset, 1)[:2]:
-        again.take_record(one.offset, one.stored, 0)
+        again.apply_next_record(one.offset, one.stored, 0)
     again = pair.open(1)
     pair.read_on(again)
     assert again.fold.end == again.core.end_offset == pair.leader.fold.end
@@ -363,7 +363,7 @@ def test_a_restore_tells_what_of_the_evidence_is_missing(pair: Pair) -> None:
     pair.disks[1].allocate(path, size)
     pair.close()
     with pytest.raises(LossNotAccepted, match=r"[1-9]\d+ bytes that this node has seen accepted are missing"):
-        restore_from(FoundedEngine(), pair.roots[1], "c", 0, None)  # type: ignore[arg-type]
+        restore_cluster(FoundedEngine(), pair.roots[1], "c", 0, None)  # type: ignore[arg-type]
 
 
 def test_another_record_below_the_accepted_end_halts_before_anything_is_overwritten(pair: Pair) -> None:
@@ -437,7 +437,7 @@ def served(disk: Disk, cluster: bytes, engine: MemoryEngine) -> tuple[set[str], 
         head, [encode(candidate.epoch)], Head(candidate.epoch.epoch, b"who leads epoch7", head.position)
     )
     read_all(engine, replica)
-    replica.start_lead(engine, 0, lambda: 0)
+    replica.start_leading(engine, 0, lambda: 0)
     core = replica.core
     while (one := core.take_flush()) is not None:
         one.write()
@@ -450,7 +450,7 @@ def served(disk: Disk, cluster: bytes, engine: MemoryEngine) -> tuple[set[str], 
 def read_all(engine: MemoryEngine, replica: Replica) -> None:
     while found := engine.read(replica.fold.next_offset, 1):
         for one in found:
-            replica.take_record(one.offset, one.stored, 0)
+            replica.apply_next_record(one.offset, one.stored, 0)
 
 
 def message_id(found: Record) -> str:
@@ -472,15 +472,15 @@ def test_sound_records_behind_damage_are_restored_and_what_is_damaged_is_named(
     pair.close()
     root, engine = pair.roots[1], FoundedEngine()
     with pytest.raises(LossNotAccepted) as refused:
-        restore_from(engine, root, "c", 0, None)  # type: ignore[arg-type]
+        restore_cluster(engine, root, "c", 0, None)  # type: ignore[arg-type]
     end, lost = pair.follower.fold.end, sum(last - first for first, last in hit)
     for first, last in hit:
         assert f"{first} to {last}" in str(refused.value)
     assert f"{lost} bytes that this node has seen accepted are missing" in str(refused.value)
     assert f"--accept-loss-after {end} --accept-damaged {lost}." in str(refused.value)
     with pytest.raises(LossNotAccepted):
-        restore_from(engine, root, "c", 0, end)  # type: ignore[arg-type]
-    restored = restore_from(engine, root, "c", 0, end, lost)  # type: ignore[arg-type]
+        restore_cluster(engine, root, "c", 0, end)  # type: ignore[arg-type]
+    restored = restore_cluster(engine, root, "c", 0, end, lost)  # type: ignore[arg-type]
     assert restored.left.facts()["damaged"] == [[*one] for one in hit]
     disk = RealDisk(root)
     ids, replica = served(disk, restored.cluster, engine)
@@ -584,7 +584,7 @@ def test_spoiled_evidence_is_no_reason_to_lose_a_store(pair: Pair, number: int) 
         pair.open(number)
     pair.close()
     with pytest.raises(LossNotAccepted) as refused:
-        restore_from(FoundedEngine(), pair.roots[number], "c", 0, None)  # type: ignore[arg-type]
+        restore_cluster(FoundedEngine(), pair.roots[number], "c", 0, None)  # type: ignore[arg-type]
     what = "more was accepted" if number else f"the {end} bytes behind byte 0 were accepted"
     assert f"the file evidence is spoiled, so nothing tells whether {what}" in str(refused.value)
     assert recovered(pair.roots[number]) == SENT
@@ -602,14 +602,14 @@ def test_a_segment_that_is_gone_is_a_hole(pair: Pair, gone: list[int], has_check
     pair.close()
     engine, first = FoundedEngine(), gone[0] * SETTINGS.segment_bytes
     with pytest.raises(LossNotAccepted) as refused:
-        restore_from(engine, pair.roots[1], "c", 0, None)  # type: ignore[arg-type]
+        restore_cluster(engine, pair.roots[1], "c", 0, None)  # type: ignore[arg-type]
     lost = min(end, (gone[-1] + 1) * SETTINGS.segment_bytes) - first
     assert f"{lost} bytes that this node has seen accepted are missing" in str(refused.value)
     is_last = len(gone) == whole and not has_checkpoint
     if not is_last:
         assert f"{first} to {first + lost}" in str(refused.value)
     end, damaged = (0, 0) if is_last else (end, lost)
-    restored = restore_from(engine, pair.roots[1], "c", 0, end, damaged)  # type: ignore[arg-type]
+    restored = restore_cluster(engine, pair.roots[1], "c", 0, end, damaged)  # type: ignore[arg-type]
     assert restored.end >= end
     disk = RealDisk(pair.roots[1])
     if not is_last:
@@ -625,7 +625,7 @@ def test_a_store_whose_evidence_is_missing_is_restored_whole(pair: Pair, number:
     pair.disks[number].delete(layout.EVIDENCE)
     pair.close()
     with pytest.raises(LossNotAccepted, match="the file evidence is missing, so nothing tells whether"):
-        restore_from(FoundedEngine(), pair.roots[number], "c", 0, None)  # type: ignore[arg-type]
+        restore_cluster(FoundedEngine(), pair.roots[number], "c", 0, None)  # type: ignore[arg-type]
     assert recovered(pair.roots[number]) == SENT
 
 
@@ -635,8 +635,8 @@ def test_damage_of_keep_files_is_accepted_by_its_number(pair: Pair) -> None:
     pair.close()
     engine, root = FoundedEngine(), pair.roots[1]
     with pytest.raises(LossNotAccepted, match=f"--accept-loss-after {end} --accept-damaged 7"):
-        restore_from(engine, root, "c", 0, end)  # type: ignore[arg-type]
-    restored = restore_from(engine, root, "c", 0, end, 7)  # type: ignore[arg-type]
+        restore_cluster(engine, root, "c", 0, end)  # type: ignore[arg-type]
+    restored = restore_cluster(engine, root, "c", 0, end, 7)  # type: ignore[arg-type]
     disk = RealDisk(root)
     ids, replica = served(disk, restored.cluster, engine)
     assert len(ids) == SENT

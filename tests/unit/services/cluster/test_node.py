@@ -79,7 +79,7 @@ def engine_with_messages() -> tuple[FailingEngine, int]:
         EMPTY_HEAD, [encode(candidate.epoch)], Head(1, candidate.epoch.holder, EMPTY_HEAD.position)
     )
     read_on(leader, engine)
-    leader.start_lead(engine, 0, lambda: 0)
+    leader.start_leading(engine, 0, lambda: 0)
     leader.core.sending.send(Message(topic="t", body=b"x", message_id="M"), 0)
     while (one := leader.core.take_flush()) is not None:
         one.write()
@@ -90,7 +90,7 @@ def engine_with_messages() -> tuple[FailingEngine, int]:
 def read_on(copy: Replica, engine: MemoryEngine) -> None:
     while found := engine.read(copy.fold.next_offset, 1):
         for one in found:
-            copy.take_record(one.offset, one.stored, 0)
+            copy.apply_next_record(one.offset, one.stored, 0)
 
 
 def test_once_its_copy_is_opened_again_a_node_has_no_more_than_the_checkpoint() -> None:
@@ -538,7 +538,7 @@ def test_a_look_compares_the_clock_with_the_record_that_was_just_proven(ahead_ms
     sink.beat({})
     lead._check_disk_and_log(True)
     assert health.lag_and_skew.skew_ms == ahead_ms
-    assert health.lag_and_skew.is_off == (ahead_ms != 0)
+    assert health.lag_and_skew.is_clock_skewed == (ahead_ms != 0)
 
 
 def never(*_: Any) -> NoReturn:

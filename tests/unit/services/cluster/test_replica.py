@@ -112,7 +112,7 @@ def led() -> tuple[MemoryEngine, list[SharedRecord]]:
         EMPTY_HEAD, [encode(candidate.epoch)], Head(1, candidate.epoch.holder, EMPTY_HEAD.position)
     )
     read_to(leader, engine, 2)
-    leader.start_lead(engine, 0, lambda: 0)
+    leader.start_leading(engine, 0, lambda: 0)
     for number in range(5):
         leader.core.sending.send(Message(topic="t", body=b"x" * 900, message_id=f"M{number}"), 0)
         while (flush := leader.core.take_flush()) is not None:
@@ -123,7 +123,7 @@ def led() -> tuple[MemoryEngine, list[SharedRecord]]:
 
 def read_to(copy: Replica, engine: MemoryEngine, until: int) -> None:
     for offset in range(copy.fold.next_offset, until):
-        copy.take_record(offset, engine.records[offset], 0)
+        copy.apply_next_record(offset, engine.records[offset], 0)
 
 
 def flipped(body: bytes) -> bytes:
@@ -151,7 +151,7 @@ def test_bytes_that_a_leader_spoiled_in_its_memory_halt_a_follower(
     body = spoil(one.body)
     chain = extend_chain(follower.fold.chain, one.start, body, one.zeros)
     with pytest.raises(LogDamaged) as raised:
-        follower.take_record(last, encode(replace(one, body=body, chain=chain)), 0)
+        follower.apply_next_record(last, encode(replace(one, body=body, chain=chain)), 0)
     assert raised.value.record == last
     assert f"Record {last} of the shared log: of bytes {one.start} to" in str(raised.value)
     assert said.format(one.start, one.start + len(one.body)) in str(raised.value)
@@ -173,7 +173,7 @@ def test_a_copy_takes_one_checkpoint_for_an_opening_and_one_for_a_lead(
     head = Head(1, follower.fold.holder, Position(follower.fold.end, follower.fold.chain))
     engine.append_if(head, [encode(candidate.epoch)], Head(2, candidate.epoch.holder, head.position))
     read_to(follower, engine, len(records) + 1)
-    follower.start_lead(engine, 0, lambda: 0)
+    follower.start_leading(engine, 0, lambda: 0)
     assert follower.claim_due_checkpoint()
     assert not follower.claim_due_checkpoint()
 
@@ -201,7 +201,7 @@ def leading(engine: MemoryEngine, now_ms: int) -> Broker:
     after = Head(fold.epoch + 1, candidate.epoch.holder, head.position)
     engine.append_if(head, [encode(candidate.epoch)], after)
     read_to(copy, engine, len(engine.records))
-    copy.start_lead(engine, now_ms, lambda: now_ms)
+    copy.start_leading(engine, now_ms, lambda: now_ms)
     flush_all(copy.core, now_ms)
     return copy.core
 

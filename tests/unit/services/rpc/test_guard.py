@@ -319,7 +319,7 @@ def test_nobody_ends_the_client_of_another_user_by_its_id(watch: Any) -> None:
 
 def test_only_a_client_that_may_receive_holds_a_filter_by_its_settings(watch: Any) -> None:
     async def scenario(watched: Watched) -> None:
-        watched.access.open_all()
+        watched.access.enable_authentication()
         await watched.allow("carts", Verb.SEND, Kind.TOPIC, "orders")
         for kind in Kind:
             await watched.allow("orders", Verb.RECEIVE, kind, "*")

@@ -418,7 +418,7 @@ def test_a_reset_and_a_retention_let_go_of_what_is_set_aside(bench: Bench) -> No
     assert bench.filters() == [("TAG red", 0), ("TAG blue", 0)]
     assert bench.take("blue") == []
     assert bench.filters() == [("TAG red", 2), ("TAG blue", 0)]
-    bench.broker.groups.skip_deleted([("t", 0, 2)])
+    bench.broker.groups.skip_deleted_messages([("t", 0, 2)])
     assert bench.filters() == [("TAG red", 1), ("TAG blue", 0)]
     assert bench.take("red") == [sent[2]]
 
@@ -436,7 +436,7 @@ def test_what_is_set_aside_and_had_all_its_attempts_is_a_dead_letter(bench: Benc
     bench.tick()
     assert (bench.lag(), bench.filters()) == (0, [("TAG red", 0), ("TAG blue", 0)])
     (group,) = bench.broker.dead_letters.group_names()
-    assert bench.broker.dead_letters.count_open(group).count == 1
+    assert bench.broker.dead_letters.count_open_dead_letters(group).count == 1
 
 
 def test_a_filter_that_cannot_be_read_any_more_matches_everything(

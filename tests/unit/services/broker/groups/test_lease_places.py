@@ -125,7 +125,7 @@ def test_a_lease_on_what_retention_deletes_stands_everywhere_until_it_ends(bench
     for message_group in ("", "a"):
         bench.send(message_group)
     (plain, ordered) = bench.receive()
-    bench.broker.groups.skip_deleted([("t", 0, 2)])
+    bench.broker.groups.skip_deleted_messages([("t", 0, 2)])
     check_leases(bench.broker)
     assert len(bench.broker.groups.leases.all_leases()) == 2
     bench.ack(ordered)

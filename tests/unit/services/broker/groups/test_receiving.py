@@ -226,7 +226,7 @@ def take_over(bench: Bench, epoch: int) -> None:
     bench.broker = Broker.recover(bench.disk, bench.settings, bench.now_ms)
     bench.broker.begin(bench.now_ms, leases_until_ms=bench.now_ms + TAKEOVER_MS)
     bench.broker.epoch.raise_to(epoch, bench.now_ms)
-    bench.broker.receiving.record_lengthened(bench.now_ms)
+    bench.broker.receiving.record_extended_leases(bench.now_ms)
     bench.flush()
 
 

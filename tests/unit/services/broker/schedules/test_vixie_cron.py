@@ -136,7 +136,7 @@ def test_what_comes_next_does_not_depend_on_when_one_asks(
         assert recurrence.next_after(at_ms) == expected
     if moments and moments[0] <= at_ms:
         last_ms = max(moment for moment in moments if moment <= at_ms)
-        assert recurrence.last_until(moments[0] - 1, at_ms) == last_ms
+        assert recurrence.last_occurrence_until(moments[0] - 1, at_ms) == last_ms
 
 
 @pytest.mark.parametrize(

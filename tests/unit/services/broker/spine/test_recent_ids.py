@@ -46,7 +46,7 @@ def put(ids: RecentIds, id_hash: int, offset: int) -> None:
     """Put an id, and settle now and then."""
     ids.put(digest(id_hash), offset)
     if len(ids.newest) >= 3:
-        ids.flush_newest()
+        ids.flush_newest_ids()
 
 
 def digest(id_hash: int) -> bytes:
@@ -87,7 +87,7 @@ def test_an_id_that_was_never_put_is_not_there() -> None:
     ids = table()
     for one in range(1, 9):
         put(ids, one << 40 | 1, STEP * one)
-    ids.flush_newest()
+    ids.flush_newest_ids()
     assert not ids.may_hold(digest(9 << 40 | 1))
     assert ids.offsets(digest(9 << 40 | 1)) == []
     assert ids.offsets(digest(2 << 40 | 1)) == [2 * STEP]
@@ -117,12 +117,12 @@ def test_a_live_id_is_never_overwritten_and_a_spilled_one_outlives_its_bucket() 
     ids = table()
     for number in range(5):
         put(ids, number << 40, STEP * number)
-    ids.flush_newest()
+    ids.flush_newest_ids()
     ids.expire_before(4 * STEP)
     assert ids.offsets(digest(4 << 40)) == [4 * STEP]
     assert ids.may_hold(digest(4 << 40))
     put(ids, 9 << 40, 5 * STEP)
-    ids.flush_newest()
+    ids.flush_newest_ids()
     assert ids.overflow_count == 1
     ids.expire_before(5 * STEP)
     assert ids.overflow_count == 0

@@ -175,14 +175,14 @@ def test_a_commit_that_cannot_read_who_has_its_key_appends_no_verb(monkeypatch: 
     half.transactional = True
     receipt = store.broker.sending.send(half, store.now_ms)
     store.flush()
-    before, named = store.broker.end_offset, store.broker.timers.ends.find_named
+    before, named = store.broker.end_offset, store.broker.timers.ends.find_by_name
 
     def damaged(name: TimerName) -> object:
         if name.key == "own":
             raise StoreDamaged("names cannot be read")
         return named(name)
 
-    monkeypatch.setattr(store.broker.timers.ends, "find_named", damaged)
+    monkeypatch.setattr(store.broker.timers.ends, "find_by_name", damaged)
     with pytest.raises(StoreDamaged):
         store.broker.transactions.end("t", receipt.transaction_id, "half", Resolution.COMMIT, store.now_ms)
     assert store.broker.end_offset == before
@@ -465,7 +465,7 @@ def test_an_end_of_a_run_that_holds_until_when_it_is_kept_is_read_as_one_that_is
     store.send("m", SECOND)
     store.go(2 * SECOND)
     ends = store.broker.timers.ends
-    named = ends.find_named(by_id("m"))
+    named = ends.find_by_name(by_id("m"))
     assert named is not None
     ended = ends.find_end(named.timer_offset)
     assert ended is not None

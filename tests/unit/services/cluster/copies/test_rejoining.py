@@ -16,7 +16,7 @@ from services.broker.spine.settings import BrokerSettings
 from services.cluster.copies.rejoining import rejoin_cluster
 from services.cluster.replica import Replica
 from services.store.copying.copying import copy_store
-from sharedlog.engines import beginning_of, create
+from sharedlog.engines import create, read_genesis
 from sharedlog.errors import Halted, LogTrimmed
 from sharedlog.holdings import Holding
 from sharedlog.record import NOBODY, Kind, SharedRecord, encode, encode_facts
@@ -43,7 +43,7 @@ def engine() -> Engine:
 
 def note(engine: Engine) -> None:
     """Add a record that is nobody's right."""
-    cluster = beginning_of(engine).cluster
+    cluster = read_genesis(engine).cluster
     engine.append_unchecked(
         encode(
             SharedRecord(cluster, Kind.HOLD, 0, NOBODY, 0, 0, encode_facts({"node": "b", "next_record": 0}))
@@ -59,10 +59,10 @@ def copy(engine: Engine, tmp_path: Path) -> Path:
     with closing(RealDisk(tmp_path / "node")) as disk:
         store_format.open_format(disk, SEGMENT_BYTES)
         replica = Replica.open(
-            disk, BrokerSettings(segment_bytes=SEGMENT_BYTES), NOW_MS, beginning_of(engine).cluster
+            disk, BrokerSettings(segment_bytes=SEGMENT_BYTES), NOW_MS, read_genesis(engine).cluster
         )
         for one in engine.read(0, 1 << 20):
-            replica.take_record(one.offset, one.stored, NOW_MS)
+            replica.apply_next_record(one.offset, one.stored, NOW_MS)
         replica.checkpoint(NOW_MS)
     copy_store(tmp_path / "node", tmp_path / "copy")
     return tmp_path / "copy"
@@ -72,11 +72,11 @@ def test_a_copy_reads_on_where_its_checkpoint_ends(engine: Engine, copy: Path) -
     note(engine)
     assert rejoin_cluster(engine, copy, "c") == 4  # type: ignore[arg-type]  # an engine in memory
     named = json.loads((copy / layout.CLUSTER).read_text())
-    assert named == {"cluster": beginning_of(engine).cluster.hex(), "node": "c"}
+    assert named == {"cluster": read_genesis(engine).cluster.hex(), "node": "c"}
 
 
 def test_a_log_that_was_trimmed_behind_the_copy_joins_nothing(engine: Engine, copy: Path) -> None:
-    cluster = beginning_of(engine).cluster
+    cluster = read_genesis(engine).cluster
     facts = Holding(6, 0, begins={"segment_bytes": SEGMENT_BYTES}).facts("b")
     for _ in range(3):
         engine.append_unchecked(

@@ -57,7 +57,7 @@ def store(tmp_path: Path, engine: MemoryEngine) -> Iterator[Path]:
     following = Head(1, candidate.epoch.holder, EMPTY_HEAD.position)
     assert engine.append_if(EMPTY_HEAD, [encode(candidate.epoch)], following) == 1
     read_on(replica, engine)
-    replica.start_lead(engine, 0, lambda: 0)
+    replica.start_leading(engine, 0, lambda: 0)
     for number in range(60):
         due_ms = 10_000_000 + number if number % 3 == 0 else None
         message = Message(topic="t", body=b"x" * 900, message_id=f"M{number}", delivery_ms=due_ms)
@@ -77,7 +77,7 @@ def flush(replica: Replica) -> None:
 def read_on(replica: Replica, engine: MemoryEngine) -> None:
     while found := engine.read(replica.fold.next_offset, 1):
         for one in found:
-            replica.take_record(one.offset, one.stored, 0)
+            replica.apply_next_record(one.offset, one.stored, 0)
 
 
 def sent(store: Path) -> bytes:
@@ -112,7 +112,7 @@ def full_store(store: Path, engine: MemoryEngine) -> Path:
     head = Head(1, replica.fold.holder, Position(replica.fold.end, replica.fold.chain))
     assert engine.append_if(head, [encode(candidate.epoch)], Head(2, candidate.epoch.holder, head.position))
     read_on(replica, engine)
-    replica.start_lead(engine, 0, lambda: 0)
+    replica.start_leading(engine, 0, lambda: 0)
     for number in range(3 * ENTRIES_PER_FILE_MIN):
         replica.core.sending.send(Message(topic="t", body=b"x", message_id=f"N{number}"), 0)
     flush(replica)

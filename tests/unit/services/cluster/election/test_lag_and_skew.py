@@ -93,13 +93,18 @@ def test_an_engine_whose_clock_was_set_is_known_after_some_records() -> None:
 
 def test_a_clock_is_off_from_2_seconds_on() -> None:
     stage = Stage()
-    assert not stage.lag_and_skew.is_off, "nothing is known"
+    assert not stage.lag_and_skew.is_clock_skewed, "nothing is known"
     stage.read()
     stage.read(1)
-    for skew_ms, is_off in ((OFF_MS, False), (OFF_MS + 1, True), (-OFF_MS, False), (-OFF_MS - 1, True)):
+    for skew_ms, is_clock_skewed in (
+        (OFF_MS, False),
+        (OFF_MS + 1, True),
+        (-OFF_MS, False),
+        (-OFF_MS - 1, True),
+    ):
         stage.skew_ms = skew_ms
-        assert stage.lag_and_skew.is_off is is_off
-        assert stage.lag_and_skew.view(leads=False)["clock_is_off"] is is_off
+        assert stage.lag_and_skew.is_clock_skewed is is_clock_skewed
+        assert stage.lag_and_skew.view(leads=False)["clock_is_off"] is is_clock_skewed
 
 
 def test_a_leader_over_a_slow_engine_is_not_off() -> None:
@@ -108,16 +113,16 @@ def test_a_leader_over_a_slow_engine_is_not_off() -> None:
         began_ms, appended_ms = stage.now_ms, ENGINE_MS + stage.now_ms + 9_000
         stage.now_ms += 30_000  # the answer took so long, and the engine took the record meanwhile
         stage.lag_and_skew.record_own_append(began_ms, [Stored(1, b"", appended_ms)])
-    assert not stage.lag_and_skew.is_off
+    assert not stage.lag_and_skew.is_clock_skewed
     stage.skew_ms = 9_000 + OFF_MS + 1
-    assert stage.lag_and_skew.is_off, "so far ahead that no answer can have been so slow"
+    assert stage.lag_and_skew.is_clock_skewed, "so far ahead that no answer can have been so slow"
     stage.skew_ms = -21_000 - OFF_MS - 1
-    assert stage.lag_and_skew.is_off, "so far behind, too"
+    assert stage.lag_and_skew.is_clock_skewed, "so far behind, too"
 
 
 def test_appends_of_the_past_prove_nothing_about_who_follows() -> None:
     stage = Stage(OFF_MS + 1)
     stage.lag_and_skew.record_own_append(stage.now_ms - 10, [Stored(1, b"", ENGINE_MS + stage.now_ms)])
-    assert not stage.lag_and_skew.is_off
+    assert not stage.lag_and_skew.is_clock_skewed
     stage.lag_and_skew.drop_append_bounds()
-    assert stage.lag_and_skew.is_off
+    assert stage.lag_and_skew.is_clock_skewed

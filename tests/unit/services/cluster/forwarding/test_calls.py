@@ -625,7 +625,7 @@ def test_every_call_of_one_message_is_known_to_write_or_to_leave_all_as_it_is() 
         reply = getattr(service, f"{name}Response")
         refused = reply(status=wire.Status(code=Code.NOT_FOUND, message="why")).SerializeToString()
         with pytest.raises(Refused, match="why"):
-            forwarding._require_done(refused)
+            forwarding._raise_if_refused(refused)
 
 
 def test_the_topic_of_a_send_is_found_as_protobuf_finds_it() -> None:

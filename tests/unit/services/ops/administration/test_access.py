@@ -46,7 +46,7 @@ def test_a_secret_is_told_once_and_opens_what_the_core_keeps(at_desk: Any) -> No
 def test_who_makes_a_user_is_told_whether_the_broker_asks_for_one(at_desk: Any) -> None:
     async def scenario(desk: Any) -> None:
         assert (await desk.http.get("/api/auth/rules")).json()["is_asked"] is False
-        desk.live.access.open_all()  # what --auth does
+        desk.live.access.enable_authentication()  # what --auth does
         assert (await added(desk)).json()["is_asked"] is True
 
     at_desk(scenario)

@@ -128,7 +128,10 @@ def test_a_group_is_made_with_its_policy_before_anybody_uses_it(at_desk: AtDesk)
         assert len(await take(desk, "g", "t")) == 1
         await desk.advance("61s")
         assert (
-            desk.live.core.dead_letters.count_open(desk.live.core.dead_letters.group_names()[0]).count == 1
+            desk.live.core.dead_letters.count_open_dead_letters(
+                desk.live.core.dead_letters.group_names()[0]
+            ).count
+            == 1
         ), "its one attempt is used up"
         assert (await call(desk, "GET", "/g"))["topics"] == ["t"]
 

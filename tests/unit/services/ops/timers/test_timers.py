@@ -665,7 +665,7 @@ def test_what_is_damaged_is_listed_counted_and_told_by_the_probes(at_desk: Any) 
         assert (await desk.http.get("/readyz")).text == "ready\n"
         core = desk.live.core
         core.damage.report(DamagedPart("partition", "timers/x", "timers/x is damaged.", 3, 1))
-        core.timers.end_unreadable("orders", 4711, START_MS + MINUTE_MS, START_MS)
+        core.timers.end_unreadable_timer("orders", 4711, START_MS + MINUTE_MS, START_MS)
         found = await desk.get("/damaged", limit=1)
         assert (found["count"], found["unreadable"]) == (1, 1)
         part = {
