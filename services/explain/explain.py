@@ -376,7 +376,8 @@ def _nowhere(log: SearchedLog, name: str, topic: str) -> str:
     if (offset := _offset_in(name)) is not None:
         return (
             f"No message{of_topic} begins at log offset {offset} of {log.name}, whose log offsets are "
-            f"{log.first_offset} to {log.end_offset}. Give the offset that send or explain prints.{gone}"
+            f"{log.first_offset} to {log.end_offset}. Give the offset that "
+            f"send prints, or that explain prints for a stored message or an armed timer.{gone}"
         )
     is_near = " After @, a log offset is a number, such as @4096." if name.startswith("@") else ""
     return (

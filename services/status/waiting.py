@@ -3,7 +3,8 @@
 The events of `tidewheel explain` name the place of each message in its queue and the groups that finished it.
 The other groups of its topic have not finished it. For each of them, the reason is derived from its policy,
 its consumers and its progress in this queue. A message that was sent back has a new place, and what groups
-finished before no longer counts. From the dead letters of a group of this topic, only this group receives it.
+finished before no longer counts. From the dead letters of a group of this topic, only this group receives it;
+for the other groups, the former place counts.
 A timer or a half that has not ended has no place in a queue, and its state contains the reason.
 
 Cost: a request for each topic, and one for each group that has not finished a message.
@@ -65,19 +66,34 @@ def _of_message(broker: Asked, message: Answer, events: list[Answer]) -> Iterato
     topic, message_id = message["topic"], message["message_id"]
     whole = [one for one in events if (one["topic"], one["message_id"]) == (topic, message_id)]
     own = since_sent_back(whole)
-    places = [(one["queue_id"], int(one["queue_offset"])) for one in own if one["queue_id"] is not None]
-    if not places:
+    place, done = place_in(own), done_in(own)
+    if place is None:
         return
-    done = {one["group"] for one in own if one["what"] in (ACKNOWLEDGED, FINISHED)}
     of_group = redriven_for(own[0], whole)
     with suppress(NotFound):  # the topic was deleted
-        found = [one["group"] for one in broker.get("topics", topic, "use")["groups"]]
-        groups = [one for one in found if one == of_group] if of_group else found
+        groups = [one["group"] for one in broker.get("topics", topic, "use")["groups"]]
         if not groups:
             yield Waiting(topic, message_id, "", f"no group receives the topic {topic}")
+        elif of_group and of_group not in groups:
+            gone = f"the group {of_group}, to which alone it was sent back, does not receive {topic}"
+            yield Waiting(topic, message_id, "", gone)
+        if of_group:
+            done = done_in(whole) - {of_group} | done & {of_group}
         for name in [one for one in groups if one not in done][:GROUPS_MAX]:
-            if why := why_unfinished(broker.get("groups", name), topic, *places[0]):
+            its_place = place if of_group in ("", name) else place_in(whole)
+            if why := why_unfinished(broker.get("groups", name), topic, its_place):
                 yield Waiting(topic, message_id, name, why)
+
+
+def place_in(events: list[Answer]) -> tuple[int, int] | None:
+    """Return the queue and the queue offset of a message by its first event that has them."""
+    places = ((one["queue_id"], int(one["queue_offset"])) for one in events if one["queue_id"] is not None)
+    return next(places, None)
+
+
+def done_in(events: list[Answer]) -> set[str]:
+    """Return the groups that finished a message in these events."""
+    return {one["group"] for one in events if one["what"] in (ACKNOWLEDGED, FINISHED)}
 
 
 def since_sent_back(events: list[Answer]) -> list[Answer]:
@@ -98,8 +114,11 @@ def redriven_for(event: Answer, events: list[Answer]) -> str:
     return group if group in given_up_by else ""
 
 
-def why_unfinished(group: Answer, topic: str, queue_id: int, offset: int) -> str:
-    """Return why a group has not finished the message at an offset of a queue; empty if it has passed it."""
+def why_unfinished(group: Answer, topic: str, place: tuple[int, int] | None) -> str:
+    """Return why a group has not finished the message at a queue and offset; empty if it has passed it."""
+    if place is None:
+        return ""
+    queue_id, offset = place
     queues = (one for one in group["queues"] if (one["topic"], one["queue_id"]) == (topic, queue_id))
     queue = next(queues, None)
     if queue is None or int(queue["committed_offset"]) > offset:

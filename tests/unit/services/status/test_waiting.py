@@ -42,18 +42,18 @@ def told(topic: str = "orders", state: str = "acknowledged by nobody yet", done:
 
 
 def test_a_group_that_has_not_finished_it_has_a_reason() -> None:
-    assert why_unfinished(group(7, is_paused=True), "orders", 1, 7) == "it is paused"
-    said = why_unfinished(group(4, in_flight=2, waiting=1), "orders", 1, 7)
+    assert why_unfinished(group(7, is_paused=True), "orders", (1, 7)) == "it is paused"
+    said = why_unfinished(group(4, in_flight=2, waiting=1), "orders", (1, 7))
     assert said == (
         "no consumer of the protocol port is there; up to 3 unfinished before it in queue 1; "
         "2 of the queue leased now; 1 of the queue to be delivered again"
     )
-    assert why_unfinished(group(7, consumers=1), "orders", 1, 7) == "1 consumer of the group connected"
+    assert why_unfinished(group(7, consumers=1), "orders", (1, 7)) == "1 consumer of the group connected"
 
 
 def test_a_group_that_has_passed_it_or_has_no_such_queue_has_none() -> None:
-    assert why_unfinished(group(8), "orders", 1, 7) == ""
-    assert why_unfinished(group(0), "orders", 2, 7) == ""
+    assert why_unfinished(group(8), "orders", (1, 7)) == ""
+    assert why_unfinished(group(0), "orders", (2, 7)) == ""
 
 
 def test_groups_that_acknowledged_it_are_left_out() -> None:
@@ -100,6 +100,21 @@ def test_a_redriven_message_is_waited_for_at_its_new_place_by_its_group_alone() 
         "no consumer of the protocol port is there; up to 1 unfinished before it in queue 1",
     )
     assert waiting(Fake({"shop": group(8)}), redriven("orders")) == []
+
+
+def test_a_group_that_has_not_finished_a_message_redriven_for_another_waits_at_its_former_place() -> None:
+    told = redriven("orders")
+    told["events"] = [one for one in told["events"] if one["group"] != "mail"]
+    broker = Fake({"shop": group(8), "mail": group(4, is_paused=True)})
+    assert [(one.group, one.why) for one in waiting(broker, told)] == [
+        ("mail", "it is paused; up to 1 unfinished before it in queue 1")
+    ]
+
+
+def test_the_group_of_a_redriven_message_that_is_gone_is_named() -> None:
+    [found] = waiting(Fake({"mail": group(6)}), redriven("orders"))
+    gone = "the group shop, to which alone it was sent back, does not receive orders"
+    assert (found.group, found.why) == ("", gone)
 
 
 def test_a_message_redriven_to_another_topic_is_waited_for_by_all_its_groups() -> None:
