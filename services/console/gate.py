@@ -100,6 +100,6 @@ async def form_of(request: Request) -> dict[str, str]:
     if length > BODY_BYTES_MAX:
         raise ClientMistake(
             f"The form is longer than {BODY_BYTES_MAX} bytes, as the browser encodes it. "
-            "Send a longer message with: tidewheel send TOPIC @FILE"
+            "A longer message is sent with: tidewheel send TOPIC @FILE"
         )
     return dict(parse_qsl(body.decode("utf-8", "replace"), keep_blank_values=True))

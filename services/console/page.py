@@ -56,9 +56,10 @@ class Asked:
 
 
 class Unconfirmed(ClientMistake):
-    """An action that the user must confirm: its page is shown again with `fields` in its model.
+    """The request cannot be accepted.
 
-    The field `here` is the query of the page.
+    The user must confirm the action. Its page is shown again with `fields` in its model; the field `here` is
+    the query of the page.
     """
 
     def __init__(self, said: str, fields: Model) -> None:

@@ -66,16 +66,18 @@ def alter(broker: Api, asked: Asked) -> Done:
 
 
 def confirm_discard(broker: Api, asked: Asked, wanted: Model) -> None:
-    """Let a new retention discard as many unfinished messages as the form showed.
+    """Let a new retention discard as many messages as the form showed.
 
     Raises `Unconfirmed` if it would discard messages immediately, and the box was not ticked or the form
     showed fewer.
     """
-    retention, shown = wanted["retention"], asked.get("unfinished")
+    retention, shown, shown_messages = wanted["retention"], asked.get("unfinished"), asked.get("messages")
     expired = broker.get("topics", asked.get("name"), "use", retention=retention)["expired"]
     if not expired["messages"]:
         return
-    if asked.get("discard") and is_count(shown) and expired["unfinished"] <= int(shown):
+    is_shown = is_count(shown) and expired["unfinished"] <= int(shown)
+    is_shown = is_shown and is_count(shown_messages) and expired["messages"] <= int(shown_messages)
+    if asked.get("discard") and is_shown:
         wanted["discard"] = True
         wanted["seen"]["unfinished"] = int(shown)
         return

@@ -140,6 +140,7 @@ def test_a_retention_that_discards_messages_at_once_says_how_many_first(
     for ticked in ({}, {"discard": "true"}, {"discard": "true", "unfinished": "many"}):
         refused = browser.post("/topics/change/alter", **form, **ticked)
         assert (refused.status, discards in refused.text) == (400, True), refused.text
+        assert "The request cannot be accepted. The retention 1s discards" in refused.text
         assert again(refused.text) == {
             "name": "clicks",
             "was_type": "MIXED",
@@ -150,6 +151,7 @@ def test_a_retention_that_discards_messages_at_once_says_how_many_first(
             "retention": "1s",
             "reason": "too &lt;old&gt;",
             "unfinished": "3",
+            "messages": "3",
             "discard": "true",
         }
         assert " checked" not in refused.text, "the user ticks the box"
@@ -162,13 +164,18 @@ def test_a_retention_that_discards_messages_at_once_says_how_many_first(
     assert (more.status, "discards 7 messages at once" in more.text) == (400, True)
     assert "the form showed 3 unfinished" in more.text
     assert broker.get("/api/topics/clicks/use")["messages"] == 7
+    fewer = browser.post("/topics/change/alter", **again(more.text) | {"messages": "6"})
+    assert (fewer.status, "discards 7 messages at once" in fewer.text) == (400, True), (
+        "finished ones count, too"
+    )
     done = browser.post("/topics/change/alter", **again(more.text) | {"queues": "1"}).text
     assert "7 messages were discarded, 7 of them unfinished" in done
 
 
 def test_messages_that_expire_just_before_a_new_retention_are_not_discarded(broker: BrokerProcess) -> None:
     send_aged(broker, "views", 2, expired=2)
-    form = {"name": "views", "was_retention": "none", "retention": "1s", "discard": "true", "unfinished": "2"}
+    form = {"name": "views", "was_retention": "none", "retention": "1s", "discard": "true"}
+    form |= {"unfinished": "2", "messages": "2"}
     between = Between(broker, lambda: send_aged(broker, "views", 1, expired=3))
     with pytest.raises(RefusedByState, match="older than the retention from 2 to 3"):
         topic_change.alter(between, Asked(form))
