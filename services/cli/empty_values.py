@@ -13,7 +13,7 @@ from typing import Any, Final
 from tidewheel.errors import ConfigurationError
 
 MAY_BE_EMPTY: Final = frozenset({"--body", "body"})
-"""Parameters whose empty value is a value: a message may have an empty body."""
+"""Parameters whose empty value has an error of its own: a body without a byte."""
 
 
 def refuse_empty_values(command: Any) -> None:

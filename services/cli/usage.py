@@ -101,12 +101,12 @@ def _instead_of(option: str, params: Iterable[Any]) -> str:
 def _instead_of_extra(error: Any) -> str:
     """Return advice for an unexpected argument: a value without its option, or a value without quotes."""
     path, params, given = error.ctx.command_path, error.ctx.command.params, error.ctx.params
-    extra = error.message.partition(" (")[2].rpartition(")")[0]
+    extra = error.message.partition(" (")[2].rpartition(")")[0].partition(" ")[0]
     if given.get("as_json") and "--json-path" in set(_flags(params)):
         return f"--json takes no value. Write --json-path {extra} to search in JSON bodies."
     if given.get("task") in TASK_VERBS:
         return f"Write {path} {extra}{TASK_VERBS[given['task']]}."
-    if path.startswith("tidewheel schedule"):
+    if path in ("tidewheel schedule set", "tidewheel schedule preview"):
         return "A value that has blanks is written in quotes: '0 9 * * 1-5'."
     if arguments := [one.name.strip("_") for one in params if not one.opts[0].startswith("-")]:
         count = COUNTS.get(len(arguments), f"{len(arguments)} arguments")

@@ -227,7 +227,7 @@ def test_a_move_of_many_to_a_past_time_says_that_they_are_delivered_at_once(brok
     assert broker.run(*move, "--topic", "a", "--to", "in 1h").stdout == "would move 2 timers\n"
     assert broker.run(*move, "--topic", "a", "--by", "-30m").stdout == "would move 2 timers\n"
     for many, said in (
-        (("--topic", "a", "--by", "-90m"), "of 1 of them has passed, so these are delivered at once"),
+        (("--topic", "a", "--by", "-90m"), "of 1 of them has passed, so it is delivered at once"),
         (("--topic", "a", "--by", "-90m", "--from", "in 100m"), ""),
         (("--topic", "a", "--to", "5d ago"), "has passed, so they are delivered at once"),
         (("--to", "5d ago"), "delivered at once, or held if the timers of their topic are held"),

@@ -525,20 +525,21 @@ def past_text(api: Api, wanted: dict[str, Any], limit: int | None) -> str:
     if "to" in wanted:
         if wanted["to"] > now_ms():
             return ""
-        who = f"{both(wanted['to'])} has passed, so they"
+        who = f"{both(wanted['to'])} has passed, so they are"
     elif (by := wanted.get("by", "")).startswith("-"):
         found = due_before(api, wanted, now_ms() + parse_ms(by.removeprefix("-"), "--by"))
         if found["matched"] == 0:
             return ""
         count = found["matched"] if limit is None else min(limit, found["matched"])
         at_least = "at least " if bulk.is_cut_off(found) and count != limit else ""
-        who = f"the new time of {at_least}{count:,} of them has passed, so these"
+        they = "it is" if count == 1 else "these are"
+        who = f"the new time of {at_least}{count:,} of them has passed, so {they}"
     else:
         return ""
     topic = wanted["filter"].get("topic")
     if topic and is_held(api, topic):
-        return f"{who} are held until the release of {topic}"
-    return f"{who} are delivered at once{'' if topic else ', or held if the timers of their topic are held'}"
+        return f"{who} held until the release of {topic}"
+    return f"{who} delivered at once{'' if topic else ', or held if the timers of their topic are held'}"
 
 
 def due_before(api: Api, wanted: dict[str, Any], until_ms: int) -> dict[str, Any]:

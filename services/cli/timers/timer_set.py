@@ -525,8 +525,8 @@ def checked(row: Row, topic: str, format_: Format) -> Row:
         return row._replace(problem=f"topic is missing: {how}, or give --topic.")
     if not any(fields.get(name) is not None for name in TIMES):
         return row._replace(problem=f"The row has no time: give one of {', '.join(TIMES)}.")
-    if fields.get("timer_key") == "":  # of JSON lines, since an empty cell counts as missing
-        return row._replace(problem="timer_key is empty: leave it out, or give a value.")
+    if fields.get("timer_key") == "":  # as in the answers of lists, and as an empty cell of CSV
+        del fields["timer_key"]
     if "idempotency_key" not in fields and not fields.get("timer_key"):
         content = json.dumps([row.line, fields], sort_keys=True).encode()
         fields["idempotency_key"] = sha256(content).hexdigest()[:32].upper()

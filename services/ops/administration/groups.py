@@ -108,7 +108,9 @@ class NewGroup(PolicyFields):
     """
 
     name: str
-    topic: str = Field("", description="A topic to receive; default: the topics that its consumers request.")
+    topic: Given = Field(
+        "", description="A topic to receive; default: the topics that its consumers request."
+    )
     start: Moment | None = Field(
         None, description="First position: earliest, latest, offset:1200, a time, or 30m ago."
     )
