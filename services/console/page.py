@@ -62,9 +62,9 @@ class Unconfirmed(ClientMistake):
     the query of the page.
     """
 
-    def __init__(self, said: str, fields: Model) -> None:
+    def __init__(self, said: str, fields: Model | None = None) -> None:
         super().__init__(said)
-        self.fields = fields
+        self.fields = fields or {}
 
 
 class Done(NamedTuple):
