@@ -60,7 +60,7 @@ SHARED_PART: Final = 0.8
 SHARED_MAX: Final = 64
 CONSOLE_ENDED: Final = "If it has ended, start it again: tidewheel console"
 CHILD_ENDED: Final = "A broker that was restarted has a new console: open {}/ in a new tab."
-"""What to do about a console that does not answer."""
+"""Advice on an open page whose console does not answer."""
 READ_ONLY: Final = "This console was started with --read-only: it shows, and changes nothing."
 AGAIN: Final = 503
 """The status of errors that may be temporary."""

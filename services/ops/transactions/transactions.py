@@ -122,7 +122,7 @@ class QuestionAnswer(TypedDict):
 
 
 class SentQuestionAnswer(QuestionAnswer):
-    """A check-back that an operator sent. With NO_PRODUCER, none was connected and nobody was asked."""
+    """A check-back requested by an operator. NO_PRODUCER: no producer was connected, and none was sent."""
 
     verdict: Literal["ASKED", "NO_PRODUCER"]
 

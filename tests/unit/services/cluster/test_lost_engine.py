@@ -22,14 +22,13 @@ from commitlog.records.message import Message
 from commitlog.records.record import Record
 from services.broker.spine.settings import BrokerSettings
 from services.broker.spine.values import DamagedPart
-from services.cluster import evidence_file
+from services.cluster import evidence_file, founding
 from services.cluster.copies import transfer
 from services.cluster.copies.checkpoints import OwnCopy
 from services.cluster.copies.copying import StoreCopier
 from services.cluster.copies.refetching import AFTER_HALT, recovery_advice, request_refetch
 from services.cluster.errors import CopyRefused, LossNotAccepted
 from services.cluster.evidence_file import EvidenceDamaged
-from services.cluster.founding import restore_cluster
 from services.cluster.replica import Replica
 from sharedlog.engine import Head, Stored
 from sharedlog.engines import Beginning
@@ -50,6 +49,8 @@ SETTINGS = BrokerSettings(segment_bytes=64 * 1024, queue_count=1, sync_flush=Fal
 WHOLE_LOG = "the shared log, from its beginning"
 SENT = 300
 STEP = 20
+restore_cluster: Any = founding.restore_cluster
+"""Without its types, because engines in memory have only the calls of an engine that tests need."""
 
 
 class FoundedEngine(MemoryEngine):
@@ -155,16 +156,16 @@ def test_a_restore_that_fails_takes_nothing_from_what_the_store_knows(
     pair.close()
     root = pair.roots[1]
     with pytest.raises(LossNotAccepted) as refused:
-        restore_cluster(FoundedEngine(), root, "b", 0, None)  # type: ignore[arg-type]
+        restore_cluster(FoundedEngine(), root, "b", 0, None)
     end, before = offered(refused.value), (root / layout.EVIDENCE).read_bytes()
     (root / layout.CLUSTER).write_text('{"node": "b"}')
     with pytest.raises((EngineUnavailable, ClusterExists, RightMissing)):
-        restore_cluster(engine, root, None, 0, end)  # type: ignore[arg-type]
+        restore_cluster(engine, root, None, 0, end)
     assert (root / layout.EVIDENCE).read_bytes() == before
     with pytest.raises(LossNotAccepted) as again:
-        restore_cluster(FoundedEngine(), root, None, 0, None)  # type: ignore[arg-type]
+        restore_cluster(FoundedEngine(), root, None, 0, None)
     assert str(again.value) == str(refused.value)
-    restored = restore_cluster(FoundedEngine(), root, None, 0, end)  # type: ignore[arg-type]
+    restored = restore_cluster(FoundedEngine(), root, None, 0, end)
     assert restored.node == "b", "its own name, as none is given"
     assert not (root / layout.EVIDENCE).exists()
 
@@ -173,21 +174,21 @@ def test_a_refused_restore_tells_which_number_is_wrong_and_what_keeps_the_url_fr
     pair.close()
     root = pair.roots[1]
     with pytest.raises(LossNotAccepted) as refused:
-        restore_cluster(FoundedEngine(), root, "b", 0, None)  # type: ignore[arg-type]
+        restore_cluster(FoundedEngine(), root, "b", 0, None)
     end = offered(refused.value)
     assert refused.value.facts["end_offset"] == end
     assert "Nothing was changed" not in str(refused.value)
     wrong_end = f"Nothing was changed: --accept-loss-after is {end - 1}, and the log ends at {end}. "
     with pytest.raises(LossNotAccepted, match=wrong_end):
-        restore_cluster(FoundedEngine(), root, "b", 0, end - 1)  # type: ignore[arg-type]
+        restore_cluster(FoundedEngine(), root, "b", 0, end - 1)
     with pytest.raises(LossNotAccepted, match="--accept-damaged is 7, and 0 bytes are damaged"):
-        restore_cluster(FoundedEngine(), root, "b", 0, end, 7)  # type: ignore[arg-type]
+        restore_cluster(FoundedEngine(), root, "b", 0, end, 7)
     away = RefusingEngine(EngineUnavailable("wrong password"), is_there=False)
     with pytest.raises(LossNotAccepted, match="No cluster can begin at the URL yet: wrong password"):
-        restore_cluster(away, root, "b", 0, None)  # type: ignore[arg-type]
+        restore_cluster(away, root, "b", 0, None)
     taken = RefusingEngine(ClusterExists("there"), is_there=True)
     with pytest.raises(LossNotAccepted, match="give a URL that holds none"):
-        restore_cluster(taken, root, "b", 0, None)  # type: ignore[arg-type]
+        restore_cluster(taken, root, "b", 0, None)
 
 
 def offered(refusal: LossNotAccepted) -> int:
@@ -199,9 +200,9 @@ def recovered(root: Path) -> int:
     """How many messages a cluster has that begins with a store."""
     engine = FoundedEngine()
     with pytest.raises(LossNotAccepted) as refused:
-        restore_cluster(engine, root, "c", 0, None)  # type: ignore[arg-type]
+        restore_cluster(engine, root, "c", 0, None)
     end = offered(refused.value)
-    restored = restore_cluster(engine, root, "c", 0, end)  # type: ignore[arg-type]
+    restored = restore_cluster(engine, root, "c", 0, end)
     assert restored.left.missing_bytes == 0
     disk = RealDisk(root)
     replica = Replica.open(disk, SETTINGS, 0, restored.cluster)
@@ -363,7 +364,7 @@ def test_a_restore_tells_what_of_the_evidence_is_missing(pair: Pair) -> None:
     pair.disks[1].allocate(path, size)
     pair.close()
     with pytest.raises(LossNotAccepted, match=r"[1-9]\d+ bytes that this node has seen accepted are missing"):
-        restore_cluster(FoundedEngine(), pair.roots[1], "c", 0, None)  # type: ignore[arg-type]
+        restore_cluster(FoundedEngine(), pair.roots[1], "c", 0, None)
 
 
 def test_another_record_below_the_accepted_end_halts_before_anything_is_overwritten(pair: Pair) -> None:
@@ -472,15 +473,15 @@ def test_sound_records_behind_damage_are_restored_and_what_is_damaged_is_named(
     pair.close()
     root, engine = pair.roots[1], FoundedEngine()
     with pytest.raises(LossNotAccepted) as refused:
-        restore_cluster(engine, root, "c", 0, None)  # type: ignore[arg-type]
+        restore_cluster(engine, root, "c", 0, None)
     end, lost = pair.follower.fold.end, sum(last - first for first, last in hit)
     for first, last in hit:
         assert f"{first} to {last}" in str(refused.value)
     assert f"{lost} bytes that this node has seen accepted are missing" in str(refused.value)
     assert f"--accept-loss-after {end} --accept-damaged {lost}." in str(refused.value)
     with pytest.raises(LossNotAccepted):
-        restore_cluster(engine, root, "c", 0, end)  # type: ignore[arg-type]
-    restored = restore_cluster(engine, root, "c", 0, end, lost)  # type: ignore[arg-type]
+        restore_cluster(engine, root, "c", 0, end)
+    restored = restore_cluster(engine, root, "c", 0, end, lost)
     assert restored.left.facts()["damaged"] == [[*one] for one in hit]
     disk = RealDisk(root)
     ids, replica = served(disk, restored.cluster, engine)
@@ -584,7 +585,7 @@ def test_spoiled_evidence_is_no_reason_to_lose_a_store(pair: Pair, number: int) 
         pair.open(number)
     pair.close()
     with pytest.raises(LossNotAccepted) as refused:
-        restore_cluster(FoundedEngine(), pair.roots[number], "c", 0, None)  # type: ignore[arg-type]
+        restore_cluster(FoundedEngine(), pair.roots[number], "c", 0, None)
     what = "more was accepted" if number else f"the {end} bytes behind byte 0 were accepted"
     assert f"the file evidence is spoiled, so nothing tells whether {what}" in str(refused.value)
     assert recovered(pair.roots[number]) == SENT
@@ -602,14 +603,14 @@ def test_a_segment_that_is_gone_is_a_hole(pair: Pair, gone: list[int], has_check
     pair.close()
     engine, first = FoundedEngine(), gone[0] * SETTINGS.segment_bytes
     with pytest.raises(LossNotAccepted) as refused:
-        restore_cluster(engine, pair.roots[1], "c", 0, None)  # type: ignore[arg-type]
+        restore_cluster(engine, pair.roots[1], "c", 0, None)
     lost = min(end, (gone[-1] + 1) * SETTINGS.segment_bytes) - first
     assert f"{lost} bytes that this node has seen accepted are missing" in str(refused.value)
     is_last = len(gone) == whole and not has_checkpoint
     if not is_last:
         assert f"{first} to {first + lost}" in str(refused.value)
     end, damaged = (0, 0) if is_last else (end, lost)
-    restored = restore_cluster(engine, pair.roots[1], "c", 0, end, damaged)  # type: ignore[arg-type]
+    restored = restore_cluster(engine, pair.roots[1], "c", 0, end, damaged)
     assert restored.end >= end
     disk = RealDisk(pair.roots[1])
     if not is_last:
@@ -625,7 +626,7 @@ def test_a_store_whose_evidence_is_missing_is_restored_whole(pair: Pair, number:
     pair.disks[number].delete(layout.EVIDENCE)
     pair.close()
     with pytest.raises(LossNotAccepted, match="the file evidence is missing, so nothing tells whether"):
-        restore_cluster(FoundedEngine(), pair.roots[number], "c", 0, None)  # type: ignore[arg-type]
+        restore_cluster(FoundedEngine(), pair.roots[number], "c", 0, None)
     assert recovered(pair.roots[number]) == SENT
 
 
@@ -635,8 +636,8 @@ def test_damage_of_keep_files_is_accepted_by_its_number(pair: Pair) -> None:
     pair.close()
     engine, root = FoundedEngine(), pair.roots[1]
     with pytest.raises(LossNotAccepted, match=f"--accept-loss-after {end} --accept-damaged 7"):
-        restore_cluster(engine, root, "c", 0, end)  # type: ignore[arg-type]
-    restored = restore_cluster(engine, root, "c", 0, end, 7)  # type: ignore[arg-type]
+        restore_cluster(engine, root, "c", 0, end)
+    restored = restore_cluster(engine, root, "c", 0, end, 7)
     disk = RealDisk(root)
     ids, replica = served(disk, restored.cluster, engine)
     assert len(ids) == SENT

@@ -76,7 +76,7 @@ def test_what_is_in_no_queue_is_left_out() -> None:
 
 
 def redriven(topic: str) -> dict[str, Any]:
-    """Return what is told of a message that `shop` gave up and `mail` finished, redriven to a topic."""
+    """Return the events of a message dead-lettered by `shop`, finished by `mail` and redriven to a topic."""
     rows = [
         ("orders", "stored", "", 1, "5"),
         ("orders", "dead letter", "shop", 0, "3"),
