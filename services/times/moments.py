@@ -27,7 +27,10 @@ DAY = re.compile(r"\d{4}-\d\d-\d\d(?!\d)", re.ASCII)
 TIME_OF_DAY = re.compile(r"\d[T ]\d")
 WAYS = "in 30m, 30m ago"
 PAST_WAYS = "30m ago"
-LONG_AGO = "that is long ago; perhaps seconds were given where milliseconds are meant"
+LONG_AGO = (
+    "that is long ago; perhaps seconds were given where milliseconds are meant, "
+    "or the unit is missing, as in 30m"
+)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

@@ -127,8 +127,8 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         ("timer ls --until 1763700000", "perhaps seconds were given where milliseconds are meant"),
         ("dlq purge g --from 30", "perhaps seconds were given where milliseconds are meant"),
         ("msg search normal --text x --from 30", "perhaps seconds were given where milliseconds"),
-        ("group reset g --topic normal --to 5", "milliseconds are meant. For an offset, write offset:5."),
-        ("group create g normal --from 30", "milliseconds are meant. For an offset, write offset:30."),
+        ("group reset g --topic normal --to 5", "as in 30m. For an offset, write offset:5."),
+        ("group create g normal --from 30", "as in 30m. For an offset, write offset:30."),
         ("txn ls --older-than 10", "it has no unit; write 10s for seconds"),
     ],
 )
@@ -191,7 +191,8 @@ def test_a_log_offset_without_a_message_is_told_as_such(
         (
             "timers/tasks",
             {"verb": "cancel", "filter": {"from": "30"}, "dry_run": True},
-            "from is '30': that is long ago; perhaps seconds were given where milliseconds are meant.",
+            "from is '30': that is long ago; perhaps seconds were given where milliseconds are meant, "
+            "or the unit is missing, as in 30m.",
         ),
         (
             "dead-letters/tasks",
